@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from db.connection.frames import as_given
 from db.connection.user_sql import Answer
 from dtml.errors import UsageError
-from flows.console import plain
+from flows.console import as_json_values
 from flows.text_tables import require_distinct, size_in_words
 from translation.atomic_files import write_whole
 
@@ -52,7 +52,7 @@ def json_lines(found: Answer) -> Iterator[str]:
     require_distinct(found.names)
     has_rows = False
     for rows in found.batches:
-        for row in plain(as_given(rows, found.names)):
+        for row in as_json_values(as_given(rows, found.names)):
             written = json.dumps(row, ensure_ascii=False, indent=2, allow_nan=False)
             separator = ",\n" if has_rows else "[\n"
             yield separator + textwrap.indent(written, "  ")
@@ -78,9 +78,10 @@ def write_parquet(found: Answer, file: Path, largest_bytes: int = LARGEST_FILE) 
 def _write_groups(answer: Answer, file: Path, largest_bytes: int) -> int:
     """Write an answer into a file, and return its number of rows.
 
-    The types of a column are known only with its last row. The first groups are written into `file`
-    itself. A group whose types do not fit into those so far begins another part, a file in a
-    temporary folder, and all parts are merged at the end.
+    The type of a column is known only when its last row has come. The first groups of rows are
+    written into `file` itself. A group whose types do not fit into those so far begins another
+    part, a file in a temporary folder, and all parts are merged at the end. Raises UsageError for
+    more than `largest_bytes`.
     """
     with (
         tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder,
@@ -122,9 +123,9 @@ def _merge(parts: Sequence[Path], schema: pa.Schema, file: Path) -> None:
 
 
 def _groups(answer: Answer) -> Iterator[pa.Table]:
-    """Yield the rows of an answer in tables of about GROUP rows, or fewer if they are large.
+    """Yield the rows of an answer in tables of about GROUP rows, or of fewer in GROUP_BYTES.
 
-    An answer without rows is one empty table.
+    The last table may have no rows: an answer without rows is one table, which has its columns.
     """
     empty = _table([], answer.names)
     pending = [empty]  # an answer without rows gets the names of its columns from it
@@ -144,9 +145,10 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
-    """Return the rows of a database driver as a table.
+    """Return the rows of a database driver as a table; without rows its columns are empty.
 
-    It does not use pandas, whose frames would stay in memory for a while.
+    It does not use pandas, whose frames would stay in memory for a while. Raises UsageError for a
+    column with values of several types.
     """
     values_by_column = zip(*rows, strict=True) if rows else [()] * len(names)
     columns: list[pa.Array] = []
@@ -161,10 +163,11 @@ def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """Return the values of a column as days, moments in UTC, numbers or text.
+    """Return the values of a column, None where one is missing, as an array of one type.
 
-    SQLite stores days and moments as text; here they become days and moments again. Lists and
-    mappings become JSON text.
+    SQLite stores days and moments as text; here they become days, and moments in UTC, again, if all
+    values have the form. Decimals, and whole numbers beside fractions, become fractions. Lists and
+    mappings become JSON text. Raises an error of pyarrow for other mixtures of types.
     """
     kinds = {type(value) for value in values} - {type(None)}
     if kinds & {dict, list}:
@@ -190,9 +193,11 @@ def _all_match(texts: pa.Array, form: re.Pattern[str]) -> bool:
 
 
 def _common(first: pa.Schema, second: pa.Schema) -> pa.Schema:
-    """Return a schema whose types hold the values of both: of the same columns, in this order.
+    """Return the schema whose types hold the values of both schemas, column by column.
 
-    A column that has no values so far has the type null. Raises UsageError, naming the column,
+    Both have the same columns in the same order. The type null is that of a column without a value
+    so far, so that the other type holds both. Whole numbers beside fractions become fractions;
+    days, moments and text beside each other become text. Raises UsageError, naming the column,
     where no type holds both.
     """
     fields = []

@@ -1,7 +1,8 @@
 """Audit a market for look-ahead: its own bars, settings, stored nights, latest model, and leaks
 planted in all of them.
 
-It audits a part of the market with short trainings, in a minute or two, and prints that it did.
+It uses only a part of the market and trains briefly, so that it takes a minute or two. What the
+command prints at the end says how much it used.
 """
 
 import os
@@ -32,7 +33,7 @@ from flows.nightly.predict import forecast
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import load_model, train_model
 
-STOCKS, SESSIONS = 50, 1000  # at most: a part shows what the whole market does
+STOCKS, SESSIONS = 50, 1000  # of the audited part, at most: it shows what the whole market does
 SEED = 0  # fixed, so that a second audit of the same bars finds the same
 # In an audit's stores: when all bars became known, and when each of them was restated. No night of
 # the audit may know a restatement.
@@ -44,8 +45,9 @@ FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)
 class Audit:
     """Hold findings, and which planted leaks were caught.
 
-    The rows of `findings` are `audited, check, at, passed, detail, has_power`. A row of `proof` is
-    a pipeline with a planted leak, or a clean one: `pipeline, planted, caught_by, caught`.
+    The columns of `findings` are `audited, check, at, passed, detail, has_power`; for the last five
+    see `dtml.lookahead.audit.Finding`. A row of `proof` is a pipeline with a leak planted on
+    purpose, or a clean one: `pipeline, planted, caught_by, caught`.
     """
 
     findings: pd.DataFrame
@@ -61,7 +63,7 @@ class Audit:
         """Return what is wrong, as the end of a sentence about the audit; None if nothing is.
 
         Wrong is look-ahead that was found, a planted leak that was missed, or a clean pipeline that
-        was accused.
+        was accused. A check without power is not wrong.
         """
         is_found = self.findings["has_power"] & ~self.findings["passed"]
         if is_found.any():
@@ -75,14 +77,18 @@ class Audit:
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit windows, training, predictions and rankings on the last sessions up to a day.
+    """Audit the way from bars to predictions and rankings, on the last sessions up to a day.
 
-    The market's store is only read. `tell` is called with the name of each step.
+    Nights are run on stores of their own. The latest model and rankers of the market's store are
+    audited if there are any, and so is the user's own code. At the end, pipelines with planted
+    leaks show that the checks find leaks. The market's store is only read. `tell` is called with
+    the name of each step.
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
     bars, _ = stored_bars(context, first, as_of)
     history = past_of(market, bars)
+    # Trainings use this part. Stored models and the user's code are audited on the whole history.
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
@@ -112,6 +118,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         look_ahead.prove(part, context.experiment, seed=SEED, dates=1),
         prove_ranking(part, path, seed=SEED),
     ]
+    # `prove_ranking` returns no rows for a history that is too short.
     proof = pd.concat([proof for proof in proofs if len(proof)], ignore_index=True)
     # The rows of the user's own code alone have a column `what`, which no other check fills.
     return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), proof)
@@ -143,8 +150,10 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     Later data are other bars after `at`, a second fetch that restates every bar, and a model
     trained on both. The nights are run by the code of a night, and by that of a backtest's fold
     that continues after `at`: both read the store. Neither the bars that the training reads, whose
-    digest is part of its run's name, nor any prediction may change by a bit.
+    digest is part of its run's name, nor any prediction may change by a bit. The finding has no
+    power where the single nights or the fold have no prediction.
     """
+    # The bars after `at` change, but the memberships of the stocks stay.
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
     without_later = _nights(context, history, at)
     with_later = _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
@@ -177,10 +186,11 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
 def _nights(
     context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None
 ) -> _Predicted:
-    """Train briefly as of `at` on a new store with this history, and run its nights up to `at`.
+    """Train briefly as of `at` on a new store with this history, and run the last nights up to it.
 
-    They are run one by one and as a fold. With `restated` bars, the store has a later fetch of
-    these too, and a later model that was trained on them.
+    They are the night of `at` and the `look_ahead.LOOK_BACK` nights before it, run one by one and
+    as a fold. With `restated` bars, the store has a later fetch of these too, and a later model
+    that was trained on them.
     """
     with (
         TemporaryDirectory(prefix="dtml-audit-") as folder,
@@ -212,7 +222,7 @@ def _nights(
         first = next_session(audited.market.calendar, days[0])
         fold = Fold(number=1, as_of=days[0], first=first, last=later)
         predictions_of_fold, refused = Nights(audited, fold, FETCHED).predict(model)
-        engine.dispose()
+        engine.dispose()  # before the folder with its file is deleted
     nights = pd.concat([each.predictions for each in forecasts], ignore_index=True)
     # For the comparison: a fold may have its columns in another order, or, without a night, none.
     same_columns = predictions_of_fold.reindex(columns=list(nights)).astype(dict(nights.dtypes))

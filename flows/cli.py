@@ -71,7 +71,10 @@ def common(
         typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Set up what all commands share."""
+    """Set up what all commands share: logging, Prefect's settings and torch.
+
+    The option --version has a callback, which prints the version and exits.
+    """
     # Imported here: Windows lacks modules that these import, and `main` has a message for it.
     from flows.log_lines import set_up_logging
     from flows.settings import prepare_prefect

@@ -25,30 +25,30 @@ def counted(number: int, what: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print plain values, frames and rows as one JSON document.
+    """Print a value, such as a frame or a dictionary of them, as one JSON document.
 
-    Missing numbers are null, times are ISO 8601.
+    `as_json_values` says what it becomes.
     """
-    document = json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False)
+    document = json.dumps(as_json_values(value), ensure_ascii=False, indent=2, allow_nan=False)
     print(document)  # noqa: T201 - not for people
 
 
-def plain(value: Any) -> Any:
-    """Return a value as what JSON has: lists, dictionaries by text, text, numbers, None.
+def as_json_values(value: Any) -> Any:
+    """Return a value as JSON holds it: lists, dictionaries with text as keys, text, numbers, None.
 
-    Frames become lists of rows, days and moments ISO 8601, bytes hexadecimal digits; missing values
-    and numbers that are not finite become None.
+    Frames become lists of rows, a dictionary each. Days and moments become ISO 8601 text, bytes
+    hexadecimal digits; missing values and numbers that are not finite become None.
     """
     if isinstance(value, pd.DataFrame):
-        return [plain(row) for row in value.to_dict("records")]
+        return [as_json_values(row) for row in value.to_dict("records")]
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_json_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return _plain_scalar(value)
+        return [as_json_values(item) for item in value]
+    return _as_json_scalar(value)
 
 
-def _plain_scalar(value: Any) -> Any:
+def _as_json_scalar(value: Any) -> Any:
     is_missing = value is None or value is pd.NaT or value is pd.NA
     if is_missing or (isinstance(value, float) and not math.isfinite(value)):
         return None
@@ -85,9 +85,10 @@ def announce(context: "MarketContext") -> None:
 def print_frame(
     frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None
 ) -> None:
-    """Print a frame as a table.
+    """Print a frame as a table, under its title if it has one.
 
-    `formats` maps a column to a format of its numbers, such as "+.3f".
+    `formats` maps the name of a column to the format of its fractions, such as "+.3f"; those of
+    other columns are printed with all their digits, and whole numbers are never changed.
     """
     columns = []
     for name in frame.columns:
@@ -95,7 +96,7 @@ def print_frame(
         is_bool = pd.api.types.is_bool_dtype(values)
         column = Column(
             name=str(name),
-            values=[plain(value) for value in values],
+            values=[as_json_values(value) for value in values],
             is_number=pd.api.types.is_numeric_dtype(values) and not is_bool,
             float_format=(formats or {}).get(name, ""),
         )
@@ -104,9 +105,11 @@ def print_frame(
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Print scores of the predictor beside those of the naive rules, one table for each protocol.
+    """Print the scores of the model and of the naive rules, a row each, a table for each protocol.
 
-    The intervals are from resampled days.
+    The columns of `scores` that are used are protocol, predictor, nights, n (the number of
+    stock-days), acc and mcc, and the ends of the 95 % intervals of these two, such as acc_low. The
+    intervals are from resampled days.
     """
     titles = {
         "all": "all stock-days",

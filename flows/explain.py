@@ -1,7 +1,8 @@
 """Test whether the attention of a market's latest model explains anything.
 
-Networks like that model are trained on true and on shuffled labels, and their attention is
-compared. The trainings are short and on a part of the market, so that the test takes minutes.
+Networks with the settings of that model are trained on true and on shuffled labels, and their
+attention is compared. The trainings are short and on a part of the market, so that the test takes
+minutes.
 """
 
 import time
@@ -32,15 +33,19 @@ from dtml.sources.simulated import SimulatedMarket
 from dtml.training.fit import fit_members
 from dtml.training.state import Fit
 from dtml.windows import Windows
-from flows.console import plain
+from flows.console import as_json_values
 from flows.nightly.context import MarketContext, experiment_of, stored_bars
 
-VALIDATION_DAYS = 126  # at most
-DAYS = 42  # at most: of the validation days, evenly spaced, those whose attention is compared
-FEWEST_STOCKS = 4  # of which each is compared with the others
+VALIDATION_DAYS = 126  # on which a training validates, at most
+DAYS = 42  # validation days on which attention is compared, at most
+FEWEST_STOCKS = 4  # the test compares how much each stock looks at the others
 
 T = TypeVar("T")
 Tell = Callable[[str], object]  # is called with each step, in words
+
+
+def tell_nobody(_progress: object) -> None:
+    """Ignore a step or a number of results: the default where nobody watches the progress."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,11 @@ class Trial:
                 "seeds, shuffles and epochs must be 1 or more; "
                 f"got {self.seeds}, {self.shuffles} and {self.epochs}"
             )
-        # A permutation test: its smallest p-value is 1 / ways. Of two groups of equal size, it does
-        # not matter which is called which.
-        names_of_groups = 2 if self.seeds == self.shuffles else 1
-        ways = comb(self.seeds + self.shuffles, self.seeds) // names_of_groups
+        # The two groups are compared by a permutation test, whose smallest p-value is 1 divided by
+        # the number of ways to split the networks into groups of these sizes. Where the sizes are
+        # equal, `comb` counts each split twice: either half may be called the first group.
+        times_counted = 2 if self.seeds == self.shuffles else 1
+        ways = comb(self.seeds + self.shuffles, self.seeds) // times_counted
         if ways * significance.SIGNIFICANT < 1:
             raise UsageError(
                 f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in only {ways} "
@@ -89,12 +95,13 @@ def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
 
 
 def explain_run(
-    context: MarketContext, run: Mapping[str, Any], trial: Trial, tell: Tell = str
+    context: MarketContext, run: Mapping[str, Any], trial: Trial, tell: Tell = tell_nobody
 ) -> dict[str, Any]:
-    """Test what networks with the settings of a run look at, on the bars that the run knew.
+    """Test what networks with the settings of a training run look at, and store the result.
 
-    Stores and returns the row of the test. Raises DtmlError for a history too short to train, or
-    too few stocks.
+    `run` is the row of the training run. The networks are trained up to its last session, on the
+    bars as it knew them. Returns the row stored in the table `explanation`. Raises DtmlError for a
+    history too short to train, or with too few stocks.
     """
     begun = time.perf_counter()
     tell("reading bars")
@@ -107,7 +114,8 @@ def explain_run(
         "as_of": as_of,
         "made_at": datetime.now(UTC),
         "epochs": trial.epochs,
-        **plain(asdict(findings)),
+        # A figure that is NaN becomes None, as the store holds missing numbers.
+        **as_json_values(asdict(findings)),
         "seconds": time.perf_counter() - begun,
     }
     with transaction(context.engine) as conn:
@@ -116,11 +124,12 @@ def explain_run(
 
 
 def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
-    """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` stocks.
+    """Return the last sessions that a training run could see, with the bars as it knew them.
 
-    The stocks are those that the model is tied to, if it is, else constituents on the run's last
-    day; each call draws the same. There are at most `STOCK_DAYS` stock-days: the fewer stocks, the
-    more sessions.
+    The stocks are those that the model is tied to, if its config lists them, else the constituents
+    on the run's last session. Where there are more than `significance.STOCKS`, so many of them are
+    drawn, and each call draws the same. There are at most `STOCK_DAYS` stock-days: the fewer
+    stocks, the more sessions.
     """
     calendar = context.market.calendar
     as_of = run["train_last"]
@@ -129,7 +138,8 @@ def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
     count = STOCK_DAYS // min(significance.STOCKS, len(market.symbols))
     first = sessions_up_to(calendar, as_of, count)[0].date()
     bars, _ = stored_bars(context, first, as_of, run["data_watermark"])
-    first_stored = bars["session"].min().date()
+    first_stored = bars["session"].min().date()  # after `first` where the store begins later
+    # A history has the session after its last bar too.
     sessions = sessions_between(calendar, first_stored, next_session(calendar, as_of))
     return History(bars, sessions, market).cut(stocks=significance.STOCKS, sessions=count, seed=0)
 
@@ -139,20 +149,21 @@ def explain(
     history: History,
     as_of: pd.Timestamp,
     trial: Trial,
-    tell: Tell = str,
+    tell: Tell = tell_nobody,
     *,
     seed: int = 0,
 ) -> Findings:
     """Train networks of an experiment on true and on shuffled labels; test what they look at.
 
-    They are trained as of a date. Raises DtmlError where fewer than FEWEST_STOCKS stocks are
-    present on most of the validation days that are compared.
+    They are trained as of the session `as_of`, and compared on at most DAYS of their validation
+    days. `seed` decides the random draws of the test, but not the trainings. Raises DtmlError where
+    fewer than FEWEST_STOCKS stocks are present on most of these days.
     """
     pipeline = Pipeline(shortened(experiment, trial.epochs))
     train, validation = pipeline.spans(pipeline.windows(history), as_of)
     days = days_looked_at(validation)
     is_present = validation.observed[days].numpy()  # [days, stocks]
-    # Each is present on more than half of the days, so that any two of them share a day.
+    # Only stocks that are present on more than half of the days: any two of them share a day.
     stocks = np.flatnonzero(2 * is_present.sum(axis=0) > len(days))
     if len(stocks) < FEWEST_STOCKS:
         raise DtmlError(
@@ -173,7 +184,7 @@ def explain(
 
     importances = _side_by_side(importance_of, len(true_networks))
     attentions = _side_by_side(attention_of, len(networks))
-    # Each result is [days, stocks that look, stocks looked at].
+    # Each result is [days, stocks that look, stocks looked at], over all stocks of the windows.
     chosen = np.ix_(np.arange(len(days)), stocks, stocks)
     symbols = [validation.symbols[stock] for stock in stocks]
     is_chosen_present = is_present[:, stocks]
@@ -191,9 +202,9 @@ def explain(
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
     """Return the same experiment for so many epochs, with at most VALIDATION_DAYS of validation.
 
-    It never stops before the last epoch. All else stays as in the run: networks trained as briefly
-    as for the look-ahead audit would learn too little of the simulated market's leaders for a test
-    of what they look at.
+    No training stops before its last epoch. All else stays as in the run: networks trained as
+    briefly as for the look-ahead audit would learn too little about which stock follows which in
+    the simulated market for a test of what they look at.
     """
     training = replace(experiment.training, epochs=epochs, patience=None)
     validation_sessions = min(experiment.validation_sessions, VALIDATION_DAYS)
@@ -201,7 +212,10 @@ def shortened(experiment: Experiment, epochs: int) -> Experiment:
 
 
 def days_looked_at(validation: Windows) -> Positions:
-    """Return the positions of at most DAYS days with an observed stock, evenly spaced."""
+    """Return the positions of the validation days to compare, in order.
+
+    They are at most DAYS of the days with an observed stock, evenly spaced among these.
+    """
     observed_days = np.flatnonzero(validation.observed.any(dim=1).numpy())
     count = min(DAYS, len(observed_days))
     places = np.linspace(0, len(observed_days) - 1, count).round().astype(int)
@@ -209,10 +223,11 @@ def days_looked_at(validation: Windows) -> Positions:
 
 
 def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
-    """Return the position of the leader of each follower in a simulated market, by the follower's.
+    """Return which stock drives which in a simulated market, as positions in `symbols`.
 
-    Followers whose leader is not among `symbols` are left out. Empty for other markets, of which
-    nothing is known.
+    There, some stocks follow another one, their leader. The result maps the position of each
+    follower to that of its leader; followers whose leader is not among `symbols` are left out. It
+    is empty for other markets, where nobody knows what drives a stock.
     """
     if market.source != "simulated":
         return {}
@@ -228,11 +243,16 @@ def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
 
 
 def train_networks(
-    train: Windows, validation: Windows, experiment: Experiment, trial: Trial, tell: Tell = str
+    train: Windows,
+    validation: Windows,
+    experiment: Experiment,
+    trial: Trial,
+    tell: Tell = tell_nobody,
 ) -> list[DTML]:
-    """Train networks on true labels, then one on each shuffle, and return them in this order.
+    """Train `trial.seeds` networks on true labels, then `trial.shuffles` on shuffled ones.
 
-    Each has a seed of its own.
+    Returns them in this order. Each network has a seed of its own, and each of the second group a
+    shuffle of its own.
     """
     count = trial.seeds + trial.shuffles
     tell(f"training {count} networks")
@@ -240,7 +260,8 @@ def train_networks(
     true_fits = fit_members(train, validation, true_members, device=CPU)
 
     def fit_shuffled(place: int, stopped: Event) -> Fit:
-        def watch(*_: object) -> None:
+        def end_if_stopped(*_: object) -> None:
+            """End this training after an epoch if another one has failed."""
             if stopped.is_set():
                 raise InterruptedError
 
@@ -250,9 +271,9 @@ def train_networks(
             significance.shuffled(validation, 2 * seed + 1),
             experiment.members_of(seed),
             device=CPU,
-            on_epoch=watch,
+            on_epoch=end_if_stopped,
         )
-        return fits[0]
+        return fits[0]  # of the one member
 
     def report(done: int) -> None:
         tell(f"trained {len(true_fits) + done} of {count} networks")
@@ -270,12 +291,13 @@ def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[D
 
 
 def _side_by_side(
-    work: Callable[[int, Event], T], count: int, report: Callable[[int], object] = int
+    work: Callable[[int, Event], T], count: int, report: Callable[[int], object] = tell_nobody
 ) -> list[T]:
-    """Return what `work` makes of 0, 1, ..., on as many threads as there are cores.
+    """Return the results of `work` for the numbers 0 to `count` - 1, in this order.
 
-    Each thread computes on one core. The event that `work` receives is set when anything fails and
-    on an interrupt: long work should then end. `report` is called with the number of results.
+    They run side by side, on at most as many threads as torch computes with, each on one core.
+    `work` also receives an event, which is set when an earlier result is an error and on an
+    interrupt: long work should then end. `report` is called with the number of results so far.
     """
     threads = torch.get_num_threads()
     stopped = Event()

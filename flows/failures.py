@@ -29,12 +29,15 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def run_command(app: typer.Typer) -> int:
-    """Run the command line and return its exit code; `--debug` shows the traceback as well."""
+    """Run the command line and return its exit code.
+
+    A failure is printed in one line on standard error; `--debug` shows the traceback as well.
+    """
     try:
         app()
     except SystemExit as ended:  # Typer ends every command with it, also after usage errors
         if ended.code == INTERRUPTED:
-            # A second interrupt would end the clean-up.
+            # The process still cleans up at its exit: a second interrupt would end that.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             print(GO_ON, file=sys.stderr)  # noqa: T201
         return ended.code if isinstance(ended.code, int) else FAILED

@@ -62,7 +62,8 @@ def logged_run(
     """Log one line when a run ends: market, night, last stage, seconds, and how it ended.
 
     Yields the run, whose `outcome` and `level` the work inside may set. `stage` is the stage until
-    the work enters one. The line of a run that fails is a warning with its error.
+    the work enters one. The line of a run that fails is a warning with its error. Where a run
+    inside this one has logged its line, this one logs none.
     """
     outer = _run_in_progress.get()
     run = Run(stage=stage, market=market, night=night)
@@ -185,7 +186,11 @@ class JsonLines(Lines):
         fields: Mapping[str, Any] | None = None,
         created: float | None = None,
     ) -> str:
-        """Return the object of a message; its fields are those of the run in progress."""
+        """Return the object of a message.
+
+        `fields` are those of a run or a stage that has ended, by default those of the run in
+        progress. `created` is the moment in seconds since 1970, by default now.
+        """
         moment = datetime.fromtimestamp(time.time() if created is None else created, UTC)
         values = {
             "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -277,8 +282,9 @@ class Shown(logging.Filter):
 
     A terminal gets all but the lines of stages and of the progress that a bar shows there. A pipe,
     such as a cron mail, gets the line of each run, warnings, and one line of progress a minute, the
-    first after a minute. JSON logs get all lines, but of progress as few as a pipe. A command that
-    fails prints its error, so an `attended` run has no line for a run that failed, except in JSON.
+    first after a minute. JSON logs (`as_json`) get all lines, but of progress as few as a pipe.
+    With `attended` a command runs, which prints its error if it fails: the line of a run that
+    failed is then left out, except in JSON.
     """
 
     def __init__(self, *, terminal: bool, as_json: bool = False, attended: bool = False) -> None:
@@ -289,7 +295,7 @@ class Shown(logging.Filter):
         self.last_progress = time.monotonic()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is shown."""
+        """Return whether a line is shown; a line of progress that is shown begins a new minute."""
         if record.name.split(".", maxsplit=1)[0] not in OWN_LOGGERS:
             return False
         kind = getattr(record, "line_kind", None)
@@ -325,6 +331,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     form = lines(for_journal=_is_journal())
     handler: logging.Handler = StandardError()
     if terminal:
+        # On the console of the progress bars, so that lines are printed above a bar.
         handler = RichHandler(console=err, show_time=False, show_level=False, show_path=False)
     # Prefect takes the handlers of the root logger away unless one of them has a formatter.
     handler.setFormatter(form)

@@ -26,7 +26,8 @@ def training_progress(
 
     One bar shows the progress of all members together, each weighted by the cost of its epochs.
     `windows` has for each member how many sessions its windows have, where these numbers differ.
-    The epochs that a resumed fit had done before are added to the bar, and not logged again.
+    About LOGGED_EPOCHS epochs of each member are logged. The epochs that a resumed fit had done
+    before are added to the bar, and not logged again.
     """
     sessions_of = windows or [1] * len(members)
     costs = {}  # of an epoch of each member
@@ -39,6 +40,7 @@ def training_progress(
         bar = progress.add_task("training", total=total, last="")
 
         def report(member: Member, epoch: Epoch) -> None:
+            """Move the bar to the epochs that all members have done, and log some of them."""
             figures = f"loss {epoch.loss:.4f}, validation ACC {epoch.validation_acc:.4f}"
             epochs_done[member] = epoch.number
             completed = sum(costs[trained] * done for trained, done in epochs_done.items())
@@ -71,7 +73,8 @@ def _cost(member: Member) -> int:
 def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], None]]:
     """Yield the function that a backtest calls with the number of folds done.
 
-    `already_done` of them were done by an earlier run.
+    `already_done` of the `total` folds were done by an earlier run, so that the time left is
+    estimated from the others.
     """
     begun = time.monotonic()
     text = "fold {task.completed:.0f} of {task.total:.0f}"
@@ -81,7 +84,8 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
         def report(done: int) -> None:
             progress.update(bar, completed=done)
             spent_s = time.monotonic() - begun
-            left_s = spent_s / max(1, done - already_done) * (total - done)
+            done_by_this_run = max(1, done - already_done)
+            left_s = spent_s / done_by_this_run * (total - done)
             log.info(
                 "fold %d of %d done after %.0f s, about %.0f s left", done, total, spent_s, left_s
             )

@@ -128,7 +128,7 @@ def prefect_folder() -> Path:
             f"{folder} has the permissions {stat.filemode(found.st_mode)}, so others can write to "
             f"it: {remedy}"
         )
-    folder.chmod(0o700)
+    folder.chmod(0o700)  # where the folder was made before, others may still read it
     return folder
 
 

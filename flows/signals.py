@@ -57,7 +57,8 @@ def end_with_parent() -> None:
     """End this process when the one that started it ends, even when it is killed.
 
     A worker of a pool would otherwise wait for ever. `multiprocessing` knows the process that
-    started this one; the parent for the system is the fork server.
+    started this one; the parent for the system is the fork server. A second call does nothing,
+    because of `cache`.
     """
     parent = multiprocessing.parent_process()
     if parent is None:  # this is the main process

@@ -61,7 +61,7 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         columns.append(
             Column(
                 name=name,
-                values=[_plain(value, as_float=as_float) for value in values],
+                values=[_as_printed(value, as_float=as_float) for value in values],
                 is_number=are_numbers,
             )
         )
@@ -83,8 +83,11 @@ def size_in_words(size: int) -> str:
     return f"{size:,} bytes"
 
 
-def _plain(value: Any, *, as_float: bool) -> Any:
-    """Return a value of a driver as it is printed; `as_float` for a column with fractions."""
+def _as_printed(value: Any, *, as_float: bool) -> Any:
+    """Return a value of a database driver as it is printed; None where it is missing.
+
+    `as_float` says that its column has fractions.
+    """
     if value is None:
         return None
     if as_float or isinstance(value, Decimal):

@@ -108,6 +108,7 @@ def copy(
     try:
         require_current_schema(source)
     except StoreUsageError as error:
+        # Its advice is a command for the store of the variable, which is the destination here.
         raise StoreUsageError(
             f"{error}, with {URL_VARIABLE}=sqlite:///{file.absolute()}"
         ) from error

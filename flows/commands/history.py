@@ -70,8 +70,10 @@ def _print_symbol_scores(scores: pd.DataFrame) -> None:
 def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with the directions that the nights printed, and whether these were correct.
 
-    They are those of `at_level`, outside the model's abstention band at its market's level, where
-    the model has a band; 'none' is neither correct nor wrong.
+    `rows` are those of the view prediction_history, whose directions are 'rise' above one half and
+    'fall' otherwise. `at_level` has the directions of models with an abstention band, at their
+    market's level: 'none' inside the band. Where it has a direction, that takes the place of the
+    one in `rows`. For 'none', `correct` is missing; else it stays that of `rows`.
     """
     with_level = rows.merge(
         at_level,
@@ -85,7 +87,10 @@ def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
-    """Print a table of at most 100 characters a line, and which models made the predictions."""
+    """Print a table of at most 100 characters a line, and which models made the predictions.
+
+    The place in the ranking has a column only if a night has ranked the stock.
+    """
     columns = ["as_of", "target", "probability", "calibrated", "direction"]
     if rows["place"].notna().any():
         columns.append("place")

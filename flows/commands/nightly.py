@@ -79,7 +79,8 @@ def nightly(
 def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_json: bool) -> None:
     """Run every missed night up to a session, in order, and print them.
 
-    Raises DtmlError, after printing the others, if any is refused.
+    If no night was missed, the complete night of that session is printed. Raises DtmlError, after
+    printing the others, if a night is refused.
     """
     days = missed_nights(context, last)
     if not days:
@@ -140,6 +141,7 @@ def fetch(
         print_json({"as_of": last, **document})
     else:
         _print_fetch(context.name, last, fetch_result)
+    # Last, so that the result is printed even if the command then fails.
     _require_index(context.market.index.symbol, fetch_result)
 
 
@@ -192,7 +194,7 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     )
     best_epochs = []
     for seed in run["losses"]:
-        epoch = seed["epochs"][seed["best_epoch"] - 1]  # epochs are counted from 1
+        epoch = seed["epochs"][seed["best_epoch"] - 1]  # `best_epoch` is counted from 1
         best_epochs.append({"seed": seed["seed"], **epoch})
     table = pd.DataFrame(best_epochs).rename(columns={"number": "best epoch"})
     formats = {"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"}
@@ -247,7 +249,12 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
 
 def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
-    """Print the nights of a command: the last one in full, the others in a line each."""
+    """Print the nights of a command: the last one in full, the others in a line each.
+
+    With `as_json` they are one document, in which `nights` has the row of every night and
+    `rejected` the bars that any of them rejected; all else is about the last one. The directions
+    are those at the market's level.
+    """
     night = nights[-1]
     row = night.row
     level = context.market.level
@@ -329,8 +336,8 @@ def _print_nights(
 ) -> None:
     """Print what the last of these nights predicts, and what the others did.
 
-    `ranking` has the stocks of the last night in their order, `ranking_text` who ranked them; both
-    are empty where they are not ranked.
+    `directions` are those of the last night. `ranking` has its stocks in their order, and
+    `ranking_text` says who ranked them; both are empty where they are not ranked.
     """
     *earlier_nights, night = nights
     row = night.row
@@ -376,7 +383,11 @@ def _print_rejected(rejected_bars: pd.DataFrame) -> None:
 
 
 def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, store: str) -> None:
-    """Print the scores of all nights so far, the coverage, and the paths of page and store."""
+    """Print the scores of all nights so far, the coverage, and the paths of page and store.
+
+    `night` is the last night, `scores` are the running scores of the newest scored session (no
+    rows before the first), `coverage` is that at the market's level, `store` names the database.
+    """
     if scores.empty:
         out.print(
             "No prediction of this market has an outcome yet: the next night will score this one."

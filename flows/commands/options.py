@@ -149,8 +149,8 @@ def request_of(
 ) -> Any:
     """Return the `RunRequest` of these options of NAMED.
 
-    A market may be named beside its file: its name is that of the file. Raises UsageError where no
-    market is given, or two different ones.
+    A market may be named beside its file, which has the same name before .toml. Raises UsageError
+    where no market is given, or two different ones.
     """
     from dtml.errors import UsageError
     from flows.nightly.context import RunRequest
@@ -168,6 +168,7 @@ def request_of(
             "--market-file"
         )
     experiment_options = {name: options.pop(name, None) for name in OVERRIDES}
+    # An option that was not given is None or False: the market's own setting stays.
     overrides = {name: value for name, value in experiment_options.items() if value}
     absolute_file = None
     if market_file:

@@ -103,10 +103,11 @@ def _write(running_sql: AbstractContextManager[Answer], file: Path) -> None:
 
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """Let this process take at most MEMORY more than it has now, where Linux says how much it has.
+    """Let the work inside take at most MEMORY bytes more than this process has now.
 
-    Raises UsageError when it needs more. The limits on rows and values do not suffice: libraries
-    and drivers hold copies of them.
+    Raises UsageError when it needs more. Only Linux says how much a process has: elsewhere there is
+    no limit. The limits on the number of rows and characters do not suffice, because libraries and
+    database drivers hold copies of them.
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     new_limit = soft_limit
@@ -114,7 +115,7 @@ def _bounded_memory() -> Iterator[None]:
     if used is not None:
         own_limit = used + MEMORY
         is_lower = own_limit < soft_limit or soft_limit == resource.RLIM_INFINITY
-        if is_lower:  # a lower limit of the user's stays
+        if is_lower:  # else the user has set a limit that is lower, which stays
             new_limit = own_limit
     resource.setrlimit(resource.RLIMIT_DATA, (new_limit, hard_limit))
     try:
@@ -140,10 +141,11 @@ def _data_bytes() -> int | None:
 
 
 def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) -> None:
-    """Print all rows as JSON or CSV, from a temporary file that is complete before.
+    """Print all rows as JSON or CSV, after writing all of them into a temporary file.
 
     So a failure prints nothing, and a program that reads the output slowly does not keep a
-    transaction of the store open.
+    transaction of the store open. `running_sql` runs the statement when it is entered. Raises
+    UsageError for more than LARGEST characters.
     """
     from flows.answer_files import csv_lines, json_lines
 

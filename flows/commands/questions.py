@@ -15,7 +15,7 @@ from dtml.errors import UsageError
 from flows.answer_files import MOMENT, stored_moment
 from flows.commands.history import require_market
 from flows.commands.options import STORED_MARKET, AsJson
-from flows.console import plain, print_frame, print_json, rendered
+from flows.console import as_json_values, print_frame, print_json, rendered
 from flows.settings import out
 
 commands = typer.Typer()
@@ -68,9 +68,10 @@ def show_questions(
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
-    """Return the answer of a store that is opened read-only, alike on SQLite and PostgreSQL.
+    """Return the answer to a question about a market, alike on SQLite and PostgreSQL.
 
-    Its values are whole numbers, other numbers, and text, to which days and moments are turned.
+    `engine` opens the store read-only. The values are whole numbers, other numbers, and text, to
+    which days and moments are turned.
     """
     rows = select(engine, question.about(market), is_trusted=True)
     columns = {name: _alike(rows[name]) for name in rows}
@@ -78,10 +79,10 @@ def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
 
 
 def questions_page(engine: Engine, market: str, remark: str = "", only: int | None = None) -> str:
-    """Return every question, or the one with the number `only`, as Markdown.
+    """Return a page of Markdown with every question, or with the one whose number is `only`.
 
-    Each has its statement and the first rows of its answer. `remark` follows the introduction; it
-    says what the store holds.
+    Each has its statement and the first SHOWN rows of its answer. `remark` follows the
+    introduction; it says what the store holds.
     """
     answered = []
     for number, question in enumerate(questions(), start=1):
@@ -131,8 +132,8 @@ def _question_document(number: int, question: Question, market: str | None) -> d
 def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return a column in a form that is the same from SQLite and from PostgreSQL.
 
-    Whole numbers with missing values may come as floats, and become whole numbers. Days and moments
-    become ISO text.
+    Whole numbers with missing values may come as floats: floats without a fraction become whole
+    numbers. Days become ISO text, moments text to the minute in UTC.
     """
     if pd.api.types.is_float_dtype(values):
         known = values.dropna()
@@ -146,15 +147,15 @@ def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _text(value: Any) -> str | None:
-    """Return text, a day or a moment as ISO text, to the minute; None where it is missing."""
+    """Return a text, a day as ISO text, a moment to the minute in UTC; None where it is missing."""
     if isinstance(value, str) and MOMENT.fullmatch(value):  # from SQLite
         value = stored_moment(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
-    plain_value = plain(value)
-    if plain_value is None:
+    json_value = as_json_values(value)
+    if json_value is None:
         return None
-    return str(plain_value)
+    return str(json_value)
 
 
 def _markdown_table(rows: pd.DataFrame) -> str:
@@ -174,7 +175,7 @@ def _markdown_line(cells: Iterable[Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    plain_value = plain(value)
-    if plain_value is None:
+    json_value = as_json_values(value)
+    if json_value is None:
         return ""
-    return str(plain_value).replace("|", "\\|").replace("\n", " ")
+    return str(json_value).replace("|", "\\|").replace("\n", " ")

@@ -201,7 +201,8 @@ def rank_sets(
 ) -> None:
     """Walk models and rules through every set of SETS whose price file is in a folder.
 
-    Prints the tables of each set.
+    Prints the tables of each set when its walk ends, or with `as_json` one document of all sets at
+    the end. Raises UsageError where the folder has no such file, or no folder is given.
     """
     all_files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
     files = {name: file for name, file in all_files.items() if file.exists()}
@@ -242,15 +243,15 @@ def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
 
 
 def fetch_named(request: RunRequest, first: date) -> None:
-    """Store the prices that the user names with --source or --prices, if any.
+    """Store the prices that the user names with --source or --prices; without these, do nothing.
 
-    They begin with those that a training before the session `first` reads, and end with the newest.
+    They reach from those that a training before the session `first` reads to the newest.
     """
     if request.source or request.prices:
         context = open_context(request)
         announce(context)
-        # A fetch goes back from its day as far as a training on that day reads, so the earlier day
-        # is fetched too.
+        # A fetch goes back from its day only as far as a training on that day reads, so there is
+        # one up to the day before `first`, and one up to the newest day.
         day_before_first = previous_session(context.market.calendar, first)
         newest_day = choose_as_of(context, None)
         with err.status(f"fetching {context.name}"):
@@ -272,10 +273,11 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
 
 
 def print_ranking(found: page.Ranking) -> None:
-    """Print the scores of each predictor, the worst first, and those of the blend for each leg.
+    """Print a walk: the scores of each predictor, the worst first, and those of the blend by leg.
 
     A leg is the period whose return the ranking predicts, such as from one close to the next. Then
-    come the returns after costs, and the verdict against the best rule.
+    come the returns of the blend after costs, the verdict against the best rule, and the path of
+    the page.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))

@@ -157,10 +157,11 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
 def _replay_night(
     request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool
 ) -> None:
-    """Replay a night and print it; raise NotReplayedError where it differs from what is stored.
+    """Replay the night of `as_of`, by default the last complete one, and print it.
 
-    With `known_at`, from other bars, differences are expected: the changes of the bars are printed
-    too, and nothing is raised for them.
+    Raises NotReplayedError where it differs from what is stored. With `known_at` it is replayed
+    from the bars known at that time, so that differences are expected: how the bars changed is
+    printed too, and NotReplayedError is raised only where nothing could be predicted.
     """
     moment = None
     if known_at is not None:
@@ -237,7 +238,8 @@ def _replay_prediction(
 ) -> None:
     """Make the prediction of a receipt again, and print it beside the stored one.
 
-    `text` is the receipt, RUN/SYMBOL/TARGET. Raises NotReplayedError where the two differ.
+    `text` is the receipt, RUN/SYMBOL/TARGET. With `train_again` its model is retrained too. Raises
+    NotReplayedError where the two predictions or the weights of the two models differ.
     """
     receipt = Receipt.read(text)
     engine = open_reader()
@@ -292,15 +294,16 @@ def computations(replays: Sequence[Replay]) -> dict[str, list[Replay]]:
 def moment_of(text: str) -> datetime:
     """Return the moment that `--known-at` names: in ISO 8601 with a time zone, or as a date.
 
-    A date stands for its end in UTC. Raises UsageError for other texts.
+    A date stands for the end of that day in UTC. Raises UsageError for other texts.
     """
-    with suppress(ValueError):
+    with suppress(ValueError):  # it is no date
         return datetime.combine(date.fromisoformat(text), clock.max, UTC)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"--known-at {text!r} is not a time: write 2026-11-20T21:30:00+00:00 or a date"
+            f"--known-at {text!r} is not a time: write a time such as 2026-11-20T21:30:00+00:00, "
+            "or a date such as 2026-11-20"
         ) from error
     if moment.tzinfo is None:
         raise UsageError(
@@ -310,7 +313,12 @@ def moment_of(text: str) -> datetime:
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
-    """Return a replay as plain values, without its predictions."""
+    """Return a replay as plain values, without its predictions.
+
+    `equal` says that every figure is the same to the last bit, `equal_but_for_rounding` that some
+    differ, but only by rounding. Both are False where `reasons` say what else differs. `differing`
+    is the number of stocks with a figure that is not the same to the last bit.
+    """
     night = replay.night
     return {
         "market": night["market"],
@@ -348,7 +356,11 @@ def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
 
 
 def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:
-    """Return a reproduction, and the retraining if there was one, as plain values."""
+    """Return a reproduction, and the retraining if there was one, as plain values.
+
+    The figures of the prediction made again have the prefix `reproduced_`. Without a retraining
+    there is no key `retrained`.
+    """
     prediction = reproduction.prediction
     document: dict[str, Any] = {
         "receipt": str(reproduction.receipt),

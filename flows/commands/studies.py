@@ -124,12 +124,12 @@ def run_published(
     as_json: bool,
     as_markdown: bool,
 ) -> None:
-    """Run the published experiment on a set and print its scoreboard; a stored one is not run."""
+    """Run the published experiment on a set, or read the stored one, and print its scoreboard."""
     if request.market not in SETS:
         raise UsageError(
             f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
         )
-    _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
+    _require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if request.source or request.prices:
         _fetch_set(request)
     result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
@@ -151,14 +151,14 @@ def run_published(
 def _benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
 ) -> Benchmark:
-    """Run a benchmark as a flow; one that is stored already needs none."""
+    """Run a benchmark as a flow; where it is stored already, only read it."""
     published_set = shortened(SETS[request.market], epochs)
     example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
     _require_stored(request, f"give its files, as in `{example}`")
     context = open_stored_context(request)
-    require_set(context.market, published_set)
+    require_set(context.market, published_set)  # raises UsageError for other stocks
     experiment = PublishedExperiment(context, published_set, seeds, with_grid)
-    experiment.require_test_span()
+    experiment.require_test_span()  # raises DtmlError where the prices end too early
     stored = stored_benchmark(context.engine, experiment.id)
     if stored is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
@@ -198,7 +198,7 @@ def _fetch_set(request: RunRequest) -> None:
         err.print(f"note: {context.name} is stored already, so its files were not read")
 
 
-def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
+def _require_matching_options(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
     if as_json and as_markdown:
         raise UsageError("--json and --markdown cannot be combined: choose one")
     if request.index and not request.prices:
@@ -206,9 +206,9 @@ def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) 
 
 
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print a table of scores for each protocol, and whether DTML beats the best rule.
+    """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
 
-    Then print what the data are, and that the store has `number` benchmarks of this set.
+    Then print what the data are and, from the second benchmark of the set on, its `number`.
     """
     for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
         rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
@@ -283,7 +283,7 @@ def backtest(
 
     Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
-    _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
+    _require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     _require_place(request, workers, cluster)
     costs = _costs(
         request,
@@ -377,7 +377,7 @@ def print_backtest(result: Result) -> None:
     )
     out.print(text, end="")
     scores_of_all = result.scores[result.scores["slice"] == "all"]
-    print_scores(scores_of_all.rename(columns={"days": "nights"}))
+    print_scores(scores_of_all.rename(columns={"days": "nights"}))  # as it names this column
     cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
     portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
     print_frame(portfolios, "portfolios after costs; a year has 252 sessions")
@@ -422,7 +422,7 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then how much data the audit used."""
     findings = audit.findings
-    not_passed = np.where(findings["has_power"], "FAILED", "no power")
+    not_passed = np.where(findings["has_power"], "FAILED", "no power")  # it cannot fail
     verdicts = np.where(findings["passed"], "passed", not_passed)
     shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
     print_frame(shown[["audited", "check", "at", "passed", "detail"]], "what was checked")
@@ -436,7 +436,7 @@ def print_audit(audit: Audit) -> None:
         honest=audit.proof[~audit.proof["planted"]],
         stocks=STOCKS,
         sessions=SESSIONS,
-        checks=look_ahead,
+        checks=look_ahead,  # the module, for its constants
     )
     out.print(text, end="")
 

@@ -93,7 +93,7 @@ async def workers(app: FastAPI) -> AsyncIterator[None]:
 
 
 def place_among(kind: str, most: int) -> Any:
-    """Return a dependency that holds one of `most` places of a kind while a request is answered.
+    """Return a dependency for FastAPI: one of `most` places of a kind, held during a request.
 
     The place becomes free when the last byte is sent or the client has left. A request that finds
     no free place is answered with 429.
@@ -203,6 +203,7 @@ def _with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                # An answer may have a header of its own: a browser may keep the script of charts.
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -223,7 +224,8 @@ async def alive() -> PlainTextResponse:
 async def health(request: Request, market: Markets = ()) -> JSONResponse:
     """Answer whether the nights of these markets, of all by default, are in time: 200, else 503.
 
-    The answer has the reasons: a market is late, or the store does not answer.
+    The answer has the reasons: a market is late, or the store does not answer. A market without a
+    night is answered with 404.
     """
     engine = request.app.state.engine
     try:

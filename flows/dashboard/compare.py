@@ -44,9 +44,10 @@ def compare_page(
 ) -> dict[str, Any]:
     """Return a market's runs to choose from, and how two of them, `a` and `b`, agree and differ.
 
-    With one run only, its settings take the place of the comparison (`made`). Without a market,
-    that of the run is taken. Raises NotThereError for a run or a market that is not stored,
-    UsageError for runs of two markets.
+    `pair` is their comparison (see `_pair`), None without both. With `a` alone, `made` has its
+    settings. `losses` is a chart of the losses of the runs that are given. Without a market, that
+    of the first run is taken, and without a run too, no runs are listed. Raises NotThereError for a
+    run or a market that is not stored, UsageError for runs of two markets.
     """
     first, second = _runs_of(conn, a, b)
     chosen_runs = [run for run in (first, second) if run is not None]
@@ -85,7 +86,7 @@ def _runs_of(
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """Return the runs of two names: None for a missing name, and for `b` if it equals `a`.
 
-    Raises UsageError for runs of two markets.
+    Raises NotThereError for a name that is not stored, UsageError for runs of two markets.
     """
     first = None
     second = None
@@ -102,9 +103,10 @@ def _runs_of(
 
 
 def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how two runs differ in their settings and on common stock-days.
+    """Return how two runs differ in their settings and on the stock-days that both predicted.
 
-    Where no day is common (`shared` is None), these are only the settings and the predicted spans.
+    `spans` are the sessions from the first to the last one that each predicted, `shared` is the
+    time in common. Where there is none, `shared` is None, and nothing is compared but the settings.
     """
     a = first["run_id"]
     b = second["run_id"]
@@ -138,7 +140,7 @@ def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
 
 
 def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
-    """Return a chart of the mean loss over the seeds by epoch, in training and in validation.
+    """Return a chart of each run's mean loss over its seeds by epoch, in training and validation.
 
     None if the runs have no stored losses.
     """
@@ -150,6 +152,7 @@ def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
 
     by_epoch = pd.DataFrame(rows).groupby(["run", "loss", "epoch"], sort=False)
     mean_losses = by_epoch["value"].mean().reset_index()
+    # The rows of a run come in the order of its epochs: the last one is of its last epoch.
     last_losses = mean_losses.drop_duplicates(["run", "loss"], keep="last")
     endings: list[str] = []
     for row in last_losses.to_dict("records"):
@@ -166,7 +169,10 @@ def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
 
 
 def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the losses of each seed and epoch of a run: run, loss, epoch, value."""
+    """Return the losses of each seed and epoch of a run: run, loss, epoch, value.
+
+    `loss` is "training" or "validation". There are no rows for a run without stored losses.
+    """
     rows: list[dict[str, Any]] = []
     for seed in run["losses"] or ():
         for epoch in seed.get("epochs", ()):
@@ -186,7 +192,8 @@ def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
 def settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> pd.DataFrame:
     """Return a table of each fact and setting of two models: setting, a, b, same.
 
-    Values are text, "-" for a setting that a model lacks. Rows that differ come first.
+    `a` and `b` are values as text, "-" for a setting that a model lacks; `same` says whether they
+    are equal. Rows that differ come first.
     """
     a = _facts_and_config(first)
     b = _facts_and_config(second)
@@ -199,7 +206,7 @@ def settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> pd.DataFram
         rows.append({"setting": name, "a": a_value, "b": b_value})
     table = pd.DataFrame(rows, columns=["setting", "a", "b"])
     table["same"] = table["a"] == table["b"]
-    return table.sort_values("same", kind="stable", ignore_index=True)
+    return table.sort_values("same", kind="stable", ignore_index=True)  # False comes before True
 
 
 def _facts_and_config(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,9 +237,10 @@ def in_words(value: Any) -> str:
 
 
 def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
-    """Return the first and last session of the time that two runs both predicted.
+    """Return the first and the last day of the time for which two runs both have predictions.
 
-    It is cut to its last `DAYS` calendar days. None if there is no such time.
+    It is cut to its last DAYS calendar days. None if their spans do not overlap, or if one of the
+    runs has predicted nothing.
     """
     a_span = runs.predicted_span(conn, a)
     b_span = runs.predicted_span(conn, b)
@@ -272,10 +280,11 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
     """Score both models on common stock-days, from the counts of `days`.
 
-    Returns `n` (stock-days), `scored` (those with an outcome), `days` (with such), `same` (the
-    share of equal directions; NaN without a stock-day) and `rows`. `rows` has one for a, one for b
-    and one for a less b: acc and mcc with their 95 % intervals by a bootstrap of days, which are
-    NaN with too few days. It is empty without an outcome.
+    Returns `n` (common stock-days), `scored` (those with an outcome), `days` (the days with an
+    outcome), `same` (the share of stock-days with equal directions; NaN without a stock-day) and
+    `rows`. `rows` has the scores of a, those of b, and those of a less those of b: acc and mcc with
+    their 95 % intervals by a bootstrap of days, which are NaN with too few days. It is empty
+    without an outcome.
     """
     n = int(counts["n"].sum())
     same_share = np.nan
@@ -295,7 +304,10 @@ def scores(counts: pd.DataFrame) -> dict[str, Any]:
 
 
 def _score_rows(settled: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the scores of a, of b and of a less b, from counts of days with an outcome."""
+    """Return the scores of a, those of b, and their difference, a less b.
+
+    `settled` has the counts of the days with an outcome.
+    """
     a_columns = [f"a_{kind}" for kind in COUNTED]
     b_columns = [f"b_{kind}" for kind in COUNTED]
     counts_of_a = settled[a_columns].to_numpy(dtype=float)

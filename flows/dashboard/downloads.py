@@ -79,7 +79,7 @@ class Download(Response):
         super().__init__(media_type=media_type, headers=headers)
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Send the head of the answer, then the file in chunks."""
         with self.file as file:
             file.seek(0)
             head = {

@@ -19,7 +19,7 @@ from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
 from flows.answer_files import DAY
-from flows.console import plain
+from flows.console import as_json_values
 from flows.dashboard.markets import NotThereError
 
 SHOWN = 500  # rows of an answer on a page, at most
@@ -133,8 +133,9 @@ def table_page(
 ) -> dict[str, Any]:
     """Return the page of a view's rows, filtered and sorted.
 
-    `where` and `sort` are those of `Asked`. `interruption` ends the reading when the visitor
-    leaves. Raises NotThereError for a view that is not documented.
+    `where` and `sort` are those of `Asked`, which raises UsageError for wrong ones. `interruption`
+    ends the reading when the visitor leaves. Raises NotThereError for a view that is not
+    documented.
     """
     if name not in views():
         raise NotThereError(f"there is no view {name!r}: /tables lists all views")
@@ -179,7 +180,8 @@ def sql_page(
 def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
     """Return the first rows of an answer, its columns and its chart, or the error in its SQL.
 
-    After an error `rows` is None, and `wrong` is the message.
+    `rows` has at most SHOWN rows, and `is_cut` says whether there are more. After an error `rows`
+    is None, and `wrong` is the message. `interruption` ends the reading.
     """
     try:
         # One row more than is shown tells whether there are more.
@@ -190,27 +192,29 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, An
     # By position: two columns of an answer may have the same name.
     columns = [first_rows.iloc[:, position] for position in range(first_rows.shape[1])]
     is_numeric = [pd.api.types.is_numeric_dtype(column) for column in columns]
-    plain_rows = [_plain_row(row) for row in first_rows.itertuples(index=False, name=None)]
+    json_rows = [_as_json_row(row) for row in first_rows.itertuples(index=False, name=None)]
     return {
         "sql": sql,
         "names": list(first_rows.columns),
         "numeric": is_numeric,
-        "rows": plain_rows,
+        "rows": json_rows,
         "is_cut": len(rows) > SHOWN,
         "shown": SHOWN,
         "chart": answer_chart(first_rows),
     }
 
 
-def _plain_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(plain(value) for value in row)
+def _as_json_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(as_json_values(value) for value in row)
 
 
 def answer_chart(rows: pd.DataFrame) -> Chart | None:
-    """Return a chart of an answer that has a column of dates and one of fractions.
+    """Return a chart of an answer with a column of dates and one of fractions; None for others.
 
-    It has a panel for each column of fractions or, if several rows have the same date, one panel of
-    the first of them with a line for each value of another column. None for any other answer.
+    Where no two rows have the same date, it has a panel for each of the first PANELS columns of
+    fractions. Else it has one panel, of the first column of fractions, with a line for each value
+    of the first other column that divides the rows into lines (see `_names_lines`); None where no
+    column does. None also for an answer in which two columns have one name.
     """
     if rows.columns.duplicated().any():  # a column could not be chosen by its name
         return None

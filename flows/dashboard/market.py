@@ -114,9 +114,10 @@ def market_page(
 ) -> dict[str, Any]:
     """Return the page of a night: its directions at a level, its gaps, and the scores up to it.
 
-    It is the newest night, or the one whose last session was `as_of`. For `level` see `level_of`.
-    The page of a market without nights has its models alone. Raises UsageError for an unknown level
-    or order, and NotThereError for an unknown market or night.
+    It is the night whose last session was `as_of`, by default the newest night. `level` is that of
+    `level_of`, `sort` that of `Sort`. The page of a market without nights has its models instead.
+    Raises UsageError for an unknown level or order, and NotThereError for an unknown market or
+    night.
     """
     order = Sort.read(sort)
     require_level(level)
@@ -179,8 +180,9 @@ def _directions_of_night(
 ) -> dict[str, Any]:
     """Return the table of a night's directions, and what is shown of all of them together.
 
-    That is how many there are of each, the directions of the rules, which are the same for all
-    stocks, the coverage at the level, and the axis of the chart.
+    `counts` is how many stocks have each direction, `rule_directions` has the direction of each
+    rule (which is the same for all stocks), `coverage` is that at the level (None without one), and
+    `axis` is the axis of the chart. `order` sorts the table alone; `stocks` are sorted by symbol.
     """
     directions = night_directions(conn, night, level)
     rule_directions: dict[str, Any] = {}
@@ -205,8 +207,14 @@ def _directions_of_night(
 
 
 def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
-    """Return the last scores, their chart and the newest nights, up to one night."""
-    predictors = 1 + len(NAIVE_RULES)  # a night has a row for each predictor and protocol
+    """Return what the page shows of the scores of a market up to the target of one night.
+
+    `scores` has the rows of both protocols at the last scored session, `skill` the model beside the
+    rules there. `chart` has the running scores at the last SCORED scored sessions; each counts all
+    nights up to its session. `nights` has the newest nights up to this one.
+    """
+    # A session has a row for each predictor and protocol.
+    predictors = 1 + len(NAIVE_RULES)
     protocols = 2
     daily_scores = stored_scores.daily_scores(night["market"], _target_of(night))
     scored = head(conn, daily_scores, SCORED * protocols * predictors)
@@ -273,13 +281,17 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
 
 def night_directions(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
-    """Return the directions of a night, a row for each stock; none for a night without a model.
+    """Return the directions of a night, a row for each stock; no rows for a night without a model.
 
-    The columns are DIRECTION_COLUMNS: those of the view prediction_history; name and sector, of
-    stocks in the newest night; lowest, highest and rising_share of the seeds; `low` and `high`, the
-    ends of the abstention band at `level`, NaN if that is None. In the band `direction` is 'none';
-    it is missing where the model has no band. `correct` says whether the direction was that of the
-    return; missing without a direction or an outcome.
+    The columns are DIRECTION_COLUMNS. Most are those of the view prediction_history. name and
+    sector are missing for stocks that the newest night did not predict. lowest, highest and
+    rising_share are over the seeds. `low` and `high` are the ends of the abstention band at
+    `level`.
+
+    Without a level, there is no band: `low` and `high` are NaN, and `direction` is a rise above one
+    half. At a level, `direction` is 'none' in the band, and missing if the model has no band.
+    `correct` is 1 where the direction was that of the return, else 0; it is missing where there is
+    no rise or fall, and where there is no outcome.
     """
     market = night["market"]
     run_id = night["run_id"]

@@ -60,8 +60,9 @@ def markets_page(conn: Connection, today: date) -> dict[str, Any]:
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
     """Return a row for each market in the store.
 
-    A row has the last night, the newest directions, the model, running scores, the ranking of the
-    stocks, and the gain after costs.
+    A row has the last night (`_night_facts`), how many stocks have each of the newest directions,
+    the model, running scores (`skill_of`), the ranking of the stocks (`ranking_of_day`), and the
+    gain after costs (`after_costs`).
     """
     direction_counts = predictions.newest_direction_counts(conn)
     rows: list[dict[str, Any]] = []
@@ -99,9 +100,12 @@ def _night_facts(night: Row | None, today: date) -> dict[str, Any]:
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the model's running figures beside those of the best naive rule over as many nights.
 
-    The keys for `mcc`, and likewise for `acc`, are `mcc`, `mcc_low`, `mcc_high`, those of the rule
+    `scores` are those of one session: the columns of the view daily_score. The keys for `mcc`, and
+    likewise for `acc`, are `mcc`, `mcc_low`, `mcc_high`, those of the rule that is best by it
     `mcc_rule`, `mcc_rule_low`, `mcc_rule_high`, and its name `mcc_rule_name`. `mcc_verdict` has the
-    words of `told_apart` about their paired difference. What is unknown is None.
+    words of `told_apart` about the model's MCC less that rule's on the same stock-days.
+    `scored_until` is the session, `nights` and `n` are the nights and stock-days that the figures
+    count. What is unknown is None.
     """
     keys = ["scored_until", "nights", "n"]
     for figure in FIGURES:
@@ -133,9 +137,10 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
 def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
     """Return the predictor that ranks the stocks (`ranker`), and its scores beside the best rule.
 
-    The scores are the rank IC over `rank_days` with its interval, the session `since` which its
-    interval has been above 0 and the number of nights since then, and the rank IC of the rule.
-    `skill` has the words of `told_apart` about the rank IC and 0. What is unknown is None.
+    `rank_ic` is its running rank IC, with the ends of its interval, over `rank_days` days. `skill`
+    has the words of `told_apart` about the rank IC and 0. `since` is the session from which on the
+    interval has been above 0, `nights_since` the number of scored nights from then on.
+    `rank_ic_rule` is the rank IC of the best rule, `rank_rule`. What is unknown is None.
     """
     ranking: dict[str, Any] = {
         "rank_days": None,
@@ -179,11 +184,13 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
 
 
 def after_costs(conn: Connection, market: str) -> dict[str, Any]:
-    """Return the gain after costs in comparison with a yardstick, in words; None without a source.
+    """Return what a strategy gained after costs beside a benchmark portfolio, in words.
 
-    The source is the last year of the paper account, else the newest walk of rankings, else the
-    newest backtest. `left` has the words of `told_apart`, `left_beside` the yardstick,
-    `left_figures` the gain with its interval, `left_from` the source and `left_link` its page.
+    The strategy is the last year of the paper account, if it has MINIMUM_DAYS sessions; else the
+    newest walk of rankings; else the newest backtest, of which only portfolios that trade at the
+    next open count. `left` has the words of `told_apart` about the gain, `left_beside` names the
+    benchmark portfolio, `left_figures` has the gain with its interval, `left_from` names the source
+    and `left_link` is its page. All are None where there is no such source.
     """
     paper = rankings.paper_returns(conn, market)
     net = paper.pivot(index="session", columns="portfolio", values="net")
@@ -216,7 +223,10 @@ def after_costs(conn: Connection, market: str) -> dict[str, Any]:
 
 
 def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
-    """Compare a year of the account's net daily returns with those of equal parts."""
+    """Return the gain of the account over equal parts of all stocks, in words.
+
+    `net` has the returns of both after costs, a row for each session and a column for each.
+    """
     differences = net["account"] - net["equal parts"]
     gain = mean_of_days(differences.to_numpy())
     value = YEAR * gain.value
@@ -232,7 +242,11 @@ def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
 
 
 def _after_costs_of_study(row: Row, *, beside: str, source: str, link: str) -> dict[str, Any]:
-    """Return the gain in Sharpe ratio of a stored study, in words."""
+    """Return the gain in Sharpe ratio of a stored study over `beside`, in words.
+
+    The gain is the column `index_gain` of both studies; that of a walk is over equal parts of all
+    stocks, in spite of its name.
+    """
     sharpe_gain = row["index_gain"]
     gain_interval = interval(row, "index_gain", 2, signed=True)
     return {

@@ -30,10 +30,11 @@ VERSION = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus's text
 def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[str, Any]:
     """Return whether the nights of these markets, of all by default, are in time.
 
-    Keys: `status` ("ok" or "late"), `reasons` (a line for each late market) and `markets` (name,
-    last night, how it ended, and the seconds since a night was due, 0 if none is; None where its
-    exchange is not known). Raises NotThereError for a market without a night, StoreError when the
-    store does not answer.
+    Keys: `status` ("ok" or "late"), `reasons` (a line for each late market) and `markets`. Each of
+    these has a name, its last night, how that ended, and `late_seconds`: the seconds since the
+    first night that is not complete was due, 0 if none is due, None where the market's exchange is
+    not known. Raises NotThereError for a market without a night, StoreError when the store does not
+    answer.
     """
     found = _punctualities(engine, names, now)
     known = {each.market for each in found}
@@ -130,6 +131,10 @@ def _nights(conn: Connection) -> Iterator[GaugeMetricFamily]:
 
 
 def _stage_seconds(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetricFamily]:
+    """Yield when the last night of each market that has ended ended, and how long its stages took.
+
+    A stage whose seconds are not stored is left out.
+    """
     seconds = GaugeMetricFamily(
         "dtml_night_stage_seconds",
         "Seconds that each stage of the last night that has ended took.",
@@ -153,42 +158,48 @@ def _stage_seconds(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetr
 
 
 def _scores(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetricFamily]:
+    """Yield the newest running scores of each market, and how many nights they count.
+
+    They are the scores of directions (FIGURES) and of rankings (rank_ic).
+    """
     scores = GaugeMetricFamily(
         "dtml_score",
         "Newest running score of each predictor and rule: acc, mcc or rank_ic.",
         labels=["market", "predictor", "figure"],
     )
-    scored = GaugeMetricFamily(
+    scored_nights = GaugeMetricFamily(
         "dtml_scored_nights",
         "Nights that the newest running score is of.",
         labels=["market", "figure"],
     )
     for name in names:
-        directions = stored_scores.last_running_scores(conn, name)
+        direction_scores = stored_scores.last_running_scores(conn, name)
         for figure in FIGURES:
-            _add_scores(scores, name, directions, f"running_{figure}", figure)
-            _add_days(scored, name, directions, "running_nights", figure)
-        ranks = rankings.newest_rank_scores(conn, name)
-        _add_scores(scores, name, ranks, "rank_ic", "rank_ic")
-        _add_days(scored, name, ranks, "days", "rank_ic")
+            _add_scores(scores, name, direction_scores, f"running_{figure}", figure)
+            _add_nights(scored_nights, name, direction_scores, "running_nights", figure)
+        rank_scores = rankings.newest_rank_scores(conn, name)
+        _add_scores(scores, name, rank_scores, "rank_ic", "rank_ic")
+        _add_nights(scored_nights, name, rank_scores, "days", "rank_ic")
     yield scores
-    yield scored
+    yield scored_nights
 
 
 def _add_scores(
     family: GaugeMetricFamily, market: str, rows: pd.DataFrame, column: str, figure: str
 ) -> None:
+    """Add a sample for each predictor: its score in a column of `rows`, if it has one there."""
     for row in records(rows):
         if not pd.isna(row[column]):
             family.add_metric([market, row["predictor"], figure], row[column])
 
 
-def _add_days(
+def _add_nights(
     family: GaugeMetricFamily, market: str, rows: pd.DataFrame, column: str, figure: str
 ) -> None:
-    days = rows[column].max() if len(rows) else None
-    if days is not None and not pd.isna(days):
-        family.add_metric([market, figure], int(days))
+    """Add one sample: the most nights that a predictor was scored on, from a column of `rows`."""
+    most_nights = rows[column].max() if len(rows) else None
+    if most_nights is not None and not pd.isna(most_nights):
+        family.add_metric([market, figure], int(most_nights))
 
 
 def _translations(conn: Connection) -> GaugeMetricFamily:

@@ -38,15 +38,17 @@ def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
 def _running_night(conn: Connection, night: dict[str, Any], now: datetime) -> dict[str, Any]:
     """Return a night that is running or was interrupted, with its stages.
 
-    Each stage has its seconds so far, and those that it took in the night before. The stages that
-    the night has not begun yet are taken from the night before. `is_alive` tells whether a process
-    still works on the night.
+    Each stage has its `seconds` so far, and those that it took in the night before (`before`; None
+    if unknown). The stages that the night has not begun yet are taken from the night before; their
+    status is None. `stage` is the stage that is running, None between two. `is_alive` tells whether
+    a process still works on the night.
     """
     market = night["market"]
-    before, _ = nights.neighbours(conn, market, night["as_of"])
+    previous_night, _ = nights.neighbours(conn, market, night["as_of"])
     stages = records(nights.stages(conn, market, night["as_of"]))
-    earlier_seconds = _seconds_of_stages(conn, market, before)  # of stages not yet met below
+    earlier_seconds = _seconds_of_stages(conn, market, previous_night)
     rows = []
+    # Stages of this night are removed from those of the night before: the others have not begun.
     for stage in stages:
         name = stage["stage"]
         rows.append(
@@ -67,7 +69,7 @@ def _running_night(conn: Connection, night: dict[str, Any], now: datetime) -> di
         "is_alive": is_held(conn, market),
         "stage": running_stages[-1] if running_stages else None,
         "stages": rows,
-        "before": before,
+        "before": previous_night,
     }
 
 

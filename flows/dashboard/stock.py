@@ -32,8 +32,10 @@ def stock_page(
 ) -> dict[str, Any]:
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
-    They are those of the sessions `first` to `last`, by default of the newest ones. Raises
-    UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or stock.
+    They are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN where
+    neither is given. `spans` has the scores over these predictions, `whole` those over all
+    predictions of the stock by kind of model. Raises UsageError for an unknown kind or a wrong
+    span, NotThereError for an unknown market or stock.
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
@@ -89,7 +91,7 @@ def require_stock(conn: Connection, market: str, symbol: str) -> None:
 
 
 def require_span(kind: str, first: date | None, last: date | None) -> None:
-    """Raise UsageError for a purpose that no model has, or a span that ends before it begins."""
+    """Raise UsageError for a kind that no model has, or a span that ends before it begins."""
     if kind not in KINDS:
         raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
     if first is not None and last is not None and first > last:
@@ -97,11 +99,12 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
 
 
 def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
-    """Score a stock's directions beside those of the naive rules.
+    """Score a stock's directions beside those of the naive rules, on the same sessions.
 
-    The sessions are those with an outcome and a direction of every rule or, if there are none, all
-    with an outcome, and then the model alone is scored. Columns: predictor, n, rises (of the
-    stock), acc, mcc (0 when one class is never predicted); no row without an outcome.
+    These are the sessions with an outcome and a direction of every rule. If there are none, the
+    model alone is scored, on all sessions with an outcome. The columns are predictor, n (the number
+    of sessions), rises (in how many of them the stock rose), acc, and mcc (0 when one class is
+    never predicted). There is no row without an outcome.
     """
     with_outcome = directions.dropna(subset=["realised_return"])
     # Several models may have predicted a session. The newest prediction comes first, and is kept.
@@ -170,6 +173,10 @@ def _ways_panel(directions: pd.DataFrame) -> Panel:
 
 
 def _probability_panel(directions: pd.DataFrame) -> Panel:
+    """Return a panel of the probability of a rise, with its band, and of the calibrated one.
+
+    There is no band where no prediction has a deviation: one seed has none.
+    """
     probability = directions["probability"].astype(float)
     std = directions["probability_std"].astype(float)
     bands: dict[str, pd.DataFrame] = {}
@@ -205,8 +212,9 @@ def way_counts(directions: pd.DataFrame) -> dict[str, int]:
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
     """Return the mean attention over the last nights, as `attention`, their number as `nights`.
 
-    `attention` has two tables: `looks` of the stocks that this one looked at, `looked` of those
-    that looked at it.
+    Of the last ATTENDED complete nights, these are the ones that stored attention. `attention` has
+    two tables, of at most SOURCES stocks each: `looks` of the stocks that this one looked at most,
+    `looked` of those that looked at it most.
     """
     nights = attention.attended(conn, market, ATTENDED)
     tables: dict[str, list[dict[str, Any]]] = {}

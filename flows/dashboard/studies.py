@@ -28,10 +28,12 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
 
 
 def _backtest_page(conn: Connection, name: str) -> str | None:
+    """Return the page of a backtest; None for one that is not stored or not finished."""
     backtest = backtests.backtest(conn, name)
     if backtest is None or backtest["finished_at"] is None:
         return None
-    # The last three are computed from predictions and not stored: only the report has them.
+    # `rolling`, `curve` and `coverage` are computed from predictions and not stored: only the
+    # report, which is written after the backtest, has them.
     return backtest_page(
         backtest=backtest,
         folds=backtests.backtest_folds(conn, name),

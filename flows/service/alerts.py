@@ -67,9 +67,10 @@ def watch_markets(
 ) -> list[MarketStatus]:
     """Return the status of each market, after raising their alerts and sending those that wait.
 
-    There is an alert for each night that is late or refused, and for each calendar that ends soon.
-    `markets` maps each name to its definition, or to None if that is unknown: such a market is
-    never late.
+    There is an alert for each last night that is refused, each night that is late, and each
+    calendar that ends soon. `markets` maps each name to its definition, or to None if that is
+    unknown: such a market is never late. `now` is the moment of the check, by default that of the
+    call; a night is due `delay` after the usual close.
     """
     now = now or datetime.now(UTC)
     statuses: list[MarketStatus] = []
@@ -97,7 +98,8 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
                 if is_new:
                     new_alerts.append(alert)
     for alert in new_alerts:
-        # A warning where nothing else tells it: the command prints which night is refused or late.
+        # A warning, which is shown without a terminal too, where nothing else says it: commands
+        # print by themselves which night is refused or late.
         level = logging.WARNING if alert.kind == "below_rule" else logging.INFO
         log.log(level, "%s: %s", alert.market, alert.message)
         _emit(alert)
@@ -108,7 +110,8 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
 def send_waiting(engine: Engine, now: datetime) -> None:
     """Send every alert of the last days that the services have not accepted yet, oldest first.
 
-    Without an address in DTML_ALERTS they wait. `notify` is true only if all services accept.
+    An alert is stored as sent only if all services accept it. Those that are left after SENDING_S
+    seconds wait for the next call, and without an address in DTML_ALERTS all of them wait.
     """
     with reading(engine) as conn:
         waiting = waiting_alerts(conn, now)
@@ -138,7 +141,11 @@ def send_waiting(engine: Engine, now: datetime) -> None:
 
 
 def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
-    """Yield the alerts of a night that has ended."""
+    """Yield the alerts of a night that has ended: it was refused, or what its results show.
+
+    After a complete night these are that a rule has begun to beat the model, that another champion
+    ranks the stocks from the session after the night's target on, and that measures have drifted.
+    """
     row = nights.night(conn, market, as_of)
     if row is None:
         return
@@ -150,6 +157,7 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
         if beaten is not None:
             yield Alert(market, as_of, "below_rule", beaten)
         champion = rankings.champion(conn, market)
+        # A night chooses a champion for later sessions than its own target.
         if champion is not None and champion["replaced"] and champion["since"] > row["target"]:
             yield Alert(market, as_of, "promoted", promotion_words(champion))
         newly_drifted = _newly_drifted(conn, market, as_of)
@@ -182,14 +190,17 @@ def _of_status(status: MarketStatus) -> Iterable[Alert]:
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Return the message that a rule beats the model from the scores of `target` on.
+    """Return the message that a rule beats the model at the scores of `target`, as not before.
 
-    None if no rule does, or if one did already at the scores before. A model is beaten when its
-    whole interval of the running MCC lies below a rule's whole interval. It would not do that the
-    rule's figure lies above the model's interval: the best of three rules is lucky, and is checked
-    every night. In simulated markets without any signal, 9 in 10 models would then get an alert
-    within a year, but only 2 in 10 because the intervals do not overlap. ACC is not used: where
-    most stocks rise, it rewards a model for always predicting a rise.
+    `scores` are those of `target` and of the session scored before it. None if no rule beats the
+    model at `target`, or if one did already at the session before.
+
+    A model is beaten when its whole interval of the running MCC lies below a rule's whole interval.
+    It is not enough that the rule's figure lies above the model's interval: the best of three
+    rules, which is looked for every night, is often best by luck. In simulated markets without any
+    signal, 9 in 10 models would then get an alert within a year; as the intervals must not overlap,
+    2 in 10 do. ACC is not used: where most stocks rise, it rewards a model for always predicting a
+    rise.
     """
     earlier = scores[scores["target"] < target]
     if _beaten(earlier) is not None:
@@ -198,7 +209,10 @@ def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
 
 
 def _beaten(scores: pd.DataFrame) -> str | None:
-    """Return the message that a rule beats the model by these scores; None if none does."""
+    """Return the message that a rule beats the model at one session's scores; None if none does.
+
+    Where several rules do, it names the one whose interval begins highest.
+    """
     pair = beside_rules(scores)
     if pair is None:
         return None
@@ -238,10 +252,10 @@ def _emit(alert: Alert) -> None:
 
 
 def find_receivers() -> Any:
-    """Return the services of DTML_ALERTS as an `apprise.Apprise`, or None if there are none.
+    """Return the services of DTML_ALERTS as an `apprise.Apprise`; None if it has no address.
 
-    Unknown addresses are a warning. Redirects are refused: a redirected POST would arrive as a GET
-    without its body, and look delivered.
+    Addresses that Apprise does not know are left out, with a warning. Redirects are refused: a
+    redirected POST would arrive as a GET without its body, and look delivered.
     """
     addresses = os.environ.get(VARIABLE, "").split()
     if not addresses:

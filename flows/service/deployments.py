@@ -117,9 +117,9 @@ def next_run(schedule: Schedule, now: datetime) -> datetime:
 def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
     """Delete the other deployments of this service, and cancel the overdue runs of `deployments`.
 
-    If this service has just started the server, no earlier run can be alive: unfinished runs are
-    marked as crashed, and their concurrency slots are freed. Returns how many overdue runs were
-    cancelled.
+    Returns how many overdue runs were cancelled. With `server_is_new`, this service has just
+    started the server, so that no earlier run can be alive: unfinished runs are marked as crashed,
+    and their concurrency slots are freed.
     """
     current = list(deployments)
     with get_client(sync_client=True) as client:
@@ -197,7 +197,7 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                     job = jobs[run.deployment_id]
                     out.print(_line(run, job), markup=False, soft_wrap=True)
                     _log_if_the_run_did_not(run, job)
-            printed = {run.id for run in runs}
+            printed = {run.id for run in runs}  # only these can be returned again
             # Look a minute back each time: a state may reach the server late.
             since = max(since, looked_at - timedelta(minutes=1))
 

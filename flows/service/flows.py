@@ -187,7 +187,10 @@ def scheduled_training(request: RunRequest) -> Outcome:
 @flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_refetch(request: RunRequest) -> Outcome:
-    """Fetch the whole stored history again, up to the last session that had closed when due."""
+    """Fetch the whole stored history again, up to the last session closed when the run was due.
+
+    Fails, after storing the bars of the others, where symbols have no answer.
+    """
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
@@ -214,8 +217,8 @@ def watch(
 ) -> list[str]:
     """Raise an alert for each late or refused night of these markets, and return the problems.
 
-    See `flows.service.alerts.watch_markets`. A market without a night is ignored. Without names,
-    all markets are watched. `market_files` are the files of users' own markets.
+    See `flows.service.alerts.watch_markets`. Without names, all markets of the store are watched.
+    Names that the store lacks are ignored. `market_files` are the files of users' own markets.
     """
     end_with_service()
     with logged_run("watch") as run:
@@ -238,10 +241,10 @@ def _due() -> datetime:
 
 
 def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
-    """Run the missed nights up to `as_of`, each as tasks, and return how they ended.
+    """Run the missed nights up to `as_of`, the stages of each as tasks, and return how they ended.
 
-    While the source fails for `as_of`, those that are not complete are tried again after each of
-    `waits`, in seconds.
+    While the night of `as_of` is refused for a reason that may pass, such as a source that fails,
+    the nights that are not complete are tried again after each of `waits`, in seconds.
     """
     total = CaughtUp()
     for wait in (*waits, None):  # there is no wait after the last try
@@ -292,8 +295,8 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
 def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
     """Return the page of a night for Prefect's web pages, as Markdown.
 
-    It has the latest running scores of the model and the naive rules (the rows of `scores`), and
-    the path of the report.
+    It has the latest running scores of the model and the naive rules (the rows of `scores`, of
+    which there may be none), and the path of the report.
     """
     rows: list[dict[str, Any]] = []
     for score in records(scores):

@@ -96,7 +96,7 @@ def _run_engine(environment: Mapping[str, str]) -> None:
     del os.environ[SERVICE]
     set_up_logging(debug=bool(os.environ.get("DTML_DEBUG")), attended=False)
     gc.freeze()  # the imported modules are no garbage
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(20_000, 20, 20)  # as in `flows.cli.main`
     sys.argv = [ENGINE]  # the engine would read an argument as the number of a run
     engine_file = str(import_module(ENGINE).__file__)
     try:

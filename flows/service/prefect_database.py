@@ -39,9 +39,10 @@ log = logging.getLogger(__name__)
 def tidy(folder: Path, *, also_today: bool = False) -> None:
     """Delete what Prefect no longer keeps, and compact its database, at most once a day.
 
-    With `also_today` a second time on a day too. Nothing is done in another folder than ours, where
-    other programs may keep their runs, and where Prefect's settings name another database than the
-    file DATABASE in the folder. A failure is only logged: the next server tries again.
+    `also_today` does it even if it was done less than a day ago. Nothing is done in a folder that
+    is not ours, because other programs may keep their runs there, nor where Prefect's settings name
+    another database than the file DATABASE in the folder. A failure is only logged: the next server
+    tries again.
     """
     if folder.resolve() != own_prefect_folder().resolve():
         return
@@ -104,7 +105,10 @@ def _is_of_settings(database: Path) -> bool:
 
 
 async def _delete_old() -> None:
-    """Delete what Prefect's own service would, in the same order, for at most LIMIT_S."""
+    """Delete what Prefect's own service would, in the same order, for at most LIMIT_S.
+
+    Runs are kept where Prefect's settings do not let its service delete them.
+    """
     from prefect.server.database import provide_database_interface
     from prefect.server.services import db_vacuum
     from prefect.settings import get_current_settings

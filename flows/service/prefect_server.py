@@ -192,8 +192,8 @@ def _start(
 def _server_environment(url: str, login: str) -> dict[str, str]:
     """Return the environment variables of a server.
 
-    They are those of this process without the variables of PostgreSQL and most of dtml's, among
-    which are secrets.
+    They are those of this process but the variables of PostgreSQL and most of dtml's, some of which
+    hold secrets, and in addition those that make the server require `login`.
     """
     needed_names = ("DTML_DATA", "DTML_DEBUG")
     environment = {
@@ -293,9 +293,9 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server of PREFECT_API_URL requires no login.
+    """Return a warning if the server of PREFECT_API_URL requires no login; else None.
 
-    None if it requires one, if it does not answer, and if the variable is not set.
+    None also if the server does not answer, and if the variable is not set.
     """
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):

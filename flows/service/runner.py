@@ -37,10 +37,11 @@ DEATH = "Prefect's server ended with {}: start the command again"
 
 @dataclass(frozen=True)
 class Service:
-    """Describe what is served: markets by name, the requests of their runs, when nights are due.
+    """Describe what is served: markets, the requests of their runs, and when nights are due.
 
-    `delay` is the time from the usual close to the night. `translations` are the parameters of the
-    runs that translate queued texts; None where there is no model.
+    `markets` and `requests` are by the name of the market. `delay` is the time from the usual close
+    to the night. `translations` are the parameters of the runs that translate queued texts; None
+    where there is no translation model.
     """
 
     markets: Mapping[str, Market]
@@ -80,7 +81,7 @@ class Service:
 def serve_markets(service: Service) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
-    Raises DtmlError when the server cannot be started, and when it ends.
+    Raises DtmlError when Prefect's server cannot be started, and when it ends by itself.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM then ends it as Ctrl-C does
     keep_needed_variables()
@@ -110,9 +111,10 @@ def service_of(
 ) -> Service:
     """Return the service of these markets, or of all that have a night if none is named.
 
-    `names` and `files` name the markets, `request` has the other settings of their runs. If there
-    is a translation model, the service translates queued texts too. Raises UsageError where there
-    is neither a market nor a model.
+    `names` and `files` name the markets, `request` has the other settings of their runs. `delay`
+    and `cron` (None: that of each exchange) are those of `Service`. If there is a translation
+    model, the service translates queued texts too. Raises UsageError where there is neither a
+    market nor a model.
     """
     translations = {"device": request.device} if model_names() else None
     names_of_files = {file.stem for file in files}  # a market may be named beside its file
@@ -176,7 +178,11 @@ def _server() -> Iterator[Server | None]:
 
 
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
-    """Deploy the schedules of a service on its server, and start runs when due until a signal."""
+    """Deploy the schedules of a service on its server, and start runs when due until a signal.
+
+    Missed nights are caught up first. `server_is_new` says that this process has started the
+    server. Raises UsageError for a text that is no cron.
+    """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner
 
@@ -243,7 +249,10 @@ def _end_with(server: Server, end: Event) -> None:
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
-    """Print a line for each schedule, the address of the server's page, and how to stop."""
+    """Print a line for each schedule, the address of the server's page, and how to stop.
+
+    With `server_is_new` the line about the page also names the file with the server's login.
+    """
     from flows.service.deployments import next_run
 
     for schedule, _ in service.schedules(now):

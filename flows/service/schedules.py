@@ -58,7 +58,8 @@ def schedules_of(
 ) -> list[Schedule]:
     """Return every schedule of a market; `cron` replaces that of its nights.
 
-    A market whose model is never retrained has no training.
+    The usual close and the time zone are those of its exchange around `now`. A market whose model
+    is never retrained has no training.
     """
     zone = usual_week(market.calendar, now.date()).timezone.key
     crons: dict[Work, str] = {
@@ -101,9 +102,9 @@ def _weekday_field(weekdays: list[int]) -> str:
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:
-    """Say why a night due at a moment is skipped: no session closed in the day before.
+    """Return why a night due at a moment is skipped; None where it is not.
 
-    None when one did.
+    It is skipped where no session closed in the 24 hours before that moment.
     """
     calendar = market.calendar
     last_closed = last_closed_session(calendar, scheduled)
@@ -118,7 +119,7 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """Return when, in UTC, the market's next night that is not skipped is due.
+    """Return when, in UTC, the market's next night after `now` is due, that of a session.
 
     Raises DtmlError after the end of the calendar.
     """

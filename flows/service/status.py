@@ -44,8 +44,8 @@ WAITING_DAYS = 7  # an alert that no service accepted in a week is no longer sen
 class Skill:
     """Hold a running figure with its 95 % interval, beside that of the best naive rule.
 
-    The ends of the interval are NaN below 20 nights. `rule` and `rule_value` are None where no rule
-    was scored on as many nights.
+    The ends of the interval are NaN below 20 nights. `rule` is the name of the rule, `rule_value`
+    its figure; both are None where no rule was scored on as many nights.
     """
 
     value: float
@@ -60,8 +60,9 @@ class ModelAge:
     """Hold the latest model, and when the market's policy requires another.
 
     `trained_on` is the last session that it was trained on, `age` the number of sessions closed
-    since then. A policy is an age in sessions, "missing" (train where no model is usable), or
-    "never".
+    since then; None where the exchange is unknown. `policy` is the age in sessions at which nights
+    train another model, "missing" (they train where no model is usable), or "never"; None where the
+    market's definition is unknown.
     """
 
     run_id: str
@@ -85,9 +86,15 @@ class MarketStatus:
 
     `as_of`, `outcome`, `gaps` (stocks left out), `reason` and `started_at` are those of the last
     night. Its `outcome` is complete, complete_with_gaps, refused, running or interrupted; None
-    before the first night. `age` counts the sessions closed since the last complete night. What
-    depends on the exchange (ages, what is due) is None if the exchange is unknown. `note` says what
-    the user should know about it.
+    before the first night. `age` counts the sessions closed since the last complete night. `due` is
+    the last night that should be complete by now, and `is_late` says that it is not; that is never
+    said before the first night. `next_run` is when the next night is due. `rejected_bars` counts
+    those of the last REJECTED_SESSIONS sessions.
+
+    `scored_nights` is the number of nights with an outcome; `acc` and `mcc` are the running scores
+    over them, None without any. `ranked_by` names the predictor that ranks the stocks. What depends
+    on the exchange (ages, what is due) is None if the exchange is unknown. `note` says what the
+    user should know about the exchange or its calendar.
     """
 
     market: str
@@ -139,9 +146,9 @@ def named_markets(
 ) -> dict[str, Market | None]:
     """Return the markets of these names and files, by name.
 
-    Without names they are all of which the store has a night or a fetch. A name maps to None if
-    neither the package nor a file, given or stored, defines it. Raises UsageError for a name, also
-    of a file, that the store lacks.
+    Without names, they are all of which the store has a night or a fetch, and the files only define
+    some of these. A name maps to None if neither the package nor a file, given or stored, defines
+    it. With names, raises UsageError for a name or a file of a market that the store lacks.
     """
     markets_of_files: dict[str, Market] = {}
     for file in files:
@@ -170,7 +177,11 @@ def _known_market(name: str) -> Market | None:
 def market_status(
     engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY
 ) -> MarketStatus:
-    """Return the status of one market; `market` is None for one whose definition is unknown."""
+    """Return the status of one market at the moment `now`.
+
+    `market` is None for one whose definition is unknown. A night is due `delay` after the usual
+    close.
+    """
     with reading(engine) as conn:
         last = nights.night(conn, name, complete=False)
         complete = nights.night(conn, name, complete=True)
@@ -322,7 +333,8 @@ def _first_due(
 class _Clock:
     """Hold what the calendar of a market's exchange gives for one moment.
 
-    `closed` is the last closed session. What is unknown is None.
+    `closed` is the last closed session; the other attributes are those of `MarketStatus`. What is
+    unknown is None.
     """
 
     closed: date | None = None
@@ -336,7 +348,8 @@ class _Clock:
 def _clock(conn: Connection, market: Market | None, now: datetime, delay: timedelta) -> _Clock:
     """Read the calendar of a market's exchange, and how many of its latest bars were rejected.
 
-    `note` has the reason where the calendar gives only a part of it.
+    The `note` of the result says that the calendar ends soon or, where it does not give all of the
+    result, why.
     """
     if market is None:
         return _Clock(note="its exchange is not known here: give its file with --market-file")
@@ -374,7 +387,7 @@ def _model_age(
 ) -> ModelAge | None:
     """Return the age of a run's model, and when another model is due; None without a run.
 
-    `closed` is the last closed session; None if unknown.
+    `run` is the row of the training run, `closed` the last closed session; None if unknown.
     """
     if run is None:
         return None

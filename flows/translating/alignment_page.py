@@ -36,11 +36,12 @@ def write_alignments(
 def alignment(part: Attention) -> dict[str, object]:
     """Return the values from which the template draws the map of a part of a translation.
 
-    A row of the map is a target piece, a column a source piece, and `cells` are the left and upper
-    edge in pixels and the opacity, which is the weight. Weights below .01 have no cell.
+    A row of the map is a target piece, a column a source piece. Each of `cells` has its left and
+    upper edge in pixels, and its opacity, which is the weight. Weights below .01 have no cell.
+    `left` and `top` are the room for the labels, `kinds` the small maps of the heads.
     """
     left = _label_width(part.target)
-    top = _label_width(part.source)
+    top = _label_width(part.source)  # the labels of columns are turned upright
     cells: list[tuple[int, int, float]] = []
     for row, weights in enumerate(part.weights.tolist()):
         for column, weight in enumerate(weights):
@@ -83,11 +84,12 @@ def _small_maps_of_layer(heads: Tensor) -> list[dict[str, object]]:
 def _small_map(weights: Tensor) -> dict[str, object]:
     """Return the map of a head from its weights `[query, key]`.
 
-    It has an SVG path of unit squares for each of SHADES. `pieces` is the exponential of the mean
-    entropy of the queries' weights: 1 if each query attends to one piece only.
+    `paths` has an opacity and an SVG path of unit squares for each of SHADES that occurs; smaller
+    weights have no square. `pieces` is the exponential of the mean entropy of the queries' weights:
+    how many pieces a query attends to, 1 if each attends to one only.
     """
     rows, columns = weights.shape
-    shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)
+    shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)  # 0 below all SHADES
     paths: list[tuple[float, str]] = []
     for level in range(1, len(SHADES) + 1):
         cells = (shades == level).nonzero().tolist()

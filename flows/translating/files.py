@@ -59,7 +59,8 @@ def _translate(
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
 
     `key` identifies the work and is stored in the file `notes`: the lines of a run with another key
-    are discarded.
+    are discarded. Raises UsageError for a text in the target language, TranslationError where the
+    disk is full.
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")

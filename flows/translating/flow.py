@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 def train_translator(
     recipe: Recipe, device: str, attended: bool = False
 ) -> tuple[Model, Mapping[str, Score]]:
-    """Train a recipe's model, store it, and score it on the recipe's test sets, by their names.
+    """Train a recipe's model, store it, and score it on the recipe's test sets.
 
-    The search is the default one. `attended` says that a command runs this: the first Ctrl-C ends
-    it.
+    Returns the model and its scores by the name of the test set. The search is the default one.
+    `attended` says that a command runs this: the first Ctrl-C ends it.
     """
     engine = open_store()
     place = choose_device(device)
@@ -77,10 +77,11 @@ def translate_queue(
     attention: bool = False,
     attended: bool = False,
 ) -> State[Any]:
-    """Translate the texts that are queued for these models, or for any, until none is queued.
+    """Translate the texts that are queued for these models until none is queued.
 
-    The data of the returned state are the counts of texts: done, failed, waiting. Where nobody
-    waits for this (not `attended`), an error of ours becomes a failed state.
+    Without `models`, these are the texts for any model. The data of the returned state are the
+    counts of texts: done, failed, and waiting for a model that cannot be opened. With `attended` a
+    command runs this; without, an error of ours becomes a failed state.
     """
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)

@@ -29,7 +29,8 @@ def model_names() -> list[str]:
 def chosen(name: str | None) -> Path:
     """Return the folder of the model with a name, by default of the only model.
 
-    Raises UsageError where there is none, and without a name where there are several.
+    Raises UsageError for a name that no model has, and without a name where there is not exactly
+    one model.
     """
     names = model_names()
     if name is None and len(names) == 1:

@@ -46,8 +46,9 @@ def train_and_store(
 ) -> Model:
     """Train a recipe's model, and store it and its progress.
 
-    `say` is called with messages about the training, `on_check` with each check on validation.
-    Raises TranslationError while another process trains the model.
+    In a group of several processes, the first one calls this, the others `assist`. `say` is called
+    with messages about the training, `on_check` with each check on validation. Raises
+    TranslationError while another process trains the model.
     """
     name = recipe.name
     work = work_folder(name)
@@ -131,11 +132,12 @@ def _model_row(model: Model) -> dict[str, Any]:
 def named_test(
     card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)
 ) -> Corpus:
-    """Return the test set of the model's recipe with the name `test`, or that of files.
+    """Return the test set of the model's recipe with the name `test`, or one of files.
 
-    Otherwise `test` is a file of sources, to which `references` has the translations, or without
-    `references` a table with both in `columns`. Raises UsageError for a name that is neither, and
-    for files in the other direction.
+    Where the recipe has no such test set, or `references` are given, `test` is a file. With
+    `references`, it has the sources and `references` their translations, line by line; without, it
+    is a table with both in `columns`. Raises UsageError for a `test` that is neither a test set nor
+    a file, and for files in the other direction.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
@@ -171,8 +173,8 @@ def score_on(
 ) -> tuple[Score, Comparison | None]:
     """Translate a test set, score the translations, and store the scores.
 
-    With another model `against` which to compare, the comparison is computed and stored too, else
-    it is None.
+    `against` is another model, or None. If it is given, it translates the set too, and the
+    comparison of the two models is computed and stored; else the comparison is None.
     """
     pairs = list(test.pairs())
     sources = [source for source, _ in pairs]

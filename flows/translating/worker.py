@@ -119,15 +119,16 @@ def _translated(
 ) -> dict[str, int]:
     """Translate texts that the worker has taken, renewing their lease.
 
-    Returns how many were stored as done and as failed. A text whose `unfit` has a reason fails for
-    that reason.
+    `texts` are as `take_texts` returns them. Returns how many were stored as done and as failed;
+    texts that another worker has taken meanwhile count as neither. A text whose `unfit` has a
+    reason fails for that reason.
     """
     ids = [text["id"] for text in texts]
     last_renewal = time.monotonic()
 
     def renew_lease(_parts: int) -> None:
         nonlocal last_renewal
-        if time.monotonic() - last_renewal > LEASE_S / 4:
+        if time.monotonic() - last_renewal > LEASE_S / 4:  # long before the lease ends
             last_renewal = time.monotonic()
             with transaction(engine) as conn:
                 translation_queue.renew(conn, worker, ids, LEASE_S)
@@ -158,7 +159,10 @@ def _translated(
 def _translations(
     translate_all: Callable[[Sequence[str]], list[Translation]], sources: Sequence[str]
 ) -> Sequence[Translation | str]:
-    """Return for each text its translation, or the reason why it cannot be translated."""
+    """Return for each text its translation, or the reason why it cannot be translated.
+
+    Raises StoreError where the lease of the texts cannot be renewed.
+    """
     try:
         return translate_all(sources)
     except StoreError:  # no fault of a text: the lease could not be renewed
