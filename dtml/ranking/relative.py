@@ -62,9 +62,10 @@ OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their lo
 class RelativeModelConfig(NetworkConfig):
     """The network that scores stocks, its shape and its loss; no index is used.
 
-    `settings` are further settings of that network. Of the losses, `own` is that of its paper with
-    "above the day's median" as the label (for DTML the cross-entropy), `squared` the squared error
-    on ranks, and `correlation` 1 less the day's correlation of score and rank.
+    `features` is the number of its inputs, `settings` are further settings of that network. Of the
+    losses, `own` is that of its paper with "above the day's median" as the label (for DTML the
+    cross-entropy), `squared` the squared error on ranks, and `correlation` 1 less the day's
+    correlation of score and rank.
     """
 
     network: NetworkName = "dtml"
@@ -116,7 +117,8 @@ class RelativeNetwork(Network):
     ) -> Float[Tensor, "*axes days stocks"]:
         """Return the rank IC of each day, repeated for each of its stocks.
 
-        Validation averages it over stock-days, and keeps the epoch of the highest mean.
+        It takes the place of whether a prediction is correct: validation averages it over
+        stock-days, and keeps the epoch of the highest mean.
         """
         # Stocks that do not count come last, so that the others have the places 0, 1, 2, ...
         counted_logits = logits.masked_fill(~batch.counted, torch.inf)
@@ -126,7 +128,8 @@ class RelativeNetwork(Network):
     def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
         """Return the correlation of score and outcome of each day, repeated for each of its stocks.
 
-        Only stocks that count enter it. It is 0 where either is the same for all of them.
+        Outcomes are ranks. Only stocks that count enter the correlation, which is 0 where the
+        score or the outcome is the same for all of them.
         """
         counted = batch.counted.to(score.dtype)
         size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -146,10 +149,11 @@ class RelativeNetwork(Network):
 
 @dataclass(frozen=True)
 class RelativeConfig:
-    """All settings of the ranker.
+    """All settings of a network as a ranker.
 
-    It is trained on the last `sessions` before a training; the last `validation` of these choose
-    the epoch. A window has `window` sessions. In a walk, one training serves `folds` folds.
+    A training reads the last `sessions` whose outcomes are known; the last `validation` of these
+    choose the epoch. A window has `window` sessions of the `features` of that name. `seeds` is the
+    number of networks whose ranks are averaged. In a walk, one training serves `folds` folds.
     """
 
     features: tuple[str, ...] = PAPER
@@ -186,10 +190,11 @@ class RelativeConfig:
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
     ) -> Float[Tensor, "rows symbols features"]:
-        """Return the inputs of the network: a row for each session, below `window - 1` rows of 0.
+        """Return the inputs of the network: a row for each session, after `window - 1` rows of 0.
 
-        With these, the first session has a whole window. A missing rank is 0 too, the middle of a
-        day, and so is the last symbol, which stands for the index.
+        With these rows, the first session has a whole window. `features` are ranks in the order of
+        `FEATURES`; those that the settings name are scaled to variance 1. A missing rank becomes 0,
+        the middle of a day. A last symbol is added, all 0, which stands for the index.
         """
         columns = [list(FEATURES).index(name) for name in self.features]
         inputs = DEVIATIONS * np.nan_to_num(features[..., columns])
@@ -234,7 +239,8 @@ class Relative:
 def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relative:
     """Return the networks fitted on the last `config.sessions` of some days.
 
-    Raises DtmlError where these are too few.
+    The last `config.validation` of these choose the epoch, and train nothing. Raises DtmlError
+    where no session is left to train on.
     """
     first, stop, _step = days.indices(len(history.there))
     train_start = max(first, stop - config.sessions)
@@ -256,14 +262,15 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
 
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
-    """Return the windows of some days, whose `movement` is the rank of the outcome.
+    """Return the windows of some days, whose `movement` is the rank of the outcome within the day.
 
-    They hold ranked features; those of the index are always 0.
+    They hold the ranked features of the settings; those of the index are always 0.
     """
     rows = config.rows(history.features)
     # `unfold` gives [sessions symbols features window]; a window is [window features].
     views = rows.unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
-    # `target` appears only in errors: the end of a leg may be another session.
+    # `Windows` needs a target session, which only errors show here: `sessions` stand for it, as
+    # the end of a leg may be any later session.
     sessions = history.panel.sessions[days]
     return Windows(
         stocks=views[:, :-1],
