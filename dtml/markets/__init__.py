@@ -448,8 +448,8 @@ def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     if table.values.get("ranker") != definition.EARNED:
         raise table.error(
             "candidates",
-            f'used only with ranker = "{definition.EARNED}", which shows the best of these rankers: '
-            "set that, or delete candidates",
+            f'used only with ranker = "{definition.EARNED}", which shows the best of these '
+            "rankers: set that, or delete candidates",
         )
     return cast("tuple[definition.RankerName, ...]", listed)
 

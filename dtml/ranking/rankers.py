@@ -59,15 +59,15 @@ class RankersConfig:
     networks: tuple[RelativeConfig, ...] = ()
 
     @classmethod
-    def asking(cls, leg: Leg, *rankers: str) -> "RankersConfig":
-        """Return the settings of a market whose nights show the ranking of one of these rankers."""
+    def for_rankers(cls, leg: Leg, *rankers: str) -> "RankersConfig":
+        """Return settings with the networks that these rankers or blends need, and no others."""
         used_networks: set[str] = set()
         for name in rankers:
             if name == BLEND_RELATIVE:
                 used_networks.add("dtml")
             elif name.endswith("_relative"):
                 used_networks.add(name.removesuffix("_relative"))
-        networks = [RelativeConfig.asking(name) for name in NETWORKS if name in used_networks]
+        networks = [RelativeConfig.for_network(name) for name in NETWORKS if name in used_networks]
         return cls(leg, networks=tuple(networks))
 
     @property
@@ -288,7 +288,7 @@ def save_rankers(
     tensors: dict[str, torch.Tensor] = {}
     scalars: dict[str, Any] = {}
     for name, model in rankers.models.items():
-        # By name, arrays and single numbers; a network's settings are in `config`.
+        # By name, arrays and single numbers; a network's settings are in the card's `config`.
         parts = model.weights if isinstance(model, Relative) else asdict(model)
         for part, value in parts.items():
             if isinstance(value, ndarray):

@@ -151,9 +151,10 @@ class RelativeNetwork(Network):
 class RelativeConfig:
     """All settings of a network as a ranker.
 
-    A training reads the last `sessions` whose outcomes are known; the last `validation` of these
-    choose the epoch. A window has `window` sessions of the `features` of that name. `seeds` is the
-    number of networks whose ranks are averaged. In a walk, one training serves `folds` folds.
+    A training reads the last `sessions` of the days that it may learn from; the last `validation`
+    of these choose the epoch. A window has `window` sessions of the `features` of these names.
+    `seeds` is the number of networks whose ranks are averaged. In a walk, one training serves
+    `folds` folds.
     """
 
     features: tuple[str, ...] = PAPER
@@ -166,8 +167,8 @@ class RelativeConfig:
     training: TrainingConfig = RECIPE
 
     @classmethod
-    def asking(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
-        """Return the settings of the ranker that uses a network."""
+    def for_network(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
+        """Return the settings of the ranker that uses a network, with the loss that suits it."""
         loss: Loss = "own" if network in OWN_LOSS else "correlation"
         return cls(seeds=seeds, model=RelativeModelConfig(network, loss=loss))
 
