@@ -48,7 +48,7 @@ from dtml.pages.figures import (
 YARDSTICKS = ("index", "equal weight")
 INDEX, EQUAL_WEIGHT = YARDSTICKS
 # Ends the name of a portfolio filled at the close before its predictions: not tradable.
-PAPERS = "(the paper's)"
+PAPER_SUFFIX = "(the paper's)"
 BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictions without skill
 EXTREMES = 10  # stocks at either end of the table
 FOLD_FIGURES = ("validation_acc", "acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
@@ -440,7 +440,7 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
 
 
 def _is_traded(portfolio: str) -> bool:
-    return portfolio not in YARDSTICKS and not portfolio.endswith(PAPERS)
+    return portfolio not in YARDSTICKS and not portfolio.endswith(PAPER_SUFFIX)
 
 
 def _place(portfolio: str) -> int:
@@ -489,7 +489,7 @@ def _template() -> jinja2.Template:
         words=PROTOCOL_WORDS,
         rules=NAIVE_RULES,
         model=MODEL,
-        papers=PAPERS,
+        paper_suffix=PAPER_SUFFIX,
         live=True,
         script=script,
     )

@@ -33,7 +33,8 @@ from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import Windows
 
 Loss = Literal["own", "squared", "correlation"]
-PAPER = (
+# The features of `FEATURES` that stand for those of the DTML paper.
+PAPER_FEATURES = (
     "return_1",
     *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name),
 )
@@ -53,7 +54,7 @@ NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
     "lstm": partial(RecurrentConfig, attention=False),
     "alstm": RecurrentConfig,
     "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
-    "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER.index("return_1")),
+    "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER_FEATURES.index("return_1")),
 }
 OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their losses
 
@@ -71,7 +72,7 @@ class RelativeModelConfig(NetworkConfig):
     network: NetworkName = "dtml"
     hidden: int = 16
     loss: Loss = "correlation"
-    features: int = len(PAPER)
+    features: int = len(PAPER_FEATURES)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, stocks: int) -> "RelativeNetwork":
@@ -157,7 +158,7 @@ class RelativeConfig:
     `folds` folds.
     """
 
-    features: tuple[str, ...] = PAPER
+    features: tuple[str, ...] = PAPER_FEATURES
     window: int = 10
     sessions: int = 1000
     validation: int = 63
