@@ -54,7 +54,9 @@ NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
     "lstm": partial(RecurrentConfig, attention=False),
     "alstm": RecurrentConfig,
     "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
-    "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER_FEATURES.index("return_1")),
+    "stocknet": partial(
+        StockNetConfig, latent=16, movement_feature=PAPER_FEATURES.index("return_1")
+    ),
 }
 OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their losses
 
