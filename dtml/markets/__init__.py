@@ -69,7 +69,7 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
         # Two markets of one name would share their rows in the database.
         raise UsageError(f"{path}: {path.stem} is a market of this package; rename the file")
     market = read_market(path, text)
-    path = path.absolute()
+    path = path.absolute()  # it is stored, and later commands may run in another folder
     if text is None:
         text = path.read_text(encoding="utf-8")
     return replace(market, file=(path, text))
@@ -78,8 +78,8 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
 def read_calendars(path: Path) -> dict[str, Calendar]:
     """Return the calendars of exchanges by code, with the sessions that a file adds to each.
 
-    The file has a table for each exchange, with the keys of a market's [sessions]. Returns nothing
-    where there is no such file; raises UsageError for a mistake in it.
+    The file has a table for each exchange, with the keys of a market's [sessions]. Returns an empty
+    dict where there is no such file; raises UsageError for a mistake in it.
     """
     if not path.exists():
         return {}
@@ -180,6 +180,7 @@ def _calendar(table: Table) -> AnyCalendar:
 def _with_sessions(code: str, sessions: Table) -> Calendar:
     """Return the calendar of an exchange with the sessions of a table."""
     sessions.allow("known_to", "holidays", "extra", "source")
+    # Called for its error: the source of the sessions must be stated, but only people read it.
     sessions.required("source", str)
     return Calendar(
         code=code,
@@ -234,7 +235,7 @@ _WHOLE_NUMBERS = ("lot", "top", "smooth")
 
 
 def _trading(table: Table) -> definition.Trading:
-    """Read the table [trading]; raise UsageError for a number outside of its range."""
+    """Read the table [trading]; raise UsageError for an unknown key or a number out of range."""
     table.allow(*_RATES, *_WHOLE_NUMBERS, "band", "sources")
     rates = {name: _rate(table, name) for name in _RATES if name in table.values}
     price_limit = rates.pop("price_limit", None)  # the others are costs
@@ -253,13 +254,17 @@ def _trading(table: Table) -> definition.Trading:
             **whole_numbers,
         )
     except UsageError as problem:
+        # The classes check the ranges, and their messages begin with the key alone.
         raise UsageError(f"{table.path}: trading.{problem}") from problem
 
 
 def _rate(table: Table, key: str) -> definition.Rate:
-    """Return a number, or several numbers, each with the date from which it holds."""
+    """Return a rate: a number, or from a list of tables pairs of a date and the rate from then on.
+
+    Raises UsageError for anything else, and where the dates are not ascending.
+    """
     rows = table.values[key]
-    if not isinstance(rows, list) or not rows:
+    if not isinstance(rows, list) or not rows:  # an empty list is refused as no number
         return table.typed(key, float)
     entries = [_rate_entry(table, key, place, row) for place, row in enumerate(rows, start=1)]
     for entry in entries:
@@ -272,7 +277,10 @@ def _rate(table: Table, key: str) -> definition.Rate:
 
 
 def _rate_entry(table: Table, key: str, place: int, row: object) -> Table:
-    """Return one of the rates of a list as a table; what is no table lacks its keys."""
+    """Return one row of a list of rates, whose `place` counts from 1, as a table.
+
+    A row that is no table becomes an empty one, so that its keys are reported as missing.
+    """
     values = row if isinstance(row, dict) else {}
     return Table(table.path, f"{table.prefix}{key}[{place}].", values)
 
@@ -286,7 +294,11 @@ class _Constituents(NamedTuple):
 
 
 def _constituents(table: Table) -> _Constituents:
-    """Read the table [constituents]; raise UsageError where its parts contradict each other."""
+    """Read the table [constituents].
+
+    Raises UsageError for a value of the wrong kind, a list without its date `as_of`, and values
+    that contradict each other.
+    """
     table.allow("as_of", "complete", "count", "suffix", "symbols")
     as_of = table.optional("as_of", date, None)
     count = table.optional("count", int, None)
@@ -309,7 +321,10 @@ def _constituents(table: Table) -> _Constituents:
 
 
 def _constituent(table: Table, position: int, row: object, suffix: str) -> Constituent:
-    """Read one stay in the index: a symbol alone, or a table."""
+    """Read one stay in the index, which a `row` gives as a symbol alone or as a table.
+
+    `position` counts the rows from 1, for errors.
+    """
     values = row if isinstance(row, dict) else {"symbol": row}
     entry = Table(table.path, f"{table.prefix}symbols[{position}].", values)
     entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
@@ -334,7 +349,10 @@ def _constituent(table: Table, position: int, row: object, suffix: str) -> Const
 
 
 def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
-    """Raise for stays that overlap or are unordered, and for a source symbol of two stocks."""
+    """Raise UsageError where stays of one symbol overlap or are not in order of time.
+
+    Raise it too where two symbols have the same source symbol.
+    """
     last_until: dict[str, date | None] = {}
     symbol_at_source: dict[str, str] = {}
     for stay in stays:
@@ -353,7 +371,7 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
 
 
 def _follows(stay: Constituent, earlier_until: date | None) -> bool:
-    """Return whether a stay begins when an earlier one has ended; None is an unknown date."""
+    """Return whether a stay begins when the one before has ended; False where a date is unknown."""
     if earlier_until is None or stay.since is None:
         return False
     return stay.since >= earlier_until
@@ -411,10 +429,10 @@ def _level(table: Table) -> float:
 
 
 def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
-    """Return the rankers of which one is the champion.
+    """Return the rankers among which the champion is chosen, the default ones if none are listed.
 
     Raises UsageError for fewer than two, for one that is unknown or listed twice, and where the
-    market's ranker is not the champion.
+    market's ranker is not `EARNED`, so that the list would have no effect.
     """
     if "candidates" not in table.values:
         return Market.candidates
@@ -430,8 +448,8 @@ def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     if table.values.get("ranker") != definition.EARNED:
         raise table.error(
             "candidates",
-            f'only the champion is chosen among them; set ranker = "{definition.EARNED}", or leave '
-            "them out",
+            f'used only with ranker = "{definition.EARNED}", which shows the best of these '
+            "rankers: set that, or delete candidates",
         )
     return cast("tuple[definition.RankerName, ...]", listed)
 

@@ -30,9 +30,11 @@ LAYOUT = (
 
 @dataclass(frozen=True)
 class Columns:
-    """Hold what a market's file says of its price files; what it does not say is recognised.
+    """What a market's file says of the layout of its price files.
 
-    - headers: the header of a column as the file writes it, by one of `NAMES`;
+    What it does not say, None here, is recognised from the price files themselves.
+
+    - headers: for those of `NAMES` that are given, the header of that column in the price file;
     - date_format: such as "%d.%m.%Y", as Python's strptime reads it;
     - volume_unit: shares in a unit of volume, above 0;
     - separator, decimal and thousands: one character each;

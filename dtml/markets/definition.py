@@ -156,10 +156,10 @@ class Checks:
       (0.35 is 35 %);
     - max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night
       is refused;
-    - stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a
-      stale day;
+    - stale_share: share of the stocks, in (0, 1]; where so many or more repeat their close at zero
+      volume in a session, these bars are rejected;
     - max_rank_ic: rank IC, in (0, 1], above which own code is refused as too good to be true; None
-      for .3, or three times that of the market's best one-line rule.
+      for .3 or three times that of the market's best one-line rule, whichever is more.
     """
 
     max_return: float = 0.35
@@ -291,12 +291,12 @@ class Market:
     - calendar is a code of exchange_calendars, or one with sessions of the market's file;
     - constituents, if empty, are the stocks in the prices that the user names;
     - returns names the price that returns and averages are taken from;
-    - z_close "raw" is the paper's feature, "adjusted" takes the adjusted close where a split lies
-      between two bars;
-    - leg says over which time its nights rank the returns of a day's stocks
+    - z_close says how the feature of that name is computed: "raw" as in the paper, "adjusted" from
+      the adjusted close where a split lies between two bars;
+    - leg names the time over which the returns are measured by which the nights rank the stocks
       (`dtml.ranking.outcomes`);
-    - ranker is the one whose ranking they show; "earned" is the champion of the candidates
-      (`dtml.evaluation.evidence`);
+    - ranker names the ranker whose ranking the nights show; "earned" is the champion, the one of
+      the candidates that has shown itself the best (`dtml.evaluation.evidence`);
     - retrain says when to train: "never", when a model is "missing", or every so many sessions;
     - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
       (an abstention band);
@@ -333,14 +333,11 @@ class Market:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return all that decides figures once the prices are read.
-
-        The path of own code is left out, as the text at it decides.
-        """
+        """Return all that decides figures once the prices are read, by the names of the fields."""
         settings = asdict(self)
-        del settings["columns"]
-        del settings["code"]
-        del settings["file"]
+        del settings["columns"]  # they decide only how prices are read
+        del settings["code"]  # a path; the text of the file at it decides
+        del settings["file"]  # its contents are the other settings
         del settings["trading"]["sources"]  # words, which decide nothing
         return settings
 
@@ -403,10 +400,11 @@ class Market:
         return all(stay.since is None and stay.until is None for stay in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
-        """Return the same market with these symbols alone, in order.
+        """Return the same market with these symbols alone as constituents, in the order given.
 
-        The details in the list are kept; the index is left out. Raises UsageError for a symbol that
-        is invalid or listed twice.
+        A stock that the market lists keeps its stays and their details; any other is a constituent
+        without dates. The symbol of the index is left out. Raises UsageError for a symbol that is
+        invalid or given twice.
         """
         listed: dict[str, list[Constituent]] = {}
         for stay in self.constituents:

@@ -57,7 +57,10 @@ class Table:
         return self.typed(key, kind) if key in self.values else default
 
     def typed(self, key: str, kind: type[T]) -> T:
-        """Return the value of an existing key, checked to be of a kind and not an empty text."""
+        """Return the value of an existing key, checked to be of a kind.
+
+        A text must be printable, on one line, and not blank.
+        """
         value = self.values[key]
         if not is_a(value, kind):
             raise self.error(key, f"expected {_WORDS[kind]}, got {shown(value)}")
@@ -120,14 +123,14 @@ def parse(path: Path, text: str | None) -> dict[str, object]:
         raise UsageError(
             f"{path}: the market file is not UTF-8 text: byte {problem.start}; save it as UTF-8"
         ) from problem
-    # A number of 5,000 digits and deep nesting raise these too.
+    # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
     except (ValueError, RecursionError) as problem:
         raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
 
 
 def is_a(value: object, kind: type) -> bool:
-    """Say whether a TOML value is of a kind: true is no number, a date-time no date, 3 a number."""
-    # Python counts True as a whole number, and a date-time as a date.
+    """Say whether a TOML value is of a kind; a whole number such as 3 is also a `float`."""
+    # In Python, unlike here, True is a whole number and a date-time is a date.
     is_bool = isinstance(value, bool)
     if is_bool or kind is bool:
         return is_bool and kind is bool

@@ -74,10 +74,10 @@ Finding = dict[str, Any]
 
 @dataclass(frozen=True)
 class _OtherHistory:
-    """A history that differs from the audited part only in what must not matter.
+    """A changed history, whose features must equal those of the audited part up to a session.
 
-    Features of the sessions up to position `at`, included, must be the same in both. `check` names
-    the check that fails where they are not.
+    They must be the same in both on every session up to position `at`, included. `check` names the
+    check that fails where they are not.
     """
 
     check: str
@@ -86,8 +86,9 @@ class _OtherHistory:
 
 
 def past_of(market: Market, bars: pd.DataFrame) -> History:
-    """Return a market's bars in the form that the audit changes."""
+    """Return a market's bars as the history that the audit cuts and changes."""
     first = bars["session"].min().date()
+    # A `History` has the sessions of its bars and at least one after them.
     last = next_session(market.calendar, bars["session"].max().date())
     return History(
         bars=bars,
@@ -97,9 +98,12 @@ def past_of(market: Market, bars: pd.DataFrame) -> History:
 
 
 def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> None:
-    """Audit a user's code; raise an OwnCodeError that names each failure and its size."""
+    """Audit a user's code, and raise an OwnCodeError if it fails.
+
+    The error has the first failure of each feature, or of the model, with its detail.
+    """
     findings = admit(user_code, history, leg)
-    # Reversed, so that the first failure of a feature or of the model is the one that stays.
+    # Reversed, so that the first failure of a feature or of the model overrides the later ones.
     details = {
         finding["what"]: finding["detail"]
         for finding in reversed(findings)
@@ -113,8 +117,9 @@ def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> Non
 def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     """Return a row `check, what, passed, detail` for each check of a feature or of the model.
 
-    Features that pass the first checks are tested with other numbers of stocks and sessions; the
-    model is tested if all features pass.
+    First, features are compared on histories that are changed. If all pass, they are compared with
+    those of nights, over the whole market too. If all pass again, the model is tested. A HISTORY
+    that the market is too short to test gives a single row.
     """
     whole = _panel(history)
     # Only the description is needed, so a few sessions are enough.
@@ -122,6 +127,7 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     refused_history = _refused_history(description, whole)
     if refused_history is not None:
         return [refused_history]
+    # Enough for the year that is compared with nights to have a whole HISTORY before it.
     needed = int(description["history"]) + YEAR + LEAST
     part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
     base, findings = _check_with_changes(user_code, description, part)
@@ -160,17 +166,22 @@ def _refused_history(description: Description, whole: Panel) -> Finding | None:
 def _check_with_changes(
     user_code: IsolatedCode, description: Description, part: History
 ) -> tuple[Answers, list[Finding]]:
-    """Test the features on a part of the market: with another future, rescaled, and once more.
+    """Test the features on a part of the market and on changed copies of it.
 
-    Returns the features of the unchanged part, and a finding for each feature and check.
+    The copies have another future after some sessions, or rescaled prices; the last one is the part
+    itself, read a second time. Returns the features of the part, some bars of which are removed
+    first, and a finding for each feature and check.
     """
     sessions = _panel(part).sessions
     positions = _sessions_before_changes(len(sessions) - 1, int(description["history"]))
-    for at in positions:  # where bars are missing, a fill with later values shows
+    # Some stocks lose their bar there, so that a feature that fills gaps with later values differs
+    # when the future is another.
+    for at in positions:
         part = part.with_holes(sessions[at], seed=at)
     panel = _panel(part)
     base = answers_of(user_code, panel)
-    # A feature that differs when called again differs in the other checks too: this comes first.
+    # A feature that differs when it is called again differs in the other checks too. Its finding
+    # comes first, as the first failure of a feature is the one reported.
     differences = {("asked_twice", name): "" for name in description["features"]}
     for other_history in _other_histories(part, panel, positions):
         days = range(other_history.at + 1)
@@ -188,7 +199,9 @@ def _check_with_changes(
 def _sessions_before_changes(last: int, history: int) -> list[int]:
     """Return the positions of the sessions after which the future is changed.
 
-    Those drawn lie in the second half, and after the first `history` sessions if there are more.
+    These are `EARLY` and `DATES` drawn ones. Those drawn lie in the second half, and not among the
+    first `history` sessions where the part is longer. `last` is the position of the part's last
+    session, after which there is no future to change.
     """
     earliest = min(max(last // 2, history), last - 1)
     drawn = np.random.default_rng(0).integers(earliest, last, DATES)
@@ -196,7 +209,10 @@ def _sessions_before_changes(last: int, history: int) -> list[int]:
 
 
 def _other_histories(part: History, panel: Panel, positions: list[int]) -> list[_OtherHistory]:
-    """Return a part with other futures, then rescaled, and finally unchanged."""
+    """Return a part with another future after each position, then rescaled, finally unchanged.
+
+    `panel` is that of the part. The order is that of the checks in the findings.
+    """
     last = len(panel.sessions) - 1
     others = []
     for at in positions:
@@ -220,13 +236,14 @@ def _compare_with_nights(
 ) -> list[Finding]:
     """Compare features with those of nights, and refuse a feature that is too good to be true.
 
-    A few stocks are compared on every session of a year, the whole market on some days: at its own
-    size, and with one session and one stock more and less. `bound` is the highest rank IC that is
-    believed.
+    `FEW` stocks of the `part` are compared on every session of a year, the `whole` market on some
+    days: as it is, and in the sizes of `other_sizes`, because code may look ahead only in a market
+    of a certain size. `bound` is the highest rank IC that is believed.
     """
     few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
     every_session = answers_of(user_code, few, _last_days(few, YEAR))
     days = _last_days(whole, SCORED)
+    # A feature by calendar month, quarter or year differs where one ends, if it looks ahead.
     turning_days = turns(whole.sessions)
     answers = answers_of(user_code, whole, sorted({*days, *turning_days}))
     some_days = answers.on(sorted({*turning_days, days[0], days[-1]}))
@@ -270,7 +287,8 @@ def _last_days(panel: Panel, count: int) -> list[int]:
 def _highest_believed(market: Market, whole: Panel, leg: Leg) -> float:
     """Return the rank IC above which no result is believed.
 
-    It is that of the market's file, if it sets one; else `BELIEVED`, or more where a rule is good.
+    It is `max_rank_ic` of the market's file, if set; else `BELIEVED`, or `TIMES_THE_RULES` times
+    the rank IC of the best one-line rule on the last `SCORED` days, whichever is more.
     """
     if market.checks.max_rank_ic is not None:
         return market.checks.max_rank_ic
@@ -288,10 +306,11 @@ def _highest_believed(market: Market, whole: Panel, leg: Leg) -> float:
 
 
 def _plausibility(name: str, scores: Grid, outcome: Grid, bound: float) -> Finding:
-    """Return the row of the check that a rank IC, of either sign, is at most `bound`.
+    """Return the row of the check that a rank IC, whatever its sign, is at most `bound`.
 
-    Scores and outcomes are [days stocks]. A rank IC far below 0 is as suspicious: a model that
-    learns from the feature turns it round.
+    `name` is a feature, whose values are the scores, or MODEL. Scores and outcomes are
+    [days stocks]. A rank IC far below 0 is as suspicious as one far above: a model that learns from
+    the feature only has to reverse its sign.
     """
     rank_ic = _mean_rank_ic(scores, outcome)
     if abs(rank_ic) <= bound:
@@ -299,7 +318,7 @@ def _plausibility(name: str, scores: Grid, outcome: Grid, bound: float) -> Findi
     return _finding(
         "too_good",
         name,
-        f"its rank IC is {rank_ic:+.3f}, above the plausible {bound:.3g}; "
+        f"its rank IC is {rank_ic:+.3f}, beyond the plausible ±{bound:.3g}; "
         f"if you know why, set max_rank_ic in [checks] of the market's file",
     )
 
@@ -317,12 +336,14 @@ def _check_model(
     part: History,
     bound: float,
 ) -> Iterator[Finding]:
-    """Fit the model before the last days of a part, score these days, and yield the findings.
+    """Fit the model on the earlier days of a part, score its last days, and yield the findings.
 
-    `base` has the features of the part; `bound` is the highest rank IC that is believed.
+    `base` has the features of the part; `bound` is the highest rank IC that is believed. A model
+    that fails without the features gives a single finding.
     """
     panel = base.panel
     count = len(panel.sessions)
+    # At most a third is scored, so that most sessions are left to fit the model.
     days = slice(count - min(SCORED, count // 3), count)
     ranks = ranks_of(base.values, panel.observed)
     try:
@@ -352,7 +373,8 @@ def _check_with_coins(user_code: IsolatedCode, part: History, leg: Leg, days: sl
     """Draw the direction of every session by coin, twice; an honest model can then rank nothing.
 
     A model fails if both 95 % intervals of its rank IC lie on the same side of 0. By chance that
-    happens to 2 x .025 x .025 of the honest models.
+    happens to 2 x .025 x .025 of the honest models. The finding shows the rank IC of the second
+    draw.
     """
     are_above_0 = []
     are_below_0 = []
@@ -380,9 +402,9 @@ def _fit_and_score(
 ) -> tuple[Grid, Grid]:
     """Fit the model on all days whose outcomes ended before some `days`, and score these.
 
-    Returns the scores and the outcomes. Both cover all sessions of the panel, [sessions stocks];
-    the scores are NaN outside `days`, the outcomes where a bar is missing. With `backwards`, the
-    last day is scored first.
+    Returns the scores and the outcomes. Both cover all sessions of the panel, [sessions stocks].
+    The scores are NaN outside `days`; the outcomes are NaN where the day, or the start or end of
+    its leg, has no bar. With `backwards`, the last day is scored first.
     """
     outcome = np.where(panel.observed, outcomes(panel, leg), np.nan)
     trained = slice(0, days.start - sessions_to(leg))

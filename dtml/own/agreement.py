@@ -26,8 +26,9 @@ TRIED = 3  # days on which each is tried
 class Disagreement:
     """A difference between a feature's values of a day and those of its night.
 
-    `detail` says in words where they differ. A feature that `reads_too_far` gives the same values
-    from a longer past than a night reads: it needs no future.
+    `detail` says in words where they differ. `reads_too_far` is true for a feature that does not
+    look ahead: computed from all sessions up to the day, it has the same value as in a training,
+    and only from the last HISTORY of them, which a night reads, it has another.
     """
 
     detail: str
@@ -36,7 +37,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Answers:
-    """The values of a user's features on some days of a panel, all of which they may read.
+    """The values of a user's features on some days, computed from the whole of a panel.
 
     `days` are positions in the panel, ascending; `values` are [days stocks features].
     """
@@ -74,15 +75,17 @@ def answers_of(user_code: IsolatedCode, panel: Panel, days: Sequence[int] | None
 def windows_of(
     user_code: IsolatedCode, description: Description, answers: Answers
 ) -> dict[str, int]:
-    """Return from how many sessions to compute each feature of a night: the fewest that suffice.
+    """Return, by feature, the number of sessions from which to compute it as a night does.
 
-    They suffice where the values of the last `TRIED` days are the same. That a night computes equal
-    values from fewer sessions than HISTORY is as good a proof, and costs less.
+    It is the smallest number of `SHORT` from which the feature gets the same values on the last
+    `TRIED` days of `answers` as it has there; else it is the whole HISTORY that the code states.
+    With fewer sessions the comparison that follows (`disagreements`) is faster, and it finds
+    look-ahead as well.
     """
     history = int(description["history"])
     windows = dict.fromkeys(description["features"], history)
     some_answers = answers.on(answers.days[-TRIED:])
-    for short in sorted(SHORT, reverse=True):  # the fewest come last, so that they are what stays
+    for short in sorted(SHORT, reverse=True):  # the smallest is tried last, and so overrides
         if short >= history:
             continue
         nights = user_code.nights(
@@ -99,14 +102,14 @@ def disagreements(
 ) -> dict[str, Disagreement]:
     """Compare answers with what nights would have computed for the same days.
 
-    `windows` are the sessions that each feature is computed from. Returns the disagreement of each
-    feature that differs, by its name.
+    `windows` is, by feature, the number of sessions from which it is computed here. Returns the
+    disagreement of each feature that differs, by its name; a feature that agrees has none.
     """
     history = int(description["history"])
     differing = _differing(user_code, description, answers, windows)
     short = [name for name in differing if windows[name] < history]
-    # These may read more sessions on some days than on the days that were tried: only a difference
-    # from their whole history counts.
+    # On some days these features may read more sessions than on the days that `windows_of` tried:
+    # they are compared again, and only a difference from their whole HISTORY counts.
     if short:
         with_history = _differing(user_code, description, answers, dict.fromkeys(short, history))
         differing = {name: nights for name, nights in differing.items() if name not in short}
@@ -122,7 +125,8 @@ def _differing(
 ) -> dict[str, Features]:
     """Return, by the name of each feature that differs, the values that nights computed.
 
-    They are [days stocks features] for all features; one that is not in `windows` is not compared.
+    These are [days stocks features] of all features. A feature that is not in `windows` is neither
+    computed (NaN) nor compared.
     """
     nights = user_code.nights(answers.panel, answers.days, windows)
     differing: dict[str, Features] = {}
@@ -135,9 +139,11 @@ def _differing(
 def _explained(
     user_code: IsolatedCode, description: Description, answers: Answers, name: str, nights: Features
 ) -> Disagreement:
-    """Distinguish look-ahead from a feature that only reads further back.
+    """Return the disagreement of a feature that differs: it looks ahead, or reads too far back.
 
-    The feature is computed once more for the first day that differs, from that day's whole past.
+    `nights` are the values that nights computed, [days stocks features]. The feature is computed
+    once more for the first day that differs, from all sessions up to that day: if it still differs
+    from `answers`, it looks ahead.
     """
     column = description["features"].index(name)
     differs = _differs(answers.values[..., column], nights[..., column])
@@ -164,7 +170,8 @@ def difference(
 ) -> str:
     """Say where two grids, [sessions stocks], differ most; empty where they are the same.
 
-    Differences of `ROUNDING` do not count. `ending` says where the value of `others` is from.
+    A difference of at most `ROUNDING` standard deviations of the day does not count. `ending` says
+    where the value of `others` is from.
     """
     if np.array_equal(values, others, equal_nan=True):  # the usual case, and quickly found
         return ""
@@ -193,15 +200,16 @@ def _in_words(value: float) -> str:
 
 
 def _distance(values: Grid, others: Grid) -> Grid:
-    """Return the distance of values, in standard deviations of their day over the stocks.
+    """Return the distance of each pair of values, in standard deviations of their day.
 
-    A missing value counts as 0.
+    A standard deviation is that of a day's `values` over the stocks. A missing value counts as 0.
     """
     daily_deviation = pd.DataFrame(values).std(axis=1).to_numpy()
     deviation = np.nan_to_num(daily_deviation)[:, None]  # [days 1], 0 with fewer than two values
     filled = np.nan_to_num(values)
     filled_others = np.nan_to_num(others)
-    # Where the stocks of a day have about the same value, a difference is measured by the value.
+    # The added terms count where the stocks of a day have about the same value: a difference is
+    # then measured by the value, and the unit is never 0.
     unit = deviation + 1e-12 + 1e-9 * np.abs(filled)
     return np.asarray(np.abs(filled - filled_others) / unit)
 
@@ -213,11 +221,14 @@ def _differs(values: Grid, others: Grid) -> Bool[np.ndarray, "days stocks"]:
 
 
 def turns(sessions: pd.DatetimeIndex) -> list[int]:
-    """Return the last and the first session of the latest month, quarter and year that ended."""
+    """Return the positions around the latest turn of a month, of a quarter and of a year.
+
+    These are the last session before each turn and the first one after it, ascending and each once.
+    """
     days: set[int] = set()
     for period in ("M", "Q", "Y"):
         periods = sessions.to_period(period)
-        beginnings = np.flatnonzero(periods[1:] != periods[:-1]) + 1  # of all but the first
+        beginnings = np.flatnonzero(periods[1:] != periods[:-1]) + 1  # of all periods but the first
         if len(beginnings):
             latest = int(beginnings[-1])
             days.update((latest - 1, latest))
@@ -252,7 +263,7 @@ def _without_a_stock(panel: Panel) -> Panel:
 
 
 def _with_a_session(panel: Panel) -> Panel:
-    """Return a panel with one more session, which repeats the one before the last."""
+    """Return a panel with one more session, whose bars repeat those of the last session but one."""
     next_day = panel.sessions[-1] + pd.offsets.BusinessDay(1)
     return _with_grids(
         panel,

@@ -108,7 +108,8 @@ class OwnCode:
 class Loaded:
     """The contents of a file that was run.
 
-    These are its features by name, its MODEL or None, and the sessions that a feature may read.
+    These are its features by name, its MODEL (None: the product's boosting), and the number of
+    sessions that a feature may read.
     """
 
     features: Mapping[str, Feature]
@@ -127,9 +128,10 @@ def seed(code: OwnCode) -> None:
 
 
 def load(code: OwnCode) -> Loaded:
-    """Run the text in a new module, from fixed seeds.
+    """Run the text in a new module, from fixed seeds, and return what it defines.
 
-    Features are its public functions of `bars`, and the entries of its dict FEATURES.
+    Features are its public functions of `bars`, and the entries of its dict FEATURES. Raises
+    OwnCodeError where it has none, and whatever the text raises.
     """
     seed(code)
     module = ModuleType(MODULE)
@@ -187,6 +189,7 @@ def nights_of(
     on fewer sessions than HISTORY is NaN there.
     """
     values = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
+    # Each past is cut once, for all features that read as many sessions.
     pasts: dict[tuple[int, int], Panel] = {}
     for sessions in set(windows.values()):
         for day in days:
@@ -214,8 +217,9 @@ def _up_to(panel: Panel, day: int, sessions: int) -> Panel:
 def _values(name: str, feature: Feature, loaded: Loaded, panel: Panel, days: Sequence[int]) -> Grid:
     """Return a feature of some days, [days stocks], from one call or from a call for each day.
 
-    A frame covers all sessions, and its rows of these days are returned. A series is the last row
-    alone, so the feature is called once more for each day, with the sessions up to it.
+    If the feature returns a frame, that covers all sessions, and its rows of these days are
+    returned. If it returns a series, that is the last row alone: the feature is called once more
+    for each day, with the last HISTORY sessions up to that day.
     """
     answer = feature(Bars(panel))
     if not isinstance(answer, pd.Series):
@@ -269,10 +273,11 @@ def ranks_of(values: Features, there: There) -> Features:
 def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     """Return a model fitted to the ranked outcomes of some sessions.
 
-    None stands for the product's boosting. `relative` are the ranks of the outcomes, [sessions
-    stocks] in [-0.5, 0.5]; a classifier learns whether they are above 0. Where a feature's rank is
-    missing, a user's model reads 0, the middle of the day. A torch module learns one day in each
-    step.
+    A `model` of None stands for the product's boosting; a user's own is copied first. `ranks` are
+    those of the features, [sessions stocks features]; `relative` are the ranks of the outcomes,
+    [sessions stocks] in [-0.5, 0.5]. The model learns from the stock-days of `days` that have an
+    outcome; a classifier learns whether the rank is above 0. Where a feature's rank is missing, a
+    user's model reads 0, the middle of the day. A torch module learns one day in each step.
     """
     has_outcome = np.isfinite(relative[days])
     x = ranks[days][has_outcome]
@@ -282,6 +287,7 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     fresh = _fresh(model)
     filled = np.nan_to_num(x)
     if hasattr(fresh, "forward"):
+        # A day without any outcome has no rows, and so no step.
         stocks_by_day = [int(stocks) for stocks in has_outcome.sum(axis=1) if stocks]
         return _fit_module(fresh, filled, y, stocks_by_day)
     is_classifier = hasattr(fresh, "predict_proba")
@@ -295,13 +301,14 @@ def _fit_module(
     y: Float[ndarray, " rows"],
     stocks_by_day: list[int],
 ) -> Any:
-    """Return a torch module that has learned one day in each step.
+    """Return a torch module that has learned one day in each step, by Adam on squared errors.
 
     The rows are those of all days, one day after the other; `stocks_by_day` counts those of each.
+    A module may set its learning `rate` and its `epochs`.
     """
     import torch
 
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # for dropout and other draws while it learns
     optimiser = torch.optim.Adam(module.parameters(), lr=getattr(module, "rate", RATE))
     features_by_day = torch.from_numpy(x).split(stocks_by_day)
     outcomes_by_day = torch.from_numpy(y).float().split(stocks_by_day)
@@ -320,9 +327,11 @@ def _fresh(model: Any) -> Any:
 
 
 def scored(model: Any, ranks: Features, there: There, *, backwards: bool = False) -> Grid:
-    """Return the scores of a model, which scores day by day as in nights.
+    """Return the scores of a model, [days stocks], which scores day by day as in nights.
 
-    They are NaN for the stocks that are not there. With `backwards`, the last day comes first.
+    `ranks` are [days stocks features]. Scores are NaN where `there`, [days stocks], is false. With
+    `backwards`, the days are scored from the last to the first; the rows of the result keep their
+    order.
     """
     scores = np.full(there.shape, np.nan)
     if isinstance(model, Boosting):  # it scores each row alone, so all days can go at once
@@ -351,8 +360,9 @@ def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
 def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
     """Return the arrays to store of a fitted model, from which `restored` makes it again.
 
-    They are its numbers, or the rows that it learnt from: `ranks` and `relative`, with one day for
-    all rows. The rows stand for a model that only a pickle could hold.
+    Of the product's boosting and of a torch module these are its numbers. Any other model could be
+    stored only as a pickle, which would run code when it is read. So the rows from which it learnt
+    are stored, as `ranks` and `relative` of a single day, and it is fitted to them again.
     """
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()
@@ -366,7 +376,7 @@ def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
 def restored(loaded: Loaded, arrays: Arrays) -> Any:
     """Return the model whose arrays `kept` returned; from rows, it is fitted again."""
     if loaded.model is None:
-        depth = int(arrays["depth"])
+        depth = int(arrays["depth"])  # stored as an array without axes
         return Boosting(**cast(Any, arrays | {"depth": depth}))
     model = _fresh(loaded.model)
     if not hasattr(model, "forward"):

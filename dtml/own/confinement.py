@@ -1,9 +1,9 @@
 """Limit what the process of a user's own code may write.
 
-It may write in its own empty folder, which no other question sees: a feature that stored an answer
-in a file could return it to a later question, whatever is asked then. Landlock (Linux 5.13) forbids
-a process and all its children to write elsewhere, and needs no privilege. Without Landlock, no file
-may grow at all.
+It may write in its own empty folder, which no later process sees. Otherwise a feature could store
+its values in a file when it sees all days, and return them when it should see only some of them.
+Landlock (Linux 5.13) forbids a process and all its children to write elsewhere, and needs no
+privilege. Without Landlock, no file may grow at all.
 """
 
 import ctypes
@@ -67,7 +67,7 @@ def allow_writing() -> None:
 def _landlocked(folder: Path) -> bool:
     """Forbid all writing outside a folder and `NEEDED`; return whether the system supports that.
 
-    It is called through the C library, as Python has no function for it.
+    Landlock is called through the C library, as Python has no function for it.
     """
     system = ctypes.CDLL(None, use_errno=True)
     if not hasattr(system, "prctl"):  # not Linux

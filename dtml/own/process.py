@@ -100,12 +100,13 @@ class IsolatedCode:
         *,
         backwards: bool = False,
     ) -> tuple[Grid, Fitted]:
-        """Fit a model on the first days of each fold, and score its other days.
+        """Fit a model for each fold, a pair of the days to train on and the days to score.
 
-        Returns the scores, [sessions stocks] as `ranks`, NaN on days that no fold scores, and the
-        model of the last fold. With `backwards`, the days of a fold are scored from the last to the
-        first; a model that keeps no state gives the same scores. The process sees ranks alone: no
-        model can look up a price.
+        `ranks` are [sessions stocks features]; `relative` are the ranks of the outcomes, [sessions
+        stocks]. Returns the scores, [sessions stocks], NaN on days that no fold scores and where
+        `there` is false, and the model of the last fold. With `backwards`, the days of a fold are
+        scored from the last to the first; a model that keeps no state gives the same scores. The
+        process sees ranks alone: no model can look up a price.
         """
         spans = [[learnt.start, learnt.stop, scored.start, scored.stop] for learnt, scored in folds]
         arrays = {"ranks": ranks, "there": there, "relative": relative}
@@ -132,8 +133,8 @@ class IsolatedCode:
     ) -> tuple[Description, Arrays]:
         """Let a fresh process do a task of `dtml.own.work`; raise OwnCodeError where it fails.
 
-        It reads the panel, if any, the arrays `inputs`, and `details`, which must fit into JSON.
-        Returns the description of the code and the arrays that answer the task.
+        The process is given the panel, if any, the arrays `inputs`, and `details`, which must fit
+        into JSON. Returns the description of the code and the arrays that answer the task.
         """
         seconds = _limit("DTML_CODE_SECONDS")
         gigabytes = _limit("DTML_CODE_GIGABYTES")
@@ -152,6 +153,7 @@ class IsolatedCode:
                 arrays[name] = getattr(panel, name)
         with TemporaryDirectory(prefix="dtml-own-") as temporary:
             folder = Path(temporary)
+            # `default=int` is for numpy's whole numbers, such as positions of days.
             (folder / "task.json").write_text(json.dumps(question, default=int))
             np.savez(folder / "task.npz", **cast(Any, arrays))
             exit_status = _run(folder, seconds)

@@ -123,7 +123,9 @@ def _ranks(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -
 def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
     """Fit and score each fold; return all `scores`, and the arrays of the last fold's model.
 
-    Ranks are [sessions stocks features], `there` and `relative` [sessions stocks].
+    A fold is the first day and the end of those trained on, then of those scored. Ranks are
+    [sessions stocks features], `there` and `relative` [sessions stocks]. The names of the model's
+    arrays begin with "own.".
     """
     ranks = arrays["ranks"]
     there = arrays["there"]
@@ -137,6 +139,7 @@ def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays)
         model = own.fit(loaded.model, ranks, relative, trained)
         scores[days] = own.scored(model, ranks[days], there[days], backwards=task["backwards"])
         learnt_arrays = own.kept(model, ranks, relative, trained)
+    # The prefix tells them from the scores here, and in a checkpoint from those of other rankers.
     answers = {"scores": scores}
     for name, array in learnt_arrays.items():
         answers[f"own.{name}"] = array

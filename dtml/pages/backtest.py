@@ -48,7 +48,7 @@ from dtml.pages.figures import (
 YARDSTICKS = ("index", "equal weight")
 INDEX, EQUAL_WEIGHT = YARDSTICKS
 # Ends the name of a portfolio filled at the close before its predictions: not tradable.
-PAPERS = "(the paper's)"
+PAPER_SUFFIX = "(the paper's)"
 BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictions without skill
 EXTREMES = 10  # stocks at either end of the table
 FOLD_FIGURES = ("validation_acc", "acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
@@ -67,10 +67,7 @@ PORTFOLIO_COLUMNS = (
 
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Say what the backtest shows about directions, ranking and portfolios.
-
-    Paired differences on the same days decide.
-    """
+    """Say what the backtest shows about directions, ranking and portfolios, a sentence for each."""
     sentences = (
         directions_verdict(backtest, scores),
         ranking_verdict(scores),
@@ -81,9 +78,9 @@ def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> 
 
 
 def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
-    """Say whether DTML beats the naive rule with the highest MCC on the same days.
+    """Say whether DTML beats the naive rule with the highest MCC, on all stock-days.
 
-    All stock-days count.
+    The interval of their paired difference on the same days decides.
     """
     rows = _sliced(scores, "all", "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
@@ -104,7 +101,7 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
 def ranking_verdict(scores: pd.DataFrame) -> str:
     """Say how well the probabilities rank the stocks of a day; empty without a rank IC.
 
-    The ranking is compared with the rule that yesterday's losers rise.
+    The ranking is compared with that of the rule that the losers of the day will rise.
     """
     rows = _sliced(scores, "all", "all")
     model = next((row for row in rows if row["predictor"] == MODEL), None)
@@ -118,9 +115,9 @@ def ranking_verdict(scores: pd.DataFrame) -> str:
 
 
 def portfolio_verdict(performances: pd.DataFrame) -> str:
-    """Say which tradable portfolios have a net Sharpe ratio whose interval is above 0.
+    """Say for which tradable portfolios the interval of the net Sharpe ratio is above 0.
 
-    Say also whether they beat the index.
+    Say also whether these, or the best portfolio if there are none, beat the index.
     """
     rows = _ordered(performances)
     index = next((row for row in rows if row["portfolio"] == INDEX), None)
@@ -198,9 +195,9 @@ def vintage(backtest: Row) -> str:
 
 
 def settlements(performances: pd.DataFrame) -> str:
-    """Say how many positions of each portfolio met an unexplained move.
+    """Say how many positions of each portfolio met an unexplained move; empty without any.
 
-    Say also what these moves would have been worth; empty without such a move.
+    Say also what these moves would have added to the portfolio's equity.
     """
     settled = [
         f"{row['portfolio']} {count(row['settled'])} (its moves would have added "
@@ -272,10 +269,11 @@ def backtest_page(
 ) -> str:
     """Render a backtest as one HTML file without requests.
 
-    Where scripts may run, they redraw its charts. `rolling` has `session, predictor, mcc, mcc_low,
-    mcc_high`, `curve` the columns of `calibration_curve`, `coverage` those of
-    `dtml.evaluation.calibration.coverage`; each may be empty. Folds may have a `validation_acc`.
-    `served` by the dashboard, it links back and loads the script instead of containing it.
+    Where scripts may run, they redraw its charts. `rolling` has `session, predictor`, and `mcc` and
+    `rank_ic` with their ends (`mcc_low, mcc_high`), or one of the two; `curve` has the columns of
+    `calibration_curve`, `coverage` those of `dtml.evaluation.calibration.coverage`; each may be
+    empty. Folds may have a `validation_acc`. A page `served` by the dashboard links back, and loads
+    the script instead of containing it.
     """
     portfolios = sorted(tracks["portfolio"].unique(), key=_place)
     net = {
@@ -359,10 +357,11 @@ def _by_sharpe(performances: pd.DataFrame) -> list[Row]:
 
 
 def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
-    """Return a panel for each figure of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`.
+    """Return a chart with a panel for each of `columns`; None if fewer than two days have values.
 
-    Predictors are lines, the model with a band. The rules are hidden until a reader switches them
-    on, except the one that predicts the same for every session.
+    `scores` has `session, predictor` and, for each column, COLUMN, COLUMN_low, COLUMN_high. Lines
+    are predictors, the model with a band. The rules are hidden until a reader switches them on,
+    except the one that predicts the same for every session.
     """
     lines = {}
     if len(scores):
@@ -387,7 +386,7 @@ def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
         low = _by_session(lines[MODEL], f"{column}_low")
         high = _by_session(lines[MODEL], f"{column}_high")
         bands = {MODEL: pd.DataFrame({"low": low, "high": high})}
-    figure_name = column.removeprefix("running_")
+    figure_name = column.removeprefix("running_")  # as the dashboard's columns begin
     title = figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper()
     return Panel(title, series, base=BASELINES[figure_name], bands=bands)
 
@@ -418,10 +417,10 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]
 
 
 def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
-    """Return the stocks with the highest and the lowest MCC, without overlap.
+    """Return the model's scores of the stocks with the highest and the lowest MCC.
 
-    `best` and `worst` are these stocks; `measured` counts the stocks that have an interval, `above`
-    those whose interval is above 0.
+    `best` and `worst` are these stocks, each from the highest MCC down and none in both; `measured`
+    counts the stocks that have an interval, `above` those whose interval is above 0.
     """
     of_stocks = (
         (scores["slice"] == "symbol")
@@ -441,7 +440,7 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
 
 
 def _is_traded(portfolio: str) -> bool:
-    return portfolio not in YARDSTICKS and not portfolio.endswith(PAPERS)
+    return portfolio not in YARDSTICKS and not portfolio.endswith(PAPER_SUFFIX)
 
 
 def _place(portfolio: str) -> int:
@@ -490,7 +489,7 @@ def _template() -> jinja2.Template:
         words=PROTOCOL_WORDS,
         rules=NAIVE_RULES,
         model=MODEL,
-        papers=PAPERS,
+        paper_suffix=PAPER_SUFFIX,
         live=True,
         script=script,
     )

@@ -25,7 +25,7 @@ Net = Mapping[str, "pd.Series[float]"]  # by portfolio
 
 
 def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
-    """Return a portfolio's `gross`, `costs` and `borrow` of a year, and `end`.
+    """Return a portfolio's `gross`, `costs` and `borrow` of a year, and `end`; NaN without rows.
 
     `gross` is the return before costs, `costs` those of trades, `borrow` those of borrowing, and
     `end` the final value of an initial 1 after costs.
@@ -62,13 +62,13 @@ def year_returns(net: Net) -> dict[int, dict[str, float]]:
 
 
 def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") -> dict[str, float]:
-    """Return sortino, calmar, value_at_risk, expected_shortfall, beta; NaN with too few sessions.
+    """Return `sortino`, `calmar`, `value_at_risk`, `expected_shortfall` and `beta` of a portfolio.
 
-    `line` are the net returns of a portfolio by session, `index` those of the index, if any. The
-    first two are the mean return over the downside deviation, and the return of a year over the
-    deepest drawdown. The value at risk is the return that one session in twenty falls below, the
-    shortfall the mean of those below; `beta` is the slope on the index's return over the sessions
-    of both.
+    `line` are its net returns by session, `index` those of the index, if any. Sortino is the mean
+    return over the downside deviation, Calmar the return of a year over the deepest drawdown. The
+    value at risk is the return that one session in twenty falls below, the shortfall the mean of
+    those below; `beta` is the slope on the index's return over the sessions of both. All are NaN
+    with fewer than `MINIMUM_DAYS` sessions, and a ratio is where its denominator is 0.
     """
     if line is None or len(line) < MINIMUM_DAYS:
         return {
@@ -104,10 +104,11 @@ def _beta(line: "pd.Series[float]", index: "pd.Series[float]") -> float:
 
 
 def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
-    """Return the deepest drawdowns of a line of net returns, the deepest first.
+    """Return the `DRAWDOWNS` deepest drawdowns of a line of net returns, the deepest first.
 
-    Each has `first` (the session below a peak), `lowest`, `depth`, `recovered` (None: not yet) and
-    `sessions`.
+    Each has `first` (the first session below a peak), `lowest` (the session of the lowest value),
+    `depth` (a share of the peak, below 0), `recovered` (the session back at the peak; None: not
+    yet) and `sessions` (the number of those below the peak).
     """
     depth = pd.Series(drawdown(line.to_numpy()), line.index)
     below = depth < 0
@@ -132,7 +133,9 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
 def tracks_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) -> Chart | None:
     """Return the value of an initial 1, the drawdown and the rolling Sharpe ratio of portfolios.
 
-    The three share one axis of time. `hidden` portfolios are drawn once a reader switches them on.
+    The ratio is that of the last `ROLLED` sessions. The three share one axis of time. `hidden`
+    portfolios are drawn once a reader switches them on, `dashed` ones are drawn dashed. None where
+    fewer than two days have values.
     """
     value_lines = {}
     drawdown_lines = {}
@@ -142,7 +145,7 @@ def tracks_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) -> 
         depth = pd.Series(drawdown(line.to_numpy()), line.index)
         drawdown_lines[portfolio] = _since(depth, 0.0)
         window = line.rolling(ROLLED)
-        deviation = window.std().replace(0, np.nan)
+        deviation = window.std().replace(0, np.nan)  # returns that are all equal have no ratio
         sharpe = window.mean() / deviation * np.sqrt(YEAR)
         sharpe_lines[portfolio] = sharpe.dropna()
     panels = [

@@ -47,9 +47,10 @@ COLUMNS = (
 
 
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Say in one sentence whether DTML's ensemble beats the rule in each protocol.
+    """Say in one sentence whether DTML's ensemble beats the best rule in each protocol.
 
-    The paired gain in ACC decides.
+    That is the naive rule that was best on the training span. The interval of the paired gain in
+    ACC decides.
     """
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:
@@ -72,7 +73,7 @@ def on_data(benchmark: Row) -> str:
 
 
 def on_reading(benchmark: Row, number: int) -> str:
-    """Say how many benchmarks of this data set the store has; empty for the first."""
+    """Say that this is benchmark `number` of its data set in the store; empty for the first."""
     if number <= 1:
         return ""
     return (
@@ -228,8 +229,8 @@ def benchmark_page(
     """Render a benchmark as one HTML file without requests.
 
     It is the `number`-th of its data set in the store. `curves` maps a predictor to rows `bin_low,
-    bin_high, mean_probability, share_risen, n`. `served` by the dashboard, it links back and loads
-    the script instead of containing it.
+    bin_high, mean_probability, share_risen, n`. A page `served` by the dashboard links back, and
+    loads the script instead of containing it.
     """
     protocols = {}
     for name in PROTOCOL_WORDS:
@@ -239,6 +240,7 @@ def benchmark_page(
     forests = {
         name: forest(rows, benchmark, PROTOCOL_WORDS[name]) for name, rows in protocols.items()
     }
+    # A bin without a mean or a share has no point.
     known_curves = {
         name: curve.dropna(subset=["mean_probability", "share_risen"])
         for name, curve in (curves or {}).items()

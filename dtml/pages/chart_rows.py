@@ -12,9 +12,10 @@ POINTS = 300  # of a line, at most, in a static chart
 
 
 def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
-    """Return which values to draw, `POINTS` at most.
+    """Return the positions of the values to draw, `POINTS` at most, ascending.
 
-    They are the first, the last, and the lowest and highest of each stretch.
+    If there are more values, they are the first, the last, and the lowest and highest of each of
+    some stretches of equal length.
     """
     if len(values) <= POINTS:
         return np.arange(len(values))
@@ -31,7 +32,10 @@ def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows to draw of lines over sessions `t`; all rows of any other chart."""
+    """Return the rows to draw of lines over sessions `t`; all rows of any other chart.
+
+    A row is drawn if `thin` keeps it for any of the lines.
+    """
     if "t" not in frame or len(frame) <= POINTS:
         return frame
     lines = frame.drop(columns="t").to_numpy(dtype=float).T  # [lines sessions]

@@ -81,7 +81,8 @@ class Key(NamedTuple):
 class Chart:
     """A chart: its title, its content in words, and the file that describes it.
 
-    `values` are those of that file, `data` its rows by name.
+    `values` are the variables of that file, which is a template; `data` are its data sets by name;
+    `keys` are the entries of the lines below the chart, if it has lines.
     """
 
     title: str
@@ -128,9 +129,9 @@ class Chart:
 class Panel:
     """Lines over sessions on one vertical scale, whose title gives the unit.
 
-    NaN is skipped. `base` is a value that the scale always holds, drawn as a line.
-    `bands` have the `low` and `high` of a line by session. With `labels` the lines are rows of
-    ticks, at 1 for the first label.
+    NaN is skipped. `base` is a value that the scale always holds, drawn as a line. `bands` have the
+    columns `low` and `high` by session, by the name of the line that they belong to. With `labels`
+    the lines are rows of ticks, at 1 for the first label.
     """
 
     title: str
@@ -154,8 +155,8 @@ class Panel:
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
         """Return a row for each session with a value: its day as `t`, and the lines by their ids.
 
-        The ends of the bands are columns `low` and `high` with the id of their line. Of several
-        values of one session the first counts.
+        `ids` are those of the lines to be drawn, by name. The ends of the bands are columns `low`
+        and `high` with the id of their line. Of several values of one session the first counts.
         """
         columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
         for name, band in self.bands.items():
@@ -211,7 +212,7 @@ def over_sessions(
     """Return panels one below the other on one time axis.
 
     Lines without a value are left out; `hidden` lines are drawn once a reader switches them on,
-    `dashed` lines are drawn dashed. None without two sessions.
+    `dashed` lines are drawn dashed. None where fewer than two days have a value.
     """
     ids = _line_ids(panels)
     drawn: list[tuple[Panel, pd.DataFrame]] = []
@@ -303,9 +304,11 @@ def square(
     *,
     joined: bool = True,
 ) -> Chart:
-    """Return a square in which the diagonal is agreement.
+    """Return a square chart of points, with a diagonal on which `y` equals `x`.
 
-    Its rows are `x, y`, and optionally `low, high`, `n` and `chosen`.
+    Its rows have `x, y`, and optionally `low, high` (an interval of `y`), `n` (the size of the
+    point) and `chosen` (whether it has another colour). `axes` are the titles of x and y, `domain`
+    is the lowest and the highest value of both; `joined` points have a line through them.
     """
     return Chart(
         title=title,
@@ -317,10 +320,10 @@ def square(
 
 
 def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
-    """Return a square for each curve of `mean_probability, share_risen, n`.
+    """Return a square chart for each curve of `mean_probability, share_risen, n`, by its name.
 
-    It shows the ends `share_risen_low, share_risen_high` where a curve has them. One scale holds
-    every point; wide intervals are cut off at its ends.
+    It shows the intervals `share_risen_low, share_risen_high` where a curve has them. All squares
+    have one scale, which holds every point; wide intervals are cut off at its ends.
     """
     domain = _domain(curves.values())
     short_names = {
@@ -332,6 +335,7 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
     squares = {}
     for name, curve in curves.items():
         rows = curve.rename(columns=short_names)
+        # Without the columns of the ends, no interval is drawn.
         rows = rows.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
         points = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
         words = [f"predicted {figure(x, 3)}, rose {figure(y, 3)} of {n:,.0f}" for x, y, n in points]
@@ -363,10 +367,12 @@ def _domain(curves: Iterable[pd.DataFrame]) -> list[float]:
 def stacked(
     title: str, words: str, rows: pd.DataFrame, axis: Axis, band: tuple[float, float] | None
 ) -> Chart:
-    """Return a mark for each known `value` of `value, kind, words`.
+    """Return a chart with a mark for each of the rows `value, kind, words` whose value is known.
 
-    The marks are stacked in `COLUMNS` columns over the axis.
+    The marks are stacked in `COLUMNS` columns over the axis of the values. `band` is an interval of
+    that axis to be shaded, None without one.
     """
+    # Sorted, so that the values rise within a column too.
     known_rows = rows.dropna(subset=["value"]).sort_values("value", kind="stable")
     width = (axis.high - axis.low) / COLUMNS  # of a column, in units of the axis
     position = (known_rows["value"] - axis.low) / width
@@ -384,6 +390,7 @@ def stacked(
         values={
             "axis": axis,
             "band": band,
+            # At least 8 rows, so that few marks lie as close together as many.
             "rows": max(highest, 8),
             "height": max(60, 7 * highest),
         },
@@ -400,10 +407,11 @@ def cells(
     is_signed: bool = False,
     is_written: bool = False,
 ) -> Chart:
-    """Return a map of cells `x, y, value` in their order: darker for more, `side` pixels each.
+    """Return a map of cells, darker for a larger value, from rows `x, y, value`.
 
-    With `is_signed` values above and below 0 have different colours; with `is_written` the values
-    are in the cells.
+    `x` names the column of a cell and `y` its row; both are in the order in which their names first
+    appear. `side` is the width and the height of a cell in pixels. With `is_signed` values above
+    and below 0 have different colours; with `is_written` the values are in the cells.
     """
     size = rows["value"].abs()
     low = 0.0
@@ -424,7 +432,7 @@ def cells(
             "is_signed": is_signed,
             "is_written": is_written,
             "across": list(dict.fromkeys(rows["x"])),
-            "upwards": list(dict.fromkeys(rows["y"])),
+            "downwards": list(dict.fromkeys(rows["y"])),
         },
     )
 

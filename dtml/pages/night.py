@@ -72,9 +72,10 @@ def night_report(
 
     `night` is its row; `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal
     `level` a rise is predicted above `threshold`, a calibrated probability, and a fall below 1 less
-    it; without a threshold (None) a rise is predicted above one half. `scores` has the running
-    scores of every night, `target, protocol, predictor, nights, n, acc, acc_low, ...`;
-    `rolling` those of the last sessions, `session, predictor, acc, acc_low, ...`; `bins` the
+    it; without a threshold (None) a rise is predicted above one half. `scores` has for every night
+    the scores of all nights up to it, `target, protocol, predictor, nights, n, acc, acc_low, ...`;
+    `rolling` has for every session the scores of the last `ROLLING_SESSIONS` up to it, on all
+    stock-days, `session, predictor, acc, acc_low, ...`; `bins` the
     columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
     `attention` is that between the stocks; `explanation` are the findings of its test
     (`dtml.attention.significance`), None without a test; `rejected` has `symbol, session, reason,
@@ -126,10 +127,11 @@ def direction_rows(
 ) -> list[dict[str, Any]]:
     """Return the stocks with their directions, the most probable rise first.
 
-    Equally probable ones are in the order of their symbols. Adds to `DIRECTION_COLUMNS`: `shown`,
-    the probability by which they are sorted and decided, calibrated if the night has calibrated
-    probabilities; `low, high`, the range of the seeds on that scale; `direction`, 'rise', 'fall' or
-    'none'; `drivers`.
+    Equally probable ones are in the order of their symbols. Columns of `directions` that are
+    missing become NaN. Adds to `DIRECTION_COLUMNS`: `shown`, the probability by which they are
+    sorted and decided, calibrated if the night has calibrated probabilities; `low, high`, the range
+    of the seeds on that scale; `direction`, 'rise', 'fall' or 'none'; `drivers`, the symbols of the
+    `FIRST_DRIVERS` stocks that the stock looks at most, the strongest first.
     """
     frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
@@ -160,7 +162,11 @@ def _on_shown_scale(
 
 
 def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
-    """Return 'rise', 'fall' or 'none' for each stock; without a threshold one half decides."""
+    """Return 'rise', 'fall' or 'none' for each stock.
+
+    The calibrated probability is compared with `threshold`. Without one (None), the probability
+    before calibration is compared with one half.
+    """
     if threshold is None:
         return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
     words = {1.0: "rise", 0.0: "fall"}
@@ -173,7 +179,8 @@ def _directions(
 ) -> dict[str, Any]:
     """Return the page's values of the directions.
 
-    They are in groups, the most certain first, and all on one scale.
+    The stocks are in groups by direction, the most certain first (those without one: the most
+    probable rise first), and all on one scale. `has` says which columns have any value.
     """
     is_calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
     # The threshold is one of calibrated probabilities: others are decided by one half.
@@ -197,6 +204,7 @@ def _directions(
         "shaded": _shading(axis, threshold_in_use),
         "level": level,
         "marks": _marks(rows, groups, axis, band),
+        # A long table is folded, unless it is the only one because no stock has a direction.
         "unfolded": undecided <= UNFOLDED or undecided == len(rows),
         "has": has_values,
     }
@@ -262,12 +270,13 @@ def _shading(axis: Axis, threshold: float | None) -> str:
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
     """Return the sentence on the directions so far, their table, and lines over the sessions.
 
-    The lines show the scores of the last sessions, or the running ones while there are none.
+    The lines show for each session the scores of the last `ROLLING_SESSIONS` up to it; while there
+    are none yet, those of all sessions up to it.
     """
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
     tables = {}
-    for protocol in reversed(PROTOCOL_WORDS):
+    for protocol in reversed(PROTOCOL_WORDS):  # all stock-days before the published labels
         rows = records(ordered[ordered["protocol"] == protocol])
         if rows:
             tables[protocol] = rows
@@ -276,7 +285,6 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     has_rolling = not rolling.empty
     drawn = rolling if has_rolling else running
-    drawn = drawn.sort_values("predictor", kind="stable")
     return {
         "so_far": directions_verdict({"market": title}, whole),
         "scored": tables,
@@ -296,6 +304,7 @@ def _calibration(
 
     `calibrations` are those of runs by their ids.
     """
+    # An empty frame may have no columns.
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, calibrations)}
     curves = {}
@@ -344,7 +353,10 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
 def _attention(
     rows: list[dict[str, Any]], attention: Attention, explanation: Row | None
 ) -> dict[str, Any]:
-    """Return the attention of the night, always with the findings of its test as an explanation."""
+    """Return the page's values of the attention, always beside the findings of its test.
+
+    The test says whether attention may be read as an explanation; None stands for no test.
+    """
     sectors = {row["symbol"]: row["sector"] for row in rows}
     drivers = attention.drivers()
     to_itself = attention.own[np.isfinite(attention.own)]  # by stock, where it is known
@@ -366,9 +378,10 @@ def _attention(
 
 
 def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart | None:
-    """Return the map of the `most` stocks that the others look at most; None without stocks.
+    """Return the map of the attention between the `most` stocks that the others look at most.
 
-    They are in the order of their sectors and symbols.
+    They are in the order of their sectors and symbols, those without a sector last. None without
+    stocks.
     """
     most_looked_at = attention.looked_at.index[:most]
     chosen = sorted(most_looked_at, key=lambda symbol: (*_sector_key(sectors, symbol), symbol))

@@ -24,9 +24,10 @@ def ranking_words(
 ) -> str:
     """Say which ranker ranked a night's stocks, and how good its rankings have been.
 
-    They are compared with the best one-line rule. `ranking` has `predictor, leg`, at least a row;
-    `scores` the last running scores, the columns of `rank_score`; `champion` is the row of
-    `champion` in force, if there is one.
+    They are compared with those of the rule that has been the best so far. `ranking` has
+    `predictor, leg` and at least one row; `scores` has the columns of table `rank_score`, for each
+    predictor those over all nights so far; `champion` is the row of table `champion` that holds on
+    this night, if there is one.
     """
     name = ranking["predictor"].iloc[0]
     leg_words = LEG_WORDS[ranking["leg"].iloc[0]]

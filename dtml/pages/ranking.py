@@ -206,9 +206,10 @@ def frontier(ranking: Ranking) -> Chart:
 
 
 def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
-    """Render a ranking as one HTML file without requests.
+    """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
 
-    `served` by the dashboard, it links back.
+    Years have the scores of the blend and of the best rule; ways to trade are drawn if validation
+    days chose among them.
     """
     scores = ranking.scores
     compared = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])

@@ -30,9 +30,10 @@ NORMAL = 1.4826  # standard deviation / median absolute value, of a normal distr
 def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
     """Return symbol, reason and value of each stock whose prices contradict a recorded action.
 
-    An action is a split or a dividend; the value is in words. `bars` is a bars frame of accepted
-    bars with the history of each stock; `returns` names the price that returns are taken from:
-    where it is the close, no dividend is judged.
+    An action is a split or a dividend. There is a row for each stock and reason, sorted by both;
+    the value is in words. `bars` is a bars frame of accepted bars with the history of each stock;
+    `returns` names the price that returns are taken from: where it is the close, no dividend is
+    judged.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     if stocks.empty:
@@ -40,6 +41,7 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     days = _days(stocks, returns)
     warnings = [_undivided(days)]
     if returns == "adj_close":
+        # Of a stock that several of these report, the first is shown: they have one reason.
         warnings += [_not_taken_out(days), _not_paid(days), _hundredth(days)]
     doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
     return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
@@ -82,7 +84,7 @@ def _days(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
 
 
 def _undivided(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose price moves by a recorded split.
+    """Return the stocks whose price moves by the ratio of a split on the day of that split.
 
     That happens if the prices before were not divided by it.
     """
@@ -103,12 +105,14 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close deducts another amount than the dividend.
+    """Return the stocks whose adjusted close does not deduct a recorded dividend as it should.
 
-    Days with a split are left out: adj_close / close may then step by the split too.
+    The deduction differs from the dividend by more than `DIFFERENCE`. Days with a split are left
+    out: adj_close / close may then step by the split too.
     """
-    deduction = -np.expm1(-days["step"])
+    deduction = -np.expm1(-days["step"])  # a share of the close before
     bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
+    # False on days without a dividend, where `paid` is NaN.
     differs = (deduction - days["paid"]).abs() > bound
     contradicted = days.assign(deduction=deduction)[days["split"].isna() & differs]
     values = [
@@ -120,10 +124,10 @@ def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close deducts much while the close does not fall.
+    """Return the stocks whose adjusted close deducts a large dividend that was not paid.
 
     On the ex-day of a real dividend the close falls by about the deduction, so the price of the
-    returns hardly moves. If none was paid, it moves by about the step of adj_close / close.
+    returns hardly moves. If none was paid, that price moves by about the step of adj_close / close.
     """
     is_large = days["step"].abs() >= LARGE
     along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
@@ -139,10 +143,10 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks that fall by a hundred times their dividends.
+    """Return the stocks that fall by about a hundred times their dividends on their ex-days.
 
-    This is the pattern of pounds recorded as pence. A fall is measured against the median stock of
-    the day, and averaged over the ex-days of a stock.
+    This is the pattern of pounds recorded as pence. Only dividends within `TINY` count. A fall is
+    measured against the median stock of the day, and averaged over the ex-days of a stock.
     """
     market = days["close"].groupby(days["session"]).transform("median")
     days = days.assign(fall=market - days["close"])
@@ -172,7 +176,10 @@ def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _named(symbol: "pd.Series[str]", reason: str, values: list[str]) -> pd.DataFrame:
-    """Return a row for each stock: the value of its newest day, and the number of such days."""
+    """Return a row for each stock: the value of its newest day, and the number of such days.
+
+    `symbol` and `values` have an entry for each day, those of a stock in time.
+    """
     rows = pd.DataFrame({"symbol": list(symbol), "reason": reason, "value": values}, dtype=str)
     count = rows.groupby("symbol")["value"].transform("size")
     how_many = [f" ({days} days like this)" if days > 1 else "" for days in count]

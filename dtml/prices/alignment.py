@@ -45,10 +45,10 @@ LEAST_MATCHES = 3
 
 
 def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str | None:
-    """Return what is wrong with the dates or the choice of the index, in words.
+    """Return what is wrong with the dates or the choice of the index, in words; None if nothing is.
 
-    It is None when nothing shows; `ENOUGH_OF_INDEX` sessions or fewer show nothing. `bars` is a
-    bars frame of accepted bars, one for each symbol and session.
+    An index with `ENOUGH_OF_INDEX` bars or fewer is not judged: None. `bars` is a bars frame of
+    accepted bars, one for each symbol and session.
     """
     if (bars["symbol"] == index_symbol).sum() <= ENOUGH_OF_INDEX:
         return None
@@ -94,11 +94,13 @@ def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
 
 
 def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
-    """Return symbol, reason and value of each stock that moves with the others sessions apart.
+    """Return symbol, reason and value of each stock that appears to be dated early or late.
 
-    It is compared with the mean of the others; the value is in words. This is a warning, as stocks
-    of exchanges that close at other hours may do so too. `bars` is a bars frame of accepted bars;
-    fewer than `LEAST_STOCKS` stocks are not judged, nor is one with fewer than `ENOUGH` returns.
+    Its returns have a higher correlation with those of the others, on average, a few sessions
+    before or after than on the same session. The value says so in words. This is a warning, as
+    stocks of exchanges that close at other hours may do so too. `bars` is a bars frame of accepted
+    bars. Fewer than `LEAST_STOCKS` stocks are not judged, nor is a stock with fewer than `ENOUGH`
+    returns.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     stocks = stocks.assign(price=adjusted_price(stocks, returns))
@@ -141,10 +143,11 @@ def _dated(shift: int) -> str:
 def _shifts(series: Changes, others: Changes, enough: int) -> pd.DataFrame:
     """Return a row for each series of returns: by how many sessions it is dated late.
 
-    `series` and `others` have the same columns, which are compared pair by pair. `shift` is below 0
-    for a series dated early, and 0 for one that is not shifted; `apart` and `together` are its
-    correlations with the others at the best shift and at none. NaN is a return that is not known. A
-    series with fewer than `enough` returns is not judged: its shift is 0.
+    `series` and `others` have the same columns, which are compared pair by pair; NaN is a return
+    that is not known. Columns of the result: `shift`, below 0 for a series dated early and 0 for
+    one that is not shifted; `apart` and `together`, its correlations with its other at the best of
+    `SHIFTS` and on the same session. A series with fewer than `enough` returns is not judged: its
+    shift is 0.
     """
     enough_when_shifted = enough - max(SHIFTS)  # a shift leaves as many sessions without a pair
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -153,7 +156,7 @@ def _shifts(series: Changes, others: Changes, enough: int) -> pd.DataFrame:
             [_correlations(_moved(series, shift), others, enough_when_shifted) for shift in SHIFTS]
         )
         best = np.nan_to_num(at_shifts, nan=-1).argmax(axis=0)  # a place in SHIFTS, by series
-        apart = np.take_along_axis(at_shifts, best[None], axis=0)[0]
+        apart = np.take_along_axis(at_shifts, best[None], axis=0)[0]  # [series]
         sessions = (np.isfinite(series) & np.isfinite(others)).sum(axis=0)
         # By Fisher's transformation a correlation has the standard error 1 / sqrt(sessions - 3),
         # and the difference of two has sqrt(2) times that.
@@ -203,6 +206,7 @@ def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]
     # A fresh bar with the stored close of the next session is dated a session early; one with that
     # of the session before is dated late.
     for neighbour, shift in (("after", -1), ("before", 1)):
+        # Where two sessions have the same close, a fresh bar could belong to either.
         moves = common[neighbour].notna() & ~_is_same(common[neighbour], common["close"])
         matches = _is_same(common["close_fresh"], common[neighbour]) & moves
         counts = pd.DataFrame(
@@ -227,13 +231,13 @@ def _is_same(price: pd.Series, other: pd.Series) -> pd.Series:
 def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     """Return the symbols, sorted, whose past the source has restated since `stored`.
 
-    They are to be fetched again as a whole. Both are bars frames; only their common sessions are
-    compared, so a fetch should include some stored ones. A dividend changes adj_close / close on
-    every earlier session; a split scales close itself, which shows on the oldest common session (a
-    correction of the last close does not reach that far).
+    They are to be fetched again as a whole. Both arguments are bars frames. Only their common
+    sessions are compared, so a fetch should include some stored ones. A dividend changes
+    adj_close / close on every earlier session. A split scales the close itself; that is looked for
+    on the oldest common session alone, which a mere correction of the last close does not change.
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
-    common = common.sort_values(["symbol", "session"])
+    common = common.sort_values(["symbol", "session"])  # the first row of a symbol is its oldest
     adjusted_anew = _differs(
         common["adj_close"] / common["close"],
         common["adj_close_fresh"] / common["close_fresh"],
@@ -260,10 +264,12 @@ def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
     """Return symbol, reason and value of each stock whose adjusted close rises on its ex-days.
 
     The value is in words. On an ex-day the close falls by about the dividend, and a correct
-    adjusted close does not move. A stock is reported if its mean adjusted return on ex-days is at
-    least `LEAST_EXCESS` and exceeds `ERRORS` standard errors, estimated from all its returns. An
-    adjusted return larger than that day's step in adj_close / close is news, so it is clipped to
-    the step. Bars are sorted here; adj_close may be missing.
+    adjusted close hardly moves. A stock is reported if the mean of its adjusted returns on ex-days
+    is at least `LEAST_EXCESS` and exceeds `ERRORS` standard errors, estimated from all its returns.
+    Ex-days are those on which adj_close / close steps by an amount within `STEP`. The part of an
+    adjusted return beyond that step is news, so the return is clipped to the step. Bars may be in
+    any order; those without an adj_close are left out, and a stock with fewer than `ENOUGH` bars is
+    not judged.
     """
     rows = bars[bars["symbol"].isin(judged(bars)) & bars["adj_close"].notna()]
     rows = rows.sort_values(["symbol", "session"])

@@ -102,16 +102,16 @@ def check(
 
     `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session.
     `returns` names the price that returns are taken from; a symbol without any adjusted close is
-    judged by its close, and its first bar has nothing to be compared with. `market_size` is the
-    number of stocks a session should have, for a table that holds only some of them: a single
-    halted stock is then no stale day. Raises ValueError when columns are not those of bars.
+    judged by its close. The first bar of a symbol has nothing to be compared with. `market_size` is
+    the number of stocks that a session should have, for a table that holds only some of them: a
+    single halted stock is then no stale day. Raises ValueError when columns are not those of bars.
     """
     if tuple(bars.columns) != BAR_COLUMNS:
         raise ValueError(
             f"bars: expected columns {', '.join(BAR_COLUMNS)}; got "
             f"{', '.join(map(str, bars.columns))}"
         )
-    rows = bars.reset_index(drop=True)
+    rows = bars.reset_index(drop=True)  # below, the label of a row is its position
     judged = _Judged.of(rows, returns)
     faults = _calendar_faults(judged.session, sessions, closed_until)
     faults["duplicate_session"] = _duplicates(rows)
@@ -283,7 +283,8 @@ def _brief_jumps(
 ) -> Flags:
     """Return which bars are at a level that their stock soon left again.
 
-    Only stocks that leap are examined.
+    Only stocks are examined whose price changes by a factor of `FACTOR` or more from one usable bar
+    to the next: no other can have such bars.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         log_change = np.log(judged.price / judged.price[before])
@@ -332,7 +333,10 @@ def _change(judged: _Judged, before: Positions) -> Values:
 def _split_by_faults(
     rows: pd.DataFrame, judged: _Judged, faults: dict[str, Flags], evidence: _Evidence
 ) -> Checked:
-    """Return the bars without a fault, and the others with the first of `REASONS` and its value."""
+    """Return the bars without a fault, and the others with the first reason that applies.
+
+    `faults` says for each of `REASONS` which bars have it.
+    """
     by_reason = np.stack([faults[reason] for reason in REASONS])  # [reasons bars]
     rejected_rows = np.flatnonzero(by_reason.any(axis=0))
     reasons = [REASONS[first] for first in by_reason[:, rejected_rows].argmax(axis=0)]

@@ -19,11 +19,11 @@ Prices = Float[ndarray, "bars"]
 def brief_jumps(
     price: Prices, explained: Bool[ndarray, " bars"], max_return: float
 ) -> Bool[ndarray, " bars"]:
-    """Return which bars of one stock, in time, leave its level and come back within `LONGEST` bars.
+    """Return which bars of one stock are a run away from its level, of `LONGEST` bars at most.
 
-    `price` is above 0; `explained` marks bars whose move a recorded split explains. The bars around
-    a run agree with each other: they differ by at most `max_return`, a ratio. The newest bar is
-    never marked, as no later bar has come back.
+    `price` is above 0, in time; `explained` marks bars whose move a recorded split explains. The
+    bars before and after a run agree with each other: they differ by at most `max_return`, a ratio.
+    The newest bar is never marked, as no later bar has come back.
     """
     level = np.log(price)
     is_leap = np.abs(np.diff(level)) >= np.log(FACTOR)

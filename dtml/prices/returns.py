@@ -86,11 +86,12 @@ def returns_between(
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
     """Return the bars of a market's index as the equal-weight mean of its constituents.
 
-    It is rebalanced every session. `bars` are accepted bars; the index closes at `level` on the
-    first of their sessions. From each session to the next it changes by the mean return of the
-    stocks that were constituents and have a bar on both; it does not change on a session on which
-    no stock has. Open, high and low are means too, so that the close is between low and high,
-    though the stocks reach theirs at different times. The volume is missing.
+    It is rebalanced every session. `bars` are accepted bars; without any of a constituent, the
+    index has none. It closes at `level` on the first of their sessions. From each session to the
+    next it changes by the mean return of the stocks that were constituents and have a bar on both;
+    it does not change on a session on which no stock has. Open, high and low are means too, so that
+    the close is between low and high, though the stocks reach theirs at different times. The volume
+    is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
@@ -103,8 +104,8 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     no_price = np.full((1, len(symbols)), np.nan)
     before = np.vstack([no_price, price[:-1]])
     is_constituent = market.is_constituent(sessions)
-    # Times an open, high, low or close: that price, adjusted as the close of its bar is, relative
-    # to the adjusted close of the session before.
+    # A price of a bar times this factor is adjusted as the close of its bar is, and relative to the
+    # adjusted close of the session before.
     adjustment = np.where(is_constituent, price / (close * before), np.nan)
     relative = {
         name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES

@@ -210,7 +210,7 @@ def _exchange(calendar: AnyCalendar) -> _Exchange:
 
 
 def _known_exchange(code: str) -> _Exchange:
-    """Return an exchange as exchange_calendars knows it, without the closures that it lacks."""
+    """Return an exchange as exchange_calendars knows it, without the sessions of `_CLOSED`."""
     with warnings.catch_warnings():
         # pandas 3 warns once for every calendar
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -232,11 +232,12 @@ def _known_exchange(code: str) -> _Exchange:
 
 
 def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchange:
-    """Return the library's exchange with the sessions that a market's file adds.
+    """Return the library's exchange with the sessions that a file adds, without its holidays.
 
     Sessions that the library does not have open and close at the exchange's usual local times.
     """
     week = usual_week(own_calendar.code, library.last)
+    # The days after the library's last session, none where the file describes no later day.
     following = pd.date_range(
         library.last + timedelta(days=1), own_calendar.known_to or library.last
     )

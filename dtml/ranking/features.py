@@ -32,9 +32,10 @@ MONTH = 23  # sessions, at most
 class Bars:
     """The bars of each stock in time, with the missing ones last.
 
-    Prices are in adjusted currency units, `volume` in shares. `market` is the mean return over all
-    stocks in the session of a bar, without changes beyond a `max_return`; `peers` is the same over
-    the stock's peers; `position` is the row of the bar in the grid.
+    Every field is [bars stocks]: the first row has the first bar of each stock. Prices are in
+    adjusted currency units, `volume` in shares, `value` in currency units. `market` is the mean
+    return over all stocks in the session of a bar; `peers` is the same over the stock's peers;
+    `position` is the row of the bar in the panel's grids.
     """
 
     open: Column
@@ -49,7 +50,10 @@ class Bars:
 
     @classmethod
     def of(cls, panel: Panel, *, max_return: float = np.inf) -> "Bars":
-        """Return the bars of a panel."""
+        """Return the bars of a panel.
+
+        Changes beyond `max_return` enter no mean of `market` and `peers`.
+        """
         # For each stock, the rows of the grid with a bar, then the others.
         position = np.argsort(~panel.observed, axis=0, kind="stable")
 
@@ -266,12 +270,13 @@ HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.value
 def ranked_features(
     panel: Panel, among: There | None = None, *, max_return: float = np.inf, names: Names = ALL
 ) -> Features:
-    """Return every feature's rank within the day, in [-0.5, 0.5], in the order of `FEATURES`.
+    """Return every feature's rank within the day, [sessions stocks features], in [-0.5, 0.5].
 
-    It is NaN where a feature is missing; features that are not in `names` are all missing. A stock
-    is ranked on the days on which it is `among` the constituents, by default always. A change
-    beyond `max_return` counts as a change of the unit of account: no feature reads prices from both
-    sides of it.
+    The last axis is in the order of `FEATURES`. A rank is NaN where the feature is missing or the
+    stock is not ranked; features that are not in `names` are all NaN. A stock is ranked on the days
+    on which it has a bar and is `among` the constituents (None: all are). A change beyond
+    `max_return` counts as a change of the unit of account: no feature reads prices from both sides
+    of it.
     """
     bars = Bars.of(panel, max_return=max_return)
     is_unit_change = np.abs(np.nan_to_num(bars.returns)) > max_return
@@ -320,9 +325,10 @@ def _share(part: Column, whole: Column) -> Column:
 def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
     """Return the mean return of the peers of each stock in each session, a ratio minus 1.
 
-    It is NaN where a stock has none. The peers in a month are the `PEERS` stocks with the highest
-    correlation, above 0, over the `SESSIONS` before that month. Months are those of the calendar,
-    so that neither later bars nor an earlier start change the peers.
+    It is NaN where no peer has a return. The peers of a stock in a month are the `PEERS` stocks, or
+    fewer, whose returns have the highest correlation, above 0, with its own over the `SESSIONS`
+    before that month. Months are those of the calendar, so that neither later bars nor an earlier
+    start of the history change the peers.
     """
     means = np.full_like(returns, np.nan)
     months = sessions.year * 12 + sessions.month
@@ -330,9 +336,10 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
         days = np.flatnonzero(months == month)
         first = days[0]
         past = returns[max(0, first - SESSIONS) : first]
-        if len(past) < LEAST_SESSIONS:
+        if len(past) < LEAST_SESSIONS:  # no stock can have enough returns to have peers
             continue
         peers = _peers(past)  # [stocks peers]
+        # A missing peer, -1, reads the last stock, whose return is discarded.
         of_peers = np.where(peers < 0, np.nan, returns[days][:, peers])  # [days stocks peers]
         is_known = np.isfinite(of_peers).any(axis=-1)
         means[days] = np.where(is_known, mean_of_known(of_peers, -1), np.nan)

@@ -36,8 +36,10 @@ class RidgeConfig:
 class BoostingConfig:
     """The shape of a gradient boosting of regression trees.
 
-    The seed draws the columns that a split may choose from. A leaf has at least `rows_a_leaf` rows,
-    fewer where the history is too short for twice as many leaves of that size.
+    There are `trees` of at most `leaves` each; `rate` is the learning rate. `columns_a_split` is
+    the share of the columns from which a split may choose, drawn from `seed`. A leaf has at least
+    `rows_a_leaf` rows; with fewer than 2 * `leaves` times as many rows in all, its least size is
+    smaller (`fit_boosting`).
     """
 
     trees: int = 300
@@ -69,7 +71,8 @@ class Boosting:
 
     Each row of the arrays is a tree, padded with leaves of 0. At a node, a row of features goes
     left if its value in `column` is at most the `threshold`, or if it is missing and `missing_left`
-    is true. A leaf is its own child.
+    is true. `left` and `right` are the positions of a node's children; a leaf is its own child.
+    `value` is what a leaf adds to the score, `depth` the number of splits on the longest path.
     """
 
     column: Int[ndarray, "trees nodes"]
@@ -86,7 +89,7 @@ class Boosting:
         rows = np.arange(len(features))
         for tree in range(len(self.value)):
             node = np.zeros(len(features), dtype=np.int64)  # of each row: all begin at the root
-            for _ in range(self.depth):
+            for _ in range(self.depth):  # a row that reaches a leaf earlier stays there
                 value = features[rows, self.column[tree, node]]
                 goes_left = np.where(
                     np.isnan(value),
@@ -120,7 +123,10 @@ def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
-    """Fit scikit-learn's boosting by histograms on the rows whose outcome, a rank, is known."""
+    """Fit scikit-learn's boosting by histograms on the rows whose outcome, a rank, is known.
+
+    Raises DtmlError without such rows.
+    """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     known_features, known_outcome = _known(features, outcome)
@@ -142,6 +148,7 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
         random_state=config.seed,
     )
     model.fit(known_features, known_outcome)
+    # A regression has a single tree in each step.
     return _as_arrays([trees[0].nodes for trees in model._predictors])
 
 
@@ -194,7 +201,8 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
 def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:
     """Return the mean of the ranks that several models give the stocks of each day.
 
-    NaN where one model has none. Means that differ only by rounding are made equal.
+    It is NaN where any of the models has no score. Means that differ only by rounding are made
+    equal.
     """
     ranks = [ranked(of_model) for of_model in scores.values()]
     return with_ties(np.mean(ranks, axis=0))

@@ -52,6 +52,7 @@ def panel_of(
     """
     bars = bars[bars["symbol"].isin(symbols)]
     # A stock that never had a volume keeps its bars: its source may have no volumes.
+    # Sorted for the running maximum, which is then put back into the order of `bars`.
     has_volume = bars.sort_values("session")["volume"].gt(0)
     had_volume = has_volume.groupby(bars["symbol"]).cummax().reindex(bars.index)
     has_traded = bars["volume"].isna() | (bars["volume"] > 0)

@@ -59,15 +59,15 @@ class RankersConfig:
     networks: tuple[RelativeConfig, ...] = ()
 
     @classmethod
-    def asking(cls, leg: Leg, *rankers: str) -> "RankersConfig":
-        """Return the settings of a market whose nights show the ranking of one of these rankers."""
+    def for_rankers(cls, leg: Leg, *rankers: str) -> "RankersConfig":
+        """Return settings with the networks that these rankers or blends need, and no others."""
         used_networks: set[str] = set()
         for name in rankers:
             if name == BLEND_RELATIVE:
                 used_networks.add("dtml")
             elif name.endswith("_relative"):
                 used_networks.add(name.removesuffix("_relative"))
-        networks = [RelativeConfig.asking(name) for name in NETWORKS if name in used_networks]
+        networks = [RelativeConfig.for_network(name) for name in NETWORKS if name in used_networks]
         return cls(leg, networks=tuple(networks))
 
     @property
@@ -109,8 +109,8 @@ class Rankers:
 def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     """Fit every ranker on all days of a history whose outcomes are known.
 
-    Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them.
-    Raises DtmlError for a history too short for that.
+    Slopes are measured on the last `VALIDATION_DAYS` of these, by rankers that are fitted on the
+    days before them and then discarded. Raises DtmlError for a history too short for that.
     """
     split, whole = spans_of(history)
     earlier_rankers = Rankers(_fit_all(history, split.trained, config), slopes={})
@@ -125,9 +125,10 @@ def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, 
 
 
 def spans_of(history: History) -> tuple[Split, slice]:
-    """Return the days to fit and to score rankers on validation, and all days with an outcome.
+    """Return two spans of days: a split to measure slopes on, and all days up to the last outcome.
 
-    Raises DtmlError for too few.
+    The split scores the last `VALIDATION_DAYS` that have an outcome, and trains on the days whose
+    outcomes were known before them. Raises DtmlError where there are too few to train on.
     """
     has_outcome = np.isfinite(history.relative).any(axis=1)
     known_days = np.flatnonzero(has_outcome)
@@ -135,7 +136,7 @@ def spans_of(history: History) -> tuple[Split, slice]:
     split = hold_out(stop, VALIDATION_DAYS, horizon=sessions_to(history.leg))
     if split.trained.stop < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
-            f"{max(stop, 0)} sessions have a known outcome, but rankers need "
+            f"{stop} sessions have a known outcome, but rankers need "
             f"{MINIMUM_TRAIN_DAYS} to train on and the last {VALIDATION_DAYS} for validation: "
             "fetch a longer history"
         )
@@ -176,11 +177,12 @@ def walk(
     config: RankersConfig,
     train_or_load: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
-    """Return the scores of rankers that are retrained as they walk, and of their blends.
+    """Return the scores of rankers that are trained anew as they walk, and of their blends.
 
-    They are [sessions stocks], NaN outside the folds. `train_or_load` receives the name of each
-    training and a function that trains and returns the scores of its days, [days stocks]; it may
-    return scores stored earlier instead.
+    They are [sessions stocks] by the name of the ranker or blend, NaN outside the days that the
+    folds `walked` score. `train_or_load` receives the name of each training and a function that
+    trains and returns the scores of its days, [days stocks]; it may return scores that were stored
+    earlier instead. By default it trains.
     """
     scores: Scores = {}
     for name in config.folds_per_training:
@@ -252,11 +254,12 @@ def ranking_of_day(
     slopes: Mapping[str, float],
     symbols: tuple[str, ...],
 ) -> pd.DataFrame:
-    """Return the ranking of one day, a row for each predictor and stock.
+    """Return the ranking of one day, a row for each predictor and each stock that it has scored.
 
-    Columns: `predictor, symbol, score, place, probability`. Place 1 is the best; equal scores are
-    ranked in the alphabetical order of their symbols. `probability` is that of a return above the
-    day's median, NaN for a predictor without a slope.
+    `scores` are in the order of `symbols`, NaN for a stock without one. Columns: `predictor,
+    symbol, score, place, probability`; the rows of a predictor come in the order of their places.
+    Place 1 is the best; equal scores are ranked in the alphabetical order of their symbols.
+    `probability` is that of a return above the day's median, NaN for a predictor without a slope.
     """
     parts: list[pd.DataFrame] = []
     for name, score in scores.items():
@@ -276,14 +279,16 @@ def ranking_of_day(
 def save_rankers(
     rankers: Rankers, settings: Mapping[str, Any], stem: Path, write: WriteWhole
 ) -> tuple[Path, str]:
-    """Write the checkpoint, and return its file and SHA-256.
+    """Write the checkpoint of some rankers, and return its file and SHA-256.
 
-    It holds `settings`, which include `market` and `config`. The file is named after `stem` and its
-    content: rankers that are trained again and differ in the last bits get another file.
+    It holds their arrays, their slopes and `settings`, which include `market` and `config`. The
+    file is named after `stem` and its content: rankers that are trained again and differ in the
+    last bits get another file.
     """
     tensors: dict[str, torch.Tensor] = {}
     scalars: dict[str, Any] = {}
     for name, model in rankers.models.items():
+        # By name, arrays and single numbers; a network's settings are in the card's `config`.
         parts = model.weights if isinstance(model, Relative) else asdict(model)
         for part, value in parts.items():
             if isinstance(value, ndarray):
@@ -292,7 +297,7 @@ def save_rankers(
                 scalars[f"{name}.{part}"] = value
     card = {**settings, "slopes": dict(rankers.slopes), "scalars": scalars}
     if rankers.own is not None:
-        for name, value in rankers.own.arrays.items():
+        for name, value in rankers.own.arrays.items():  # their names begin with "own."
             tensors[name] = torch.from_numpy(value)
         # In the checkpoints, the description is called `told`.
         card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.description}
@@ -303,9 +308,10 @@ def save_rankers(
 
 
 def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
-    """Read the checkpoint whose SHA-256 is `sha`.
+    """Read the rankers of a market from the checkpoint that `save_rankers` wrote.
 
-    Raises DtmlError where the file is missing, changed, or of another market or other features.
+    Raises DtmlError where the file is missing, has another SHA-256 than `sha`, or belongs to
+    another market or other features.
     """
     remedy = f"restore it from a backup, or train again with `dtml train {market}`"
     if not file.exists():

@@ -33,7 +33,8 @@ from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import Windows
 
 Loss = Literal["own", "squared", "correlation"]
-PAPER = (
+# The features of `FEATURES` that stand for those of the DTML paper.
+PAPER_FEATURES = (
     "return_1",
     *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name),
 )
@@ -53,7 +54,9 @@ NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
     "lstm": partial(RecurrentConfig, attention=False),
     "alstm": RecurrentConfig,
     "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
-    "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER.index("return_1")),
+    "stocknet": partial(
+        StockNetConfig, latent=16, movement_feature=PAPER_FEATURES.index("return_1")
+    ),
 }
 OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their losses
 
@@ -62,15 +65,16 @@ OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their lo
 class RelativeModelConfig(NetworkConfig):
     """The network that scores stocks, its shape and its loss; no index is used.
 
-    `settings` are further settings of that network. Of the losses, `own` is that of its paper with
-    "above the day's median" as the label (for DTML the cross-entropy), `squared` the squared error
-    on ranks, and `correlation` 1 less the day's correlation of score and rank.
+    `features` is the number of its inputs, `settings` are further settings of that network. Of the
+    losses, `own` is that of its paper with "above the day's median" as the label (for DTML the
+    cross-entropy), `squared` the squared error on ranks, and `correlation` 1 less the day's
+    correlation of score and rank.
     """
 
     network: NetworkName = "dtml"
     hidden: int = 16
     loss: Loss = "correlation"
-    features: int = len(PAPER)
+    features: int = len(PAPER_FEATURES)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, stocks: int) -> "RelativeNetwork":
@@ -116,7 +120,8 @@ class RelativeNetwork(Network):
     ) -> Float[Tensor, "*axes days stocks"]:
         """Return the rank IC of each day, repeated for each of its stocks.
 
-        Validation averages it over stock-days, and keeps the epoch of the highest mean.
+        It takes the place of whether a prediction is correct: validation averages it over
+        stock-days, and keeps the epoch of the highest mean.
         """
         # Stocks that do not count come last, so that the others have the places 0, 1, 2, ...
         counted_logits = logits.masked_fill(~batch.counted, torch.inf)
@@ -126,7 +131,8 @@ class RelativeNetwork(Network):
     def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
         """Return the correlation of score and outcome of each day, repeated for each of its stocks.
 
-        Only stocks that count enter it. It is 0 where either is the same for all of them.
+        Outcomes are ranks. Only stocks that count enter the correlation, which is 0 where the
+        score or the outcome is the same for all of them.
         """
         counted = batch.counted.to(score.dtype)
         size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -146,13 +152,15 @@ class RelativeNetwork(Network):
 
 @dataclass(frozen=True)
 class RelativeConfig:
-    """All settings of the ranker.
+    """All settings of a network as a ranker.
 
-    It is trained on the last `sessions` before a training; the last `validation` of these choose
-    the epoch. A window has `window` sessions. In a walk, one training serves `folds` folds.
+    A training reads the last `sessions` of the days that it may learn from; the last `validation`
+    of these choose the epoch. A window has `window` sessions of the `features` of these names.
+    `seeds` is the number of networks whose ranks are averaged. In a walk, one training serves
+    `folds` folds.
     """
 
-    features: tuple[str, ...] = PAPER
+    features: tuple[str, ...] = PAPER_FEATURES
     window: int = 10
     sessions: int = 1000
     validation: int = 63
@@ -162,8 +170,8 @@ class RelativeConfig:
     training: TrainingConfig = RECIPE
 
     @classmethod
-    def asking(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
-        """Return the settings of the ranker that uses a network."""
+    def for_network(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
+        """Return the settings of the ranker that uses a network, with the loss that suits it."""
         loss: Loss = "own" if network in OWN_LOSS else "correlation"
         return cls(seeds=seeds, model=RelativeModelConfig(network, loss=loss))
 
@@ -186,10 +194,11 @@ class RelativeConfig:
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
     ) -> Float[Tensor, "rows symbols features"]:
-        """Return the inputs of the network: a row for each session, below `window - 1` rows of 0.
+        """Return the inputs of the network: a row for each session, after `window - 1` rows of 0.
 
-        With these, the first session has a whole window. A missing rank is 0 too, the middle of a
-        day, and so is the last symbol, which stands for the index.
+        With these rows, the first session has a whole window. `features` are ranks in the order of
+        `FEATURES`; those that the settings name are scaled to variance 1. A missing rank becomes 0,
+        the middle of a day. A last symbol is added, all 0, which stands for the index.
         """
         columns = [list(FEATURES).index(name) for name in self.features]
         inputs = DEVIATIONS * np.nan_to_num(features[..., columns])
@@ -234,7 +243,8 @@ class Relative:
 def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relative:
     """Return the networks fitted on the last `config.sessions` of some days.
 
-    Raises DtmlError where these are too few.
+    The last `config.validation` of these choose the epoch, and train nothing. Raises DtmlError
+    where no session is left to train on.
     """
     first, stop, _step = days.indices(len(history.there))
     train_start = max(first, stop - config.sessions)
@@ -256,14 +266,15 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
 
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
-    """Return the windows of some days, whose `movement` is the rank of the outcome.
+    """Return the windows of some days, whose `movement` is the rank of the outcome within the day.
 
-    They hold ranked features; those of the index are always 0.
+    They hold the ranked features of the settings; those of the index are always 0.
     """
     rows = config.rows(history.features)
     # `unfold` gives [sessions symbols features window]; a window is [window features].
     views = rows.unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
-    # `target` appears only in errors: the end of a leg may be another session.
+    # `Windows` needs a target session, which only errors show here: `sessions` stand for it, as
+    # the end of a leg may be any later session.
     sessions = history.panel.sessions[days]
     return Windows(
         stocks=views[:, :-1],

@@ -65,7 +65,7 @@ class History:
         """Return the history of a panel's constituents, with the features of these `names`.
 
         `among` marks the stock-days of constituents, None for all. A change beyond `max_return` is
-        a corporate action.
+        taken for a corporate action. Features that are not in `names` are NaN.
         """
         there = panel.observed if among is None else panel.observed & among
         outcome = outcomes(panel, leg, max_return=max_return)
@@ -119,6 +119,7 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
     start = int(sessions.searchsorted(first, side="left"))
     stop = int(sessions.searchsorted(last, side="right"))
     outcome = history.outcome[start:stop]
+    # Called with the outcomes twice for its other effect: days of too few stocks become NaN.
     known_outcome, _same = both_known(outcome, outcome)
     # A day on which outcomes are too few or all equal has no rank IC, not even with themselves.
     self_correlation = rank_ics(known_outcome, known_outcome)

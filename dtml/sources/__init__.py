@@ -30,10 +30,12 @@ class Fetched:
     def of(
         cls, bars: pd.DataFrame, first: Mapping[str, date], missing: Callable[[str], str]
     ) -> "Fetched":
-        """Return the bars of each symbol from its own first session.
+        """Return an answer with the bars of each symbol of `first` from its own first session.
 
-        `missing` says why a symbol has none.
+        Other bars in `bars` are dropped. A symbol that has none left is `no_data`, for the reason
+        that `missing` gives.
         """
+        # Missing for a symbol that was not asked for, so that its bars are dropped too.
         first_of_bar = pd.to_datetime(bars["symbol"].map(dict(first)))
         is_requested = (bars["session"] >= first_of_bar).to_numpy()
         if not is_requested.all():
@@ -78,8 +80,8 @@ def open_source(
 ) -> Source:
     """Return the source named `name`; `prices` and `index` are the paths that `files` reads.
 
-    Raises UsageError for an unknown name, for `files` without prices, and for paths that nothing
-    would read.
+    Raises UsageError for an unknown name, for `files` without prices, for paths that another source
+    would not read, and for a path of an index that is computed from its constituents.
     """
     if index is not None and market.index.of_constituents:
         raise UsageError(

@@ -202,10 +202,11 @@ class SimulatedSource(Source):
         *,
         actions: bool,
     ) -> pd.DataFrame:
-        """Turn log returns, [sessions stocks], into bars where a stock `traded`.
+        """Turn log returns, [sessions stocks], into bars of the stock-days that have `traded`.
 
         The adjusted close carries the total return, the close is the price paid. With `actions`
-        there are splits and dividends.
+        there are splits and dividends; the index has none. The rows are in the order of sessions,
+        then of `symbols`.
         """
         total = 100 * np.exp(np.cumsum(returns, axis=0))
         split = np.ones_like(returns)
@@ -227,6 +228,7 @@ class SimulatedSource(Source):
         above, below = self._reach(returns.shape, stream)
         drawn_volume = self.market.generator(f"{stream} volume").random(returns.shape)
         volume = np.exp(drawn_volume)
+        # `paid` is a share of the price before the dividend, which is close / (1 - paid).
         dividend = np.where(paid > 0, paid / (1 - paid) * close, np.nan)
 
         def of_bars(values: ndarray) -> ndarray:

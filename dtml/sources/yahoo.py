@@ -124,9 +124,9 @@ class _Batch:
         self._stopped = ""  # why no more symbols are requested; empty while they are
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
-        """Request the bars of one symbol, unless an earlier answer stopped the batch.
+        """Request the bars of one symbol since `first`, unless an earlier answer stopped the batch.
 
-        An answer without bars gives the reason.
+        `symbol` is the market's, `source_symbol` Yahoo's. An answer without bars gives the reason.
         """
         # Read without the lock: requests that are under way when the batch stops are completed.
         if self._stopped:
@@ -143,7 +143,8 @@ class _Batch:
     def _request(self, source_symbol: str, first: date) -> _Response:
         """Request a history and classify what yfinance returns or raises.
 
-        Its error classes alone do not distinguish the outcomes.
+        The class of an error is not always enough: a missing ticker may be one without data or an
+        answer of another shape, which only Yahoo's reason tells.
         """
         errors = self._client.exceptions
         status: Status

@@ -179,7 +179,7 @@ def train_rankers(
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     history = history_of(context, bars, market.leg)
-    asked = RankersConfig.asking(market.leg, *market.eligible_rankers)
+    asked = RankersConfig.for_rankers(market.leg, *market.eligible_rankers)
     config = _config(context)
     rankers = fit_rankers(history, asked)
     previous_config = previous["config"] if previous else {}
@@ -209,7 +209,7 @@ def train_rankers(
 
 def _config(context: MarketContext) -> dict[str, Any]:
     """Return the settings that rankers are trained with, as they come back from stored JSON."""
-    asked = RankersConfig.asking(context.market.leg, *context.market.eligible_rankers)
+    asked = RankersConfig.for_rankers(context.market.leg, *context.market.eligible_rankers)
     config: dict[str, Any] = json.loads(json.dumps(asdict(asked)))
     return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
 

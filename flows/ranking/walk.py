@@ -128,7 +128,7 @@ class Walk:
     def rankers(self) -> RankersConfig:
         """Return the settings of its models."""
         seeds = self.plan.seeds
-        networks = [RelativeConfig.asking(name, seeds) for name in self.plan.networks]
+        networks = [RelativeConfig.for_network(name, seeds) for name in self.plan.networks]
         return RankersConfig(self.plan.leg, networks=tuple(networks))
 
     @cached_property

@@ -132,7 +132,7 @@ def test_what_ranks_far_better_than_any_rule_is_refused_until_the_market_file_al
     strict = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=1e-4)))
     why = refusal(text, strict)
     assert why.startswith("f is too good to be true: its rank IC is ")
-    assert "above the plausible 0.0001" in why
+    assert "beyond the plausible ±0.0001" in why
     assert "set max_rank_ic in [checks] of the market's file" in why
     lifted = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=0.9)))
     assert refusal(text, lifted) == ""
@@ -144,7 +144,7 @@ def test_what_a_file_of_later_prices_says_is_too_good_to_be_true(tmp_path: Path)
     (closes.shift(-1) / closes).to_pickle(file)
     text = f"import pandas as pd\n\n\ndef f(bars):\n    return pd.read_pickle({str(file)!r})\n"
     unsaid = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=None)))
-    assert "f is too good to be true: its rank IC is +1.000, above the plausible 0.3" in refusal(
+    assert "f is too good to be true: its rank IC is +1.000, beyond the plausible ±0.3" in refusal(
         text, unsaid
     )
 

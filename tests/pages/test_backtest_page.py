@@ -12,7 +12,7 @@ import pytest
 from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
-from dtml.pages.backtest import PAPERS, readme_lines, survivorship, verdict
+from dtml.pages.backtest import PAPER_SUFFIX, readme_lines, survivorship, verdict
 from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
 from dtml.pages.chart_rows import POINTS, thin
 from dtml.pages.charts import Panel, over_sessions
@@ -361,7 +361,7 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
         BACKTEST, scores, pd.DataFrame([*rows, held("index", (0.8, -0.2, 1.8), SHARPE)])
     )
     assert said in words
-    assert PAPERS not in words  # nobody can trade it
+    assert PAPER_SUFFIX not in words  # nobody can trade it
     assert "index" not in verdict(BACKTEST, scores, pd.DataFrame(rows))
     assert "There is no tradable portfolio" in verdict(BACKTEST, scores, pd.DataFrame(rows[2:]))
 

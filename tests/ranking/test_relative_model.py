@@ -93,7 +93,7 @@ def test_every_network_can_be_asked(network: NetworkName) -> None:
     config = replace(
         SMALL,
         seeds=1,
-        model=RelativeConfig.asking(network).model,
+        model=RelativeConfig.for_network(network).model,
         training=replace(SMALL.training, epochs=14),
     )
     assert config.name == f"{network}_relative"
@@ -101,7 +101,7 @@ def test_every_network_can_be_asked(network: NetworkName) -> None:
     # Over six markets .13, deviation .02, by StockNet and .53 to .58, deviation .04, by the others;
     # .02 is chance.
     assert found > (0.05 if network == "stocknet" else 0.3)
-    assert RankersConfig.asking("next_close", config.name).networks[0].model.network == network
+    assert RankersConfig.for_rankers("next_close", config.name).networks[0].model.network == network
 
 
 @pytest.mark.soak

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from dtml.backtest.performance import Performance
-from dtml.pages.backtest import PAPERS, backtest_page
+from dtml.pages.backtest import PAPER_SUFFIX, backtest_page
 from tests.support.pages import curve
 
 NAN = float("nan")
 RULES = ("always_up", "index_reversal", "index_below_mean20")
 TRADED = ("long, next open", "long-short, next open", "weighted, next open")
 FREE_ONES = tuple(
-    f"{form}, close, no costs {PAPERS}" for form in ("long", "long-short", "weighted")
+    f"{form}, close, no costs {PAPER_SUFFIX}" for form in ("long", "long-short", "weighted")
 )
 PORTFOLIOS = (*TRADED, *FREE_ONES, "index", "equal weight")
 SPAN = {"first": date(2018, 1, 2), "last": date(2019, 6, 28), "retrain_every": 63, "stocks": 25}

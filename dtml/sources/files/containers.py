@@ -110,6 +110,7 @@ def containers_of(file: Path) -> list[Container]:
     tables = [Container(file, name) for name in sorted(names) if is_table(PurePosixPath(name))]
     if not tables:
         raise UsageError(f"{file}: the archive holds no table: it must hold {ENDINGS}")
+    # An archive of one table is read as a packed file, and errors name it alone.
     return [whole] if len(tables) == 1 else tables
 
 

@@ -22,8 +22,10 @@ def days_of(
 ) -> list[date | None]:
     """Return the date in each cell of a column, None where it is no date.
 
-    Without `formats`, dates are written as in ISO 8601. Of several formats, the one that reads all
-    cells counts; AmbiguousDateError is raised where two of them do and differ.
+    Texts and whole numbers are read by `formats`, or without any as in ISO 8601. Of several
+    formats, the one that reads all cells counts; AmbiguousDateError is raised where two of them do
+    and differ. Cells that are dates or moments already need no format; a moment with a time zone
+    gets the date that it has in `timezone` (`_of_moments`).
     """
     if NANOSECONDS in formats:
         return _of_moments([_since_1970(value) for value in values], timezone)
@@ -79,10 +81,10 @@ def _since_1970(value: object) -> datetime | None:
 
 
 def _in_one_format(values: Sequence[object], formats: Sequence[str]) -> list[date | None]:
-    """Return the dates that the one format gives which reads all cells.
+    """Return the dates in the cells by the one of several formats that reads all of them.
 
-    Where none reads all, they are those of the format that reads most. AmbiguousDateError is raised
-    where two formats read all and differ.
+    Where none reads all, the format that reads most counts, and the cells that it cannot read are
+    None. AmbiguousDateError is raised where two formats read all and differ.
     """
     written = [None if value is None else str(value).strip() for value in values]
     readings = {}

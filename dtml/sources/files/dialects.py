@@ -71,7 +71,7 @@ def dialect(name: str) -> Dialect:
 
 
 def recognised(header: Sequence[str], place: Path) -> Dialect | None:
-    """Return the layout that has these headers; None for our own.
+    """Return the layout in `dialects.toml` that has these headers; None for any other.
 
     Raises UsageError where two layouts have them.
     """

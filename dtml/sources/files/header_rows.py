@@ -82,8 +82,9 @@ def reshaped_wide(cells: Cells, dates: int) -> Cells:
 def _fields_first(pairs: Sequence[tuple[str, str]], labels: tuple[str, str]) -> bool:
     """Say whether the first name of each column is the field, and not the ticker.
 
-    The labels of the rows say so; without any, the names do, unless both could be fields, as LOW
-    and OPEN are tickers too.
+    The `labels` of the two rows say so. Without any, the row whose names are all known fields is
+    that of the fields. Raises ValueError where this holds for both rows, as LOW and OPEN are
+    tickers too, or for neither.
     """
     if labels[0] in FIELD_LABELS or labels[1] in TICKER_LABELS:
         return True
@@ -105,9 +106,9 @@ def _long(
 ) -> Cells:
     """Return a row for each ticker and date that has any value.
 
-    `pairs` are the two names of each column but that of `dates`. The result has the columns date,
-    symbol and each field, and the tickers one after the other. Raises ValueError for two columns of
-    one field and ticker.
+    `pairs` are the two names of each column except that of the dates, whose position is `dates`.
+    The result has the columns date, symbol and each field; its rows are those of one ticker after
+    the other. Raises ValueError for two columns of one field and ticker.
     """
     positions = [position for position in range(len(cells.header)) if position != dates]
     columns: dict[str, dict[str, int]] = {}  # positions by ticker and field

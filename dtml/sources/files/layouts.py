@@ -172,7 +172,7 @@ def _numbers(known: Dialect | None, stated: Columns) -> NumberFormat:
 
 
 def require(layout: Layout, place: Path, *fields: str) -> None:
-    """Raise UsageError for a column of these that is missing, and for any that is misspelt."""
+    """Raise UsageError where one of these columns is missing, or in our own layout any misspelt."""
     if layout.dialect is None:
         _refuse_misspelt(layout, place)
     missing = [name for name in fields if name not in layout.columns]

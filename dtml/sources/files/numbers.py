@@ -47,9 +47,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def parsed(written: pd.Series, number_format: NumberFormat) -> tuple[pd.Series, pd.Series]:
-    """Return texts as numbers, float64, NaN for a blank; and which of them are no numbers.
+    """Return texts as numbers, float64, and a flag for each text that is no number.
 
-    Those are NaN too.
+    A blank and a text that is no number are NaN; only the latter has the flag.
     """
     texts = written.str.strip()
     if number_format.signs:

@@ -14,9 +14,10 @@ MOST = 3  # files or columns that are named
 
 
 def remark_on(files: Sequence[TableFile], unread: Mapping[str, str], *, stocks: int) -> str | None:
-    """Say as what files are read, and what of them is left out; None where nothing is special.
+    """Say as what layout files are read, and what of them is left out.
 
-    `unread` are the files that cannot be read, each with the reason; `stocks` the number of stocks.
+    None where there is nothing to say: all files are in our own layout, and all is used. `unread`
+    are the files that cannot be read, each with the reason; `stocks` is the number of stocks.
     """
     titled = [file for file in files if file.layout.dialect is not None]
     counts = Counter(_reading(file) for file in titled)
@@ -45,7 +46,10 @@ def _stocks(stocks: int) -> str:
 
 
 def _reading(file: TableFile) -> str:
-    """Return the layout of a file, ... for its size, what it lacks, and what is done about it."""
+    """Return the layout of a file in words, with what it lacks and how it is read.
+
+    The words hold "..." in the place of the number of files or stocks.
+    """
     known = file.layout.dialect
     assert known is not None
     held = {*file.layout.columns, *known.copies}

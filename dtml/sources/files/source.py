@@ -45,7 +45,7 @@ class FileSource(Source):
         # A name that is both a symbol of Yahoo's and of the market's stays itself.
         self._market_symbols.update({stock.symbol: stock.symbol for stock in listed})
         self._tables = [self._table(container) for container in tables_of(prices)]
-        self._is_folder |= len(self._tables) > 1
+        self._is_folder |= len(self._tables) > 1  # an archive of several tables counts as a folder
         self._index = None if index is None else self._index_file(index)
 
     def symbols(self) -> list[str]:
@@ -112,6 +112,8 @@ class FileSource(Source):
         if self._index is not None:
             tables = [table[table["symbol"] != index] for table in tables]
             tables.append(self._index_table(self._index, earliest, last))
+        # Tables without rows are left out, but for one that keeps the columns if none has rows; a
+        # single table, which may be large, is not copied.
         filled = [table for table in tables if len(table)] or tables[:1]
         bars = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
 

@@ -86,9 +86,9 @@ class TableFile:
         return self._table[0].left_out
 
     def require_prices(self, *, with_symbol: bool) -> None:
-        """Raise UsageError for a table that cannot be read, or has no prices or no row.
+        """Raise UsageError for a table that cannot be read, or lacks dates, closes or any row.
 
-        `with_symbol` says whether it must have a column of symbols.
+        `with_symbol` says whether it must have a column of symbols too.
         """
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         self._require_rows()
@@ -187,6 +187,7 @@ class TableFile:
         """Read the headers, and say what they mean; a wide table is made long."""
         cells = self._stored(self.stated)
         stated = self.stated
+        # The file of an index may be in another layout than the prices, and is then read again.
         if self.is_stated_optional and not has_columns(cells.header, stated):
             stated = Columns()
             cells = self._stored(stated)
@@ -327,9 +328,10 @@ class TableFile:
         return numbers if name == "volume" else replace(numbers, magnitudes=False)
 
     def _converted(self, rows: pd.DataFrame, row: ndarray) -> pd.DataFrame:
-        """Return rows in shares and prices as we hold them; `row` are their positions in the table.
+        """Return rows with volumes in shares, and prices as we hold them.
 
-        The frame is changed in place. Raises UsageError for rows that the dialect does not mean.
+        `row` are the positions of the rows in the table. The frame is changed in place. Raises
+        UsageError for rows that are no daily bars of a stock by the rules of their dialect.
         """
         if self.layout.volume_unit != 1 and "volume" in rows:
             rows["volume"] = (rows["volume"] * self.layout.volume_unit).round(DIGITS)
@@ -367,7 +369,7 @@ class TableFile:
         return factors.where(factors > 0)
 
     def _refuse_other_rows(self, known: Dialect, row: ndarray) -> None:
-        """Raise UsageError for rows that a layout does not mean, as those of single minutes."""
+        """Raise UsageError for rows other than a dialect's daily bars, such as those of minutes."""
         for header, value in known.only.items():
             position = self.layout.position(header)
             if position is None:

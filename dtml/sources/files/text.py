@@ -22,9 +22,10 @@ FEWEST_WORDS = 4  # of a footer, which a row that was cut off does not have
 
 
 def read_text(content: bytes, stated: Columns) -> Cells:
-    """Return the cells of a text, all of them as text: a type would lose the zeros of `005930`.
+    """Return the cells of a text, all of them as text: as a number, `005930` would lose its zeros.
 
-    Raises ValueError for what is no table, and Arrow's errors for rows of other lengths.
+    `stated` is what the market's file says of the layout. Raises ValueError for what is no table,
+    and Arrow's errors for rows with more or fewer fields than the header.
     """
     _refuse_other_formats(content)
     text = _in_utf8(content, stated.encoding)
@@ -98,7 +99,8 @@ def _encoding_of_header(first_line: bytes) -> str | None:
 def _from_header(text: bytes, stated: Columns) -> tuple[str, bytes]:
     """Return the separator, and the text from its header on.
 
-    Blank lines, comments and a line such as `sep=;`, which Excel reads, may stand above the header.
+    Blank lines, comments and a line such as `sep=;`, which Excel reads, may stand above the header;
+    as many lines as the market's file states in `skip_rows` are skipped first.
     """
     text = _after_lines(text, stated.skip_rows)
     separator = stated.separator
