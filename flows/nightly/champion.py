@@ -62,7 +62,7 @@ def choose_ranker(
 
 
 def _first_champion(context: MarketContext, history: History) -> tuple[str, int]:
-    """Return the candidate with the highest mean rank IC in a walk, and on how many days it has one.
+    """Return the candidate with the highest mean rank IC in a walk, and its number of rank ICs.
 
     Only rankers that train in seconds are walked. Where none of them is a candidate, or the history
     is too short to walk, return the first candidate listed, and 0 days.

@@ -102,9 +102,10 @@ def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
 def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
     """Raise DtmlError when more than `OFF_CALENDAR` of a symbol's bars lie on no session.
 
-    Its dates are then shifted, or those of another exchange. For a symbol with `ENOUGH` bars, the
-    share alone proves it. For one with fewer bars, but with `ENOUGH_TO_SHIFT`, the bars must also
-    fit the sessions better if all are dated a day later or earlier. If no symbol is wrong by these
+    Its dates are then shifted, or those of another exchange. For a symbol with at least
+    `ENOUGH` bars, the share alone proves it. For one with fewer bars, but at least
+    `ENOUGH_TO_SHIFT`, the bars must also fit the sessions better if all are dated a day later or
+    earlier. If no symbol is wrong by these
     rules, all bars are judged together (`_shifted_together`).
     """
     if bars.empty:
@@ -125,9 +126,9 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
         f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
         f"on no session of {market.calendar}, the first on "
         f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
-        f"({len(wrong)} symbols affected){_better_day(counts_of_symbol)}: use the exchange's own dates; "
-        "a date with a time of day and a time zone is an instant and is converted to the date in "
-        f"{market.timezone}, unless every time of its column is midnight"
+        f"({len(wrong)} symbols affected){_better_day(counts_of_symbol)}: use the exchange's own "
+        "dates; a date with a time of day and a time zone is an instant and is converted to the "
+        f"date in {market.timezone}, unless every time of its column is midnight"
     )
 
 
@@ -156,11 +157,11 @@ def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `_misfits` with bars on no session, if the dates of all symbols are shifted.
+    """Return the rows of `_misfits` with bars on no session, if the dates of all bars are shifted.
 
-    They are if more than `OFF_CALENDAR` of all bars are on no session, and if all bars would be on
-    sessions once dated a day later, or a day earlier. Otherwise no row is returned. Each symbol may
-    have too few bars to be judged alone.
+    They are shifted if more than `OFF_CALENDAR` of all bars are on no session, and none would be if
+    all were dated a day later, or a day earlier. Otherwise no row is returned. This judges symbols
+    together of which each may have too few bars to be judged alone.
     """
     total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
     fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
