@@ -100,14 +100,15 @@ def rolling(
 ) -> pd.DataFrame:
     """Return the curve of each predictor's rolling scores in the last `ROLLED_NIGHTS` nights.
 
-    A row is a session, with the score over the sessions before it that `rolling_scores` takes
-    together, all of them among these nights. Columns: those of `rolling_scores` and `predictor`.
-    All stock-days count, not only those labelled by the published protocol. `scores` are the stored
-    running scores. There are no rows where too few of these nights have an outcome.
+    A row is a session and has the scores of a window of sessions that ends with it, as
+    `rolling_scores` computes them; sessions before the first whole window have no row. Columns:
+    those of `rolling_scores` and `predictor`. All stock-days count, not only those that the
+    published protocol labels. `scores` are the stored running scores, which tell whether there is
+    any outcome.
     """
     as_of = night_bars.as_of
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    # If no prediction of these sessions has an outcome, there is nothing to draw.
+    # No prediction of these sessions has an outcome: there is nothing to count.
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
     frames = []

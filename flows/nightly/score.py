@@ -219,9 +219,9 @@ def _changed_outcomes(
     """Return the outcomes that are new, or changed by restated bars, and their watermark.
 
     `predicted` are the predictions to look at, as `unsettled_directions` returns them. A row is an
-    outcome: `symbol, session, realised_return, rise, label, is_new`. A prediction has no row without
-    a good bar on both of its sessions, or if its stored outcome is still the same. The watermark is
-    the moment since which the newest bar read is known, or now where no bar was read.
+    outcome: `symbol, session, realised_return, rise, label, is_new`. A prediction has no row if a
+    good bar is missing on one of its two sessions, or if its stored outcome is still the same. The
+    watermark is the moment since which the newest bar read is known, or now where none was read.
     """
     first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
     stocks = predicted["symbol"].unique().tolist()
