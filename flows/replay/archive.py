@@ -413,8 +413,8 @@ def _ranking_difference(
         stored = rankings.night_rankings(conn, context.name, first=target, last=target)
         if stored.empty:
             return None
-        # A session that was ranked more than once has its newest ranking last. Every ranking belongs
-        # to a row of rankers, so there is one.
+        # A session that was ranked more than once has its newest ranking last. Every ranking names
+        # the row of its rankers, so there is one.
         ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1])
         trained = load_trained(context, ranker or {})
     stored = stored[stored["ranker_id"] == trained.row["id"]]  # the newest ranking alone
