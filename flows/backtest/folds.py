@@ -177,9 +177,9 @@ Runner = Callable[[Sequence[Job]], Iterable[Path]]
 def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
 
-    Raises UsageError where the store lacks prices of the last sessions of the plan, where the plan
-    has no session, or where it asks for prices known "then" and too few bars of the first
-    training's last session were.
+    Raises UsageError where the store lacks prices of the last sessions of the plan, and where the
+    plan has no session. If it asks for prices known "then", UsageError also says that too few bars
+    of the first training's last session were known by then.
     """
     context = open_stored_context(request)
     calendar = context.market.calendar
@@ -388,9 +388,8 @@ class Nights:
     def digest(self) -> str:
         """Return a text that differs where equal models could predict or refuse other nights.
 
-        Besides the model, these decide it: a digest of the bars as known at `known_at`, the fold,
-        the checks of the market and, if `prices_known` is "then", a digest of the bars that each
-        night reads.
+        It is made of a digest of the bars as known at `known_at`, the fold, the checks of the
+        market and, if `prices_known` is "then", a digest of the bars of each night.
         """
         digests_of_nights = ""
         if self.prices_known == "then":

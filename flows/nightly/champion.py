@@ -65,7 +65,7 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
     """Return the candidate with the highest mean rank IC in a walk, and its number of rank ICs.
 
     Only rankers that train in seconds are walked. Where none of them is a candidate, or the history
-    is too short to walk, return the first candidate listed, and 0 days.
+    is too short to walk, return the first candidate listed, and 0.
     """
     candidates = context.market.candidates
     sessions = history.panel.sessions
@@ -80,7 +80,7 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
     daily_rank_ics = pd.DataFrame(
         {name: rank_ics(*both_known(score, history.outcome)) for name, score in scores.items()}
     )
-    # Of the candidates that were walked alone.
+    # Leaves out rankers that are no candidates, and candidates that were not walked.
     mean = daily_rank_ics.mean().reindex(list(candidates)).dropna()
     if mean.empty:
         return candidates[0], 0

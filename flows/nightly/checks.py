@@ -102,11 +102,10 @@ def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
 def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
     """Raise DtmlError when more than `OFF_CALENDAR` of a symbol's bars lie on no session.
 
-    Its dates are then shifted, or those of another exchange. For a symbol with at least
-    `ENOUGH` bars, the share alone proves it. For one with fewer bars, but at least
-    `ENOUGH_TO_SHIFT`, the bars must also fit the sessions better if all are dated a day later or
-    earlier. If no symbol is wrong by these
-    rules, all bars are judged together (`_shifted_together`).
+    Its dates are then shifted, or those of another exchange. For a symbol with at least `ENOUGH`
+    bars, the share alone proves it. For one with fewer bars, but at least `ENOUGH_TO_SHIFT`, the
+    bars must also fit the sessions better if all are dated a day later or earlier. If no symbol is
+    wrong by these rules, all bars are judged together (`_shifted_together`).
     """
     if bars.empty:
         return

@@ -332,7 +332,7 @@ def _portfolios(
             history,
             folds(history, sessions[begin], sessions[first - 1]),
             RankersConfig(walk.plan.leg),  # without networks, which the blend does not need
-            # The walk of the plan may have a training of the same name in the folder.
+            # The prefix tells the files of this walk from those of the plan's.
             lambda name, train: train_once(f"validation-{name}", train),
         )
         scores[begin:first] = validation_scores[HEADLINE][begin:first]
