@@ -66,17 +66,19 @@ def backtest(
     """Run a backtest over the stored prices of a market.
 
     See `flows.backtest.results.run_backtest`. Its folds run one by one in this process or, with
-    `submit`, on the flow's task runner. There each fold trains on so many `threads`. Without
-    `threads`, as on a cluster, each seed of a fold is a task of its own, and the fold follows them.
+    `submit`, as tasks on the flow's task runner. `threads` is the number of torch's threads in such
+    a task. If it is None, as on a cluster, torch chooses the number. Then, unless the experiment
+    makes a warm start, each seed of a fold is trained by a task of its own, before the fold's task.
     """
     opened = open_backtest(request, plan)
     experiment = opened.context.experiment
     is_done = [job.card.exists() for job in jobs_of(opened)]
-    # With a warm start, seeds begin with the weights of the fold before, which must be done.
+    # With a warm start, a seed begins with the weights of the fold before. That fold would have to
+    # be done first, and `run_seed` trains from random weights.
     seeds_are_tasks = threads is None and experiment.seeds > 1 and not experiment.warm_start
 
     def submit_fold(job: Job) -> PrefectFuture[Path]:
-        """Submit a fold and the seeds before it.
+        """Submit the seeds of a fold, if they are tasks, and the fold, which waits for them.
 
         The fold begins even if a seed failed: it trains that seed again, and raises the error if
         the seed fails again.
@@ -111,9 +113,10 @@ def backtest_flow(
     workers: int,
     cluster: str | None,
 ) -> Result:
-    """Run a backtest on the Dask cluster at the address `cluster`, or else on this machine.
+    """Run a backtest on the Dask cluster at the address `cluster`; None is this machine.
 
-    On this machine it runs in this process, or in so many `workers` beside it if they are several.
+    On this machine a single worker is this process. Several `workers` are processes beside it, and
+    share the threads that torch would use here. Raises UsageError if Dask is not installed.
     """
     if cluster is not None:
         try:

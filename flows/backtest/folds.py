@@ -45,9 +45,10 @@ PricesKnown = Literal["now", "then"]
 
 @dataclass(frozen=True)
 class Fold:
-    """Hold the span of one model: trained as of the close of `as_of`, it predicts first .. last.
+    """Hold the span of one model.
 
-    Both sessions are included.
+    It is trained on bars up to the close of `as_of`, and predicts the sessions first .. last, both
+    included.
     """
 
     number: int  # from 1
@@ -62,7 +63,7 @@ class Plan:
 
     first: date  # sessions predicted, first .. last
     last: date
-    retrain_every: int
+    retrain_every: int  # sessions that each fold predicts
     top: int = 10  # stocks a portfolio is long, and short
     max_weight: float = 0.1
     costs: Costs = field(default_factory=Costs)
@@ -79,7 +80,7 @@ class Plan:
         """Return the strategies that are traded: every form of portfolio in two versions.
 
         One is filled at the next open, with the costs of the plan. The other is filled at the close
-        without any costs, as papers do it.
+        without any costs, as in published papers.
         """
         costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
         strategies: list[Strategy] = []
@@ -102,7 +103,8 @@ class Backtest:
     """Hold a plan with its market opened and its folds laid out.
 
     Bars are read as known at `known_at`, the watermark of the bars when the backtest was opened. If
-    the plan's `prices_known` is "then", this moment counts for outcomes only.
+    the plan's `prices_known` is "then", trainings and predictions read bars as known at earlier
+    moments (`known_before`), and outcomes alone come from the bars as known at `known_at`.
     """
 
     context: MarketContext
@@ -149,7 +151,7 @@ class Backtest:
 class Job:
     """Describe one fold in plain values, which can be sent to another process.
 
-    The fields of the same name are those of the backtest, its plan and its request.
+    A field that has the name of a field of `Backtest` or `Plan` has the same value.
     """
 
     request: RunRequest
@@ -158,8 +160,9 @@ class Job:
     folder: Path  # into which the results are written
     store: str  # where the store is, without its password
     prices_known: PricesKnown
-    previous: Path | None = None  # the card of the fold before, for a warm start
-    threads: int | None = None  # of torch; None: as it chooses
+    # The card of the fold before, for a warm start; None: the training begins with random weights.
+    previous: Path | None = None
+    threads: int | None = None  # of torch; None: as torch chooses
 
     @property
     def card(self) -> Path:
@@ -167,14 +170,16 @@ class Job:
         return self.folder / f"fold-{self.fold.number:04d}.json"
 
 
+# Runs jobs, and returns the card of each in the order of the jobs.
 Runner = Callable[[Sequence[Job]], Iterable[Path]]
 
 
 def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
 
-    Raises UsageError where the store lacks prices of the last sessions of the plan, or where too
-    few bars were known "then".
+    Raises UsageError where the store lacks prices of the last sessions of the plan, and where the
+    plan has no session. If it asks for prices known "then", UsageError also says that too few bars
+    of the first training's last session were known by then.
     """
     context = open_stored_context(request)
     calendar = context.market.calendar
@@ -184,11 +189,13 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
             f"the store has prices of {context.name} up to {last}, but a backtest to {plan.last} "
             "needs prices up to that day: choose an earlier --to, or fetch later prices"
         )
+    # From the session before the plan's first one on: the first model is trained as of that day.
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid_out = folds(sessions, plan.first, plan.last, plan.retrain_every)
     first_training = laid_out[0].as_of
     bars = read_bars(context, history_start(context, first_training), plan.last)
     if plan.prices_known == "then":
+        # Later days need no check: a night of which too few bars were known is refused by itself.
         _require_known(context, first_training)
     return Backtest(
         context=context,
@@ -203,10 +210,11 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
 def known_before(
     context: MarketContext, as_of: date, known_at: datetime, prices_known: PricesKnown
 ) -> datetime:
-    """Return the moment as known at which a training or a night of `as_of` reads its bars.
+    """Return the moment for which the training or the night of `as_of` reads its bars.
 
-    If `prices_known` is "now", it is `known_at`. If it is "then", it is the open of the session
-    after `as_of`, as for a night that is run late, but not after `known_at`.
+    It reads the versions of the bars that were known at that moment. If `prices_known` is "now",
+    the moment is `known_at`. If it is "then", it is the open of the session after `as_of`, as for
+    a missed night that is run later (`flows.nightly.catch_up`), but never after `known_at`.
     """
     if prices_known == "now":
         return known_at
@@ -215,7 +223,7 @@ def known_before(
 
 
 def _require_known(context: MarketContext, as_of: date) -> None:
-    """Raise UsageError where too few bars of a session were known before the next one opened."""
+    """Raise UsageError if too few bars of `as_of` were known when the next session opened."""
     calendar = context.market.calendar
     moment = session_open(calendar, next_session(calendar, as_of))
     with reading(context.engine) as conn:
@@ -230,14 +238,20 @@ def _require_known(context: MarketContext, as_of: date) -> None:
 
 
 def digest_of(bars: pd.DataFrame) -> str:
-    """Return a digest of bars, which does not depend on when they were fetched."""
+    """Return a digest of bars, without their column `known_at`.
+
+    So it is the same for equal bars, whenever they were fetched.
+    """
     row_hashes = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
     digest = hashlib.sha256(row_hashes.to_numpy().tobytes())
     return digest.hexdigest()
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:
-    """Return a job for each fold, in order; a job whose card exists is done."""
+    """Return a job for each fold, in order; a job whose card exists is done.
+
+    For a warm start, each job except the first names the card of the job before it.
+    """
     jobs = [
         Job(
             request=backtest.request,
@@ -263,8 +277,9 @@ def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
 def run_fold(job: Job) -> Path:
     """Train as of the fold's day, predict each of its sessions, and write the results to files.
 
-    Each session is predicted as its night would have. Returns the path of the card, which is
-    written last. If a job is killed, the next one resumes its training.
+    Each session is predicted as its night would have. Returns the path of the card (`read_card`),
+    which is written last: if it exists, the fold is done and is not run again. If a job is killed,
+    its training resumes when the job is run again.
     """
     if job.card.exists():
         return job.card
@@ -308,7 +323,8 @@ def run_seed(job: Job, seed: int) -> None:
 def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
     """Return the market, the nights to predict, and the moment for which the training reads bars.
 
-    Raises UsageError where this process has another store than the backtest.
+    If the job says so, torch then uses that number of threads. Raises UsageError where this process
+    has another store than the backtest.
     """
     if job.threads is not None:
         torch.set_num_threads(job.threads)
@@ -325,9 +341,10 @@ def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
 def read_card(card: Path) -> dict[str, Any]:
     """Read the card that `run_fold` wrote, with days and moments converted from text.
 
-    It has `fold`, the row of its `run`, `bands`, `refused` (the reason by night), and `seconds`.
-    The predictions are in a Parquet file beside the card: as_of, target, symbol, probability,
-    probability_std, known_at.
+    It has `fold`, the row of its `run`, the abstention `bands` of its calibration, `refused` (the
+    reason for each refused night, by the night's `as_of` as text), and `seconds`, the time that the
+    fold took. The predictions are in a Parquet file beside the card, in the columns of
+    `flows.nightly.predict.predict_windows` and `known_at`, the watermark of the night's bars.
     """
     content: dict[str, Any] = json.loads(card.read_text())
     run = content["run"]
@@ -344,8 +361,10 @@ def read_card(card: Path) -> dict[str, Any]:
 class Nights:
     """Predict the nights of a fold.
 
-    If prices are those known "now", all bars are read once. If they are those known "then", each
-    night reads its own.
+    The bars of all nights, as known at `known_at`, are read once, at the beginning. If
+    `prices_known` is "now", each night predicts from its part of them. If it is "then", they serve
+    only for the `digest`, and each night reads the versions that were known before the session that
+    it predicts.
     """
 
     def __init__(
@@ -362,13 +381,15 @@ class Nights:
         first = first_needed(context, context.experiment.windows, fold.as_of)
         last = previous_session(context.market.calendar, fold.last)
         bars = read_bars(context, first, last, known_at)
+        # By session, as `bars_of` searches for the first and the last one of a night.
         self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
 
     @property
     def digest(self) -> str:
-        """Return a text of digests and settings that decide predictions and refused nights.
+        """Return a text that differs where equal models could predict or refuse other nights.
 
-        It distinguishes runs whose models are equal but predict from different bars.
+        It is made of a digest of the bars as known at `known_at`, the fold, the checks of the
+        market and, if `prices_known` is "then", a digest of the bars of each night.
         """
         digests_of_nights = ""
         if self.prices_known == "then":
@@ -377,9 +398,10 @@ class Nights:
         return f"{digest_of(self.bars)} {self.fold} {checks} {digests_of_nights}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the predictions of every night, and the reason of each refused night by its day.
+        """Return the predictions of every night, and why nights were refused, by `as_of` as text.
 
-        They are what the nightly job would have predicted and refused.
+        They are what the nightly job would have predicted and refused. The frame has no columns if
+        every night was refused.
         """
         predictions = [pd.DataFrame()]  # `concat` needs a frame even if every night is refused
         refused: dict[str, str] = {}
@@ -397,7 +419,7 @@ class Nights:
         return [day.date() for day in sessions_between(calendar, self.fold.as_of, last)]
 
     def bars_of(self, as_of: date) -> pd.DataFrame:
-        """Return the bars that one night reads."""
+        """Return the bars that the night of `as_of` reads, up to its own session."""
         first = first_needed(self.context, self.context.experiment.windows, as_of)
         if self.prices_known == "then":
             moment = known_before(self.context, as_of, self.known_at, "then")
@@ -408,7 +430,10 @@ class Nights:
         return self.bars.iloc[begin:end]
 
     def _night(self, model: Model, as_of: date) -> pd.DataFrame:
-        """Return the predictions of one night; raise DtmlError for one that is refused."""
+        """Return the predictions of one night; raise DtmlError for one that is refused.
+
+        Their `known_at` is the watermark of the bars that the night reads.
+        """
         bars = self.bars_of(as_of)
         symbols_today = bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]
         bars_lacking = shortage(self.context, as_of, set(symbols_today))
@@ -425,7 +450,7 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     """Return the folds that predict every session of first .. last, `retrain_every` sessions each.
 
     `sessions` are those of the exchange, with at least one before `first`. The last fold may be
-    shorter. Raises UsageError for a span without a session.
+    shorter. Raises UsageError for a span without a session, and for a `retrain_every` below 1.
     """
     if retrain_every < 1:
         raise UsageError(f"--retrain-every must be 1 session or more, got {retrain_every}")

@@ -48,7 +48,11 @@ OnFold = Callable[[int], None]  # called with the number of folds done
 
 @dataclass(frozen=True)
 class Result:
-    """Hold a backtest as it is stored, and its page."""
+    """Hold a backtest as it is stored, and the path of its page.
+
+    `row` is its row of the table `backtest`. The frames are those that the functions of
+    `db.rows.backtests` return, and `folds` has the column `validation_acc` too.
+    """
 
     row: Mapping[str, Any]
     folds: pd.DataFrame
@@ -65,10 +69,11 @@ def run_backtest(
 ) -> Result:
     """Train and predict fold by fold, then score.
 
-    Folds that an interrupted backtest has finished are not run again. Attention between stocks is
-    stored for the sessions of `attention_on`, also where the backtest itself is already stored.
-    Raises UsageError for such a day outside the backtest, and DtmlError when another process is
-    running the same backtest.
+    A backtest that is stored is not run again, and neither are the folds that an interrupted one
+    has finished. In any case attention between stocks is stored for the sessions `attention_on`,
+    and the page is written if it is missing. `on_fold` is called after each fold. Raises UsageError
+    for a day of `attention_on` that is no session of the backtest, and DtmlError when another
+    process is running the same backtest.
     """
     _require_sessions(backtest, attention_on)
     backtest.folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +82,7 @@ def run_backtest(
         with lock.acquire(timeout=0):
             if stored_backtest(backtest.context.engine, backtest.id) is None:
                 _walk(backtest, runner, on_fold)
-            # All results are in the store now.
+            # All results are in the store now, so the files of the folds are not needed any more.
             shutil.rmtree(backtest.folder, ignore_errors=True)
             keep_attention(backtest, attention_on)
             stored = stored_backtest(backtest.context.engine, backtest.id)
@@ -92,7 +97,7 @@ def run_backtest(
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
-    """Run the folds that are not done, store the result of each, and score them all."""
+    """Run the folds that are not done, store the result of each fold, and score all together."""
     with transaction(backtest.context.engine) as conn:
         backtests.save_backtest(conn, _row(backtest))
     start = time.perf_counter()
@@ -117,9 +122,10 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
-    """Store the attention between stocks when the sessions `days` were predicted.
+    """Store, for each session of `days`, which stocks looked at which when it was predicted.
 
-    Each is predicted again by the model of its fold. Nothing is stored for a refused night.
+    The session is predicted again by the model of its fold, from the bars that its night read.
+    Nothing is stored for a refused night.
     """
     context = backtest.context
     with reading(context.engine) as conn:
@@ -142,7 +148,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
 
 
 def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
-    """Return a finished backtest from the store, or None."""
+    """Return a backtest from the store; None if it is not stored or not finished."""
     with reading(engine) as conn:
         row = backtests.backtest(conn, backtest_id)
         if row is None or row["finished_at"] is None:
@@ -207,7 +213,8 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
         if card["bands"]:
             bands = pd.DataFrame(card["bands"])
             calibration.save_bands(conn, run["id"], bands, default=market.level)
-        # One call stores predictions from bars of one watermark; without any, there is no column.
+        # `save_predictions` takes predictions of a single watermark, `known_at`. Without
+        # predictions the frame has no columns.
         moments = predicted["known_at"].unique() if len(predicted) else ()
         for known_at in moments:
             rows = predicted[predicted["known_at"] == known_at].assign(run_id=run["id"])
@@ -237,7 +244,7 @@ class TrackRecord:
     target: pd.DatetimeIndex
     fold: Int[ndarray, " days"]  # the number of each day's fold
     symbols: tuple[str, ...]
-    rules: pd.DataFrame  # a column a rule, a row a day
+    rules: pd.DataFrame  # a row a day, a column a rule: 1 for a rise, 0 for a fall, or NaN
     losers: Float[ndarray, "days stocks"]
 
     def directions(self) -> Directions:
@@ -272,12 +279,13 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     if predicted.empty:
         _raise_all_refused(folds)
     days = predicted[["as_of", "target"]].drop_duplicates()
-    days = days.sort_values("target", ignore_index=True)
+    days = days.sort_values("target", ignore_index=True)  # portfolios are traded in this order
     as_of = pd.DatetimeIndex(days["as_of"])
     target = pd.DatetimeIndex(days["target"])
+    # The last fold that begins on the day or before it.
     fold_of_day = folds["first"].searchsorted(days["target"], side="right") - 1
-    before = pd.DatetimeIndex([previous_session(market.calendar, day.date()) for day in as_of])
-    by_session = predicted.rename(columns={"target": "session"})
+    day_before = pd.DatetimeIndex([previous_session(market.calendar, day.date()) for day in as_of])
+    by_session = predicted.rename(columns={"target": "session"})  # the column that `on_grid` reads
     return TrackRecord(
         probability=on_grid(by_session, "probability", target, market.symbols),
         movement=returns_between(bars, as_of, target, market.symbols, market.returns),
@@ -286,7 +294,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
         fold=folds["number"].to_numpy()[fold_of_day],
         symbols=market.symbols,
         rules=directions_on(as_of, bars, market.index.symbol),
-        losers=-returns_between(bars, before, as_of, market.symbols, market.returns),
+        losers=-returns_between(bars, day_before, as_of, market.symbols, market.returns),
     )
 
 
@@ -325,12 +333,12 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     scores = _slice_scores(record)
     followed = _followed(backtest, record, bars)
     trials = _trials(backtest, followed)
-    # The yearly Sharpe ratio that the best of so many strategies without any skill would have.
-    best = 0.0
+    # The yearly Sharpe ratio that the best of so many strategies would have without any skill.
+    best_by_chance = 0.0
     if np.isfinite(trials).any():
-        best = expected_best(trials) * np.sqrt(YEAR)
+        best_by_chance = expected_best(trials) * np.sqrt(YEAR)
     portfolios = pd.DataFrame(_performances(followed, trials))
-    is_predicted = np.isfinite(record.probability).any(axis=0)
+    is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
     returns = [track.assign(portfolio=name) for name, track in followed.tracks.items()]
     with transaction(context.engine) as conn:
         save_outcomes(conn, backtest, record)
@@ -348,7 +356,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
             counts={
                 "stocks": int(is_predicted.sum()),
                 "tried": len(trials),
-                "expected_best": best,
+                "expected_best": best_by_chance,
                 **_survivorship(backtest, bars),
             },
             finished_at=datetime.now(UTC),
@@ -357,7 +365,12 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
 
 
 def _slice_scores(record: TrackRecord) -> pd.DataFrame:
-    """Return the scores of directions by slice, and of the ranking by the probabilities."""
+    """Return a row of scores for each slice, value, protocol and predictor.
+
+    Every row scores directions. The model's rows of the protocol "all" also score how its
+    probabilities rank the stocks of a day, except for slices of single stocks. In all other rows
+    those figures (`rank_ic`, `rank_gain` and their intervals) are NaN.
+    """
     scores = slice_scores(
         record.directions(), record.movement, record.target, record.fold, record.symbols
     )
@@ -400,8 +413,8 @@ def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
 def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str, Any]]:
     """Return a row of figures for each portfolio.
 
-    `trials`, the Sharpe ratios of all strategies tried, concern only the portfolios that follow
-    predictions.
+    `trials` are the Sharpe ratios of all strategies tried. They concern only the portfolios that
+    follow predictions, not the index and equal weights.
     """
     rows: list[dict[str, Any]] = []
     for name, track in followed.tracks.items():
@@ -416,7 +429,10 @@ def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str
 
 
 def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Followed:
-    """Trade the predictions by each strategy, and hold the index and equal parts for comparison."""
+    """Trade the predictions by each strategy, and hold the index and equal parts for comparison.
+
+    Portfolios without a single session are left out.
+    """
     context = backtest.context
     quotes = quotes_of(context, bars, record.symbols)
     index_quotes = quotes_of(context, bars, (context.market.index.symbol,))
@@ -436,7 +452,7 @@ def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _F
     tracks["equal weight"] = equal_weight_track(
         record.probability, record.as_of, quotes, "next_open"
     )
-    # An index may have no opens, so that a portfolio bought at the open has no session.
+    # Such as the index, bought at the open, if the store has no opens of it.
     with_sessions = {name: track for name, track in tracks.items() if len(track)}
     return _Followed(tracks=with_sessions, strategies=strategies, indices=indices)
 

@@ -17,7 +17,9 @@ def benchmark(
 ) -> Benchmark:
     """Run the published experiment on the stored prices of its set.
 
-    See `flows.benchmark.results.run_benchmark`.
+    See `flows.benchmark.results.run_benchmark`. `epochs` is the most that a network is trained for;
+    None is the number of the experiment. With `with_grid`, DTML is trained with the other
+    configurations of the grid too.
     """
     experiment = PublishedExperiment(
         context=open_stored_context(request),

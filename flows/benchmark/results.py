@@ -138,7 +138,7 @@ def _curves(
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
     is_of_run = history["run_id"].isin(runs.values())
     has_outcome = history["realised_return"].notna()
-    # A row a stock-day, a column a run.
+    # A row a stock-day, a column a run. `dropna` leaves the stock-days that every model predicted.
     probabilities = (
         history[is_of_run & has_outcome]
         .pivot(
@@ -167,7 +167,10 @@ def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
 
 
 def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
-    """Load the test span and predict it with every trial of every model."""
+    """Load the test span, and predict it with every trial of every model.
+
+    It is called once, by `run_benchmark`, after all choices were made (`chosen`).
+    """
     read_at = datetime.now(UTC)
     windows, bars, known_at = experiment.read_test()
     days = windows[experiment.window]
@@ -245,8 +248,8 @@ def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
 def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the published figures of the predictor of a score, under the names of columns.
 
-    They are NaN for a predictor that was not published, and unless the score is on the paper's
-    labels.
+    They are NaN if the paper has no figures of the predictor, or if the score is under another
+    label protocol than the paper's, "published".
     """
     figure = None
     if row["protocol"] == "published":
@@ -322,6 +325,7 @@ def _store_run(
     if trial.ensemble is not None:
         sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = experiment.spans(trial.window)
+    _, watermark = experiment.known  # of the bars that it was trained and chosen on
     losses = [
         {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
         for member in trial.members
@@ -334,7 +338,7 @@ def _store_run(
         "config": trial.settings,
         "seeds": [member.seed for member in trial.members],
         "code_version": version("dtml-nightshift"),
-        "data_watermark": experiment.known[1],
+        "data_watermark": watermark,
         "checkpoint_path": None if sha is None else str(path),
         "checkpoint_hash": sha,
         "losses": losses,

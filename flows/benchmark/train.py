@@ -103,9 +103,9 @@ class PublishedExperiment:
         latest_first = sorted(stored[stored.index.isin(stocks)], reverse=True)
         if index not in stored or 2 * len(latest_first) < len(stocks):
             return None
-        # So many stocks, together with this one, are at least half of all.
-        stocks_before = (len(stocks) - 1) // 2
-        of_half_the_stocks = latest_first[stocks_before].date()
+        # All of the first half of the stocks, rounded up, reach the last session of the last one.
+        half_of_stocks = (len(stocks) + 1) // 2
+        of_half_the_stocks = latest_first[half_of_stocks - 1].date()
         of_index = stored[index].date()
         return min(of_half_the_stocks, of_index, self.paper.test[1])
 
@@ -295,7 +295,7 @@ def members_of(
 def _train_networks(
     experiment: PublishedExperiment, on_epoch: EpochReport
 ) -> dict[str, list[Trial]]:
-    """Train all networks, and return their trials by model in the order of the recipes.
+    """Train all networks, and return the trials of each model in the order of its recipes.
 
     Networks with windows of the same length read the same days and are trained side by side.
     """
@@ -382,7 +382,7 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
         window=experiment.window,
         members=members,
         probability=probability,
-        tried=classifiers[0].tried,
+        tried=classifiers[0].tried,  # the same number for every seed
     )
 
 

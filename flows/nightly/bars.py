@@ -53,8 +53,10 @@ class _StoredBars:
         """Return the bars of first..last, of all symbols or of these `symbols` alone.
 
         They are cut from the bars held. If `first` lies before these, all bars from `first` to
-        `self.last` are read and held instead. Two kinds of bars are read for this call alone and
-        not held: those after `self.last`, and those of a few `symbols` before the bars held.
+        `self.last` are read and held instead. In two cases the bars are read for this call alone
+        and not held: if `last` lies after `self.last`, and if only some `symbols` are asked for and
+        `first` lies before the bars held. So a long history of a few symbols does not make the
+        night read that of all.
         """
         held_from = self.first or self.usual_first
         ends_later = last > self.last
@@ -78,8 +80,8 @@ class NightBars:
 
     Predictions and rankings come from the bars as `known` at a moment (`known_at`; None: now), and
     earlier nights are scored by the `newest` versions of the bars. Each of the two is read once,
-    when a stage first asks for it, and cut for the other stages. Trainings read their longer
-    history themselves.
+    when a stage first asks for it, and cut for the other stages; if `known_at` is None, they are
+    the same bars. Trainings read their longer history themselves.
     """
 
     def __init__(

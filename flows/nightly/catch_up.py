@@ -64,7 +64,7 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
     """Return the moment for which a missed night of `day` reads its bars; None stands for now.
 
     It is the open of the session that the night predicts, if enough bars of `day` were known by
-    then. Otherwise it is now, as it is where the calendar does not know that session.
+    then. It is now if too few were, or if the calendar does not know that session.
     """
     calendar = context.market.calendar
     target = next_known_session(calendar, day)
@@ -80,10 +80,10 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
     """Run every missed night up to `last`; after a refused night the next ones still run.
 
-    The source is asked once. A night sees the bars that were known before the session that it
-    predicts, if they suffice; otherwise it sees those known now, up to its own session. `run` takes
-    the arguments of `run_night`; a flow passes one whose stages are tasks. Raises StoreBusyError
-    when another process is running a night.
+    The source is asked once, for the bars of all of them. A night predicts from the bars that were
+    known before the session that it predicts, if these are enough; otherwise from those known now,
+    up to its own session. `run` takes the arguments of `run_night`; a flow passes one whose stages
+    are tasks. Raises StoreBusyError when another process is running a night of the market.
     """
     caught_up = CaughtUp()
     fetch = _asked_once(context, last)
@@ -103,7 +103,7 @@ def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchRes
     The first call fetches. If the fetch fails, every call raises the same error.
     """
 
-    @cache  # which keeps results only, so an error is returned as one
+    @cache  # which keeps what is returned, not what is raised: so an error is returned
     def answer() -> FetchResult | Exception:
         try:
             return fetch_bars(context, last)

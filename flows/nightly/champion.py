@@ -38,9 +38,11 @@ def choose_ranker(
 ) -> str:
     """Return the ranker whose ranking the night of `as_of` shows.
 
-    Where the champion is to be earned and none is stored, the first one is chosen on the `history`
-    and stored. Without a `history` nothing is stored, and the answer is `otherwise`, the ranker
-    that was chosen when the rankers were trained, or the first candidate listed.
+    It is the one that the market's file names. Where the file says "earned", it is the stored
+    champion of the session after `as_of`. If none is stored, or if the file lists that one no
+    longer, a champion is chosen on the `history` and stored. Without a `history` nothing is stored,
+    and the answer is `otherwise` (the ranker that was chosen when the rankers were trained) or, if
+    that is None, the first candidate listed.
     """
     market = context.market
     if market.ranker != EARNED:
@@ -48,7 +50,7 @@ def choose_ranker(
     target = next_session(market.calendar, as_of)
     with reading(context.engine) as conn:
         champion = stored.champion(conn, context.name, target)
-    # The market's file may have dropped the champion from its candidates since.
+    # The market's file may list the champion no longer.
     if champion is not None and champion["predictor"] in market.candidates:
         return str(champion["predictor"])
     if history is None:
@@ -60,10 +62,10 @@ def choose_ranker(
 
 
 def _first_champion(context: MarketContext, history: History) -> tuple[str, int]:
-    """Return the candidate with the highest mean rank IC in a walk, and its number of days.
+    """Return the candidate with the highest mean rank IC in a walk, and its number of rank ICs.
 
-    Only candidates that train in seconds are walked. Where none of them is a candidate, or the
-    history is too short to walk, return the first candidate listed, and 0 days.
+    Only rankers that train in seconds are walked. Where none of them is a candidate, or the history
+    is too short to walk, return the first candidate listed, and 0.
     """
     candidates = context.market.candidates
     sessions = history.panel.sessions
@@ -78,6 +80,7 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
     daily_rank_ics = pd.DataFrame(
         {name: rank_ics(*both_known(score, history.outcome)) for name, score in scores.items()}
     )
+    # Leaves out rankers that are no candidates, and candidates that were not walked.
     mean = daily_rank_ics.mean().reindex(list(candidates)).dropna()
     if mean.empty:
         return candidates[0], 0
@@ -88,9 +91,10 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
 def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[str, Any] | None:
     """Replace the champion if another candidate has proved better since the champion was chosen.
 
-    The new one serves from the first session that is not ranked yet. Only scores of the sessions up
-    to `as_of` count: a night may be run after later ones. Returns the new row of the table
-    `champion`, or None where the champion stays or the market's file names a fixed ranker.
+    The new champion's rankings are shown from the first session on that is not ranked yet. Only
+    scores of the sessions up to `as_of` count: a night may be run after later ones. Returns the new
+    row of the table `champion`. Returns None where the champion stays, where none is stored, and
+    where the market's file names a fixed ranker.
     """
     market = context.market
     row = stored.champion(conn, context.name) if market.ranker == EARNED else None
@@ -101,7 +105,7 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     nights = nights[nights["target"].between(pd.Timestamp(row["since"]), pd.Timestamp(as_of))]
     # A row a session, a column a predictor.
     daily_rank_ics = nights.pivot(index="target", columns="predictor", values="rank_ic")
-    daily_rank_ics = daily_rank_ics.astype(float)
+    daily_rank_ics = daily_rank_ics.astype(float)  # with NaN for a session without a rank IC
     scored_candidates = [name for name in market.candidates if name in daily_rank_ics]
     challengers = [name for name in scored_candidates if name != champion]
     if champion not in daily_rank_ics or not challengers:

@@ -29,8 +29,9 @@ def check_bars(context: MarketContext, bars: pd.DataFrame, last: date) -> Checke
     """Check bars, and reject again the first bars of symbols that an earlier fetch rejected.
 
     The earlier fetch compared such a bar with the bar before it. This fetch begins with it, so it
-    would pass, and the next bar would be compared with a bad one. So it is set aside and the others
-    are checked again, until the first bar of no symbol was rejected before.
+    would pass, and the next bar would be compared with a bad one. So it is set aside, and the other
+    bars are checked again, until every symbol begins with a bar that was not rejected before. The
+    bars set aside are among those rejected, with the earlier reason.
     """
     checked = _check(context, bars, last)
     set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
@@ -49,7 +50,8 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
     """Check bars by the rules of the market."""
     market = context.market
     first = last if bars.empty else bars["session"].min().date()
-    # A bar of the session that is still open is then told apart from a bar on no session.
+    # The session after `last` may still be open. The check must know it, to tell a bar of it from a
+    # bar on no session.
     following = next_known_session(market.calendar, last) or last
     return check(
         bars,
@@ -67,16 +69,16 @@ def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataF
 
     Columns: symbol, session, and the reason and value of the earlier rejection.
     """
-    opening = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
-    if opening.empty:
+    first_bars = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
+    if first_bars.empty:
         return pd.DataFrame(columns=REJECTED)
-    first = opening["session"].min().date()
-    last = opening["session"].max().date()
+    first = first_bars["session"].min().date()
+    last = first_bars["session"].max().date()
     with reading(context.engine) as conn:
         rejected = prices.rejected_bars(conn, context.name, first, last)
     rejected = rejected[rejected["reason"].isin(NEEDS_NEIGHBOURS)]
-    rejected = rejected.drop_duplicates(["symbol", "session"])
-    return opening.merge(rejected[REJECTED], on=["symbol", "session"])
+    rejected = rejected.drop_duplicates(["symbol", "session"])  # a bar may have several reasons
+    return first_bars.merge(rejected[REJECTED], on=["symbol", "session"])
 
 
 def bars_shown_bad(bars: pd.DataFrame, rejected: pd.DataFrame) -> pd.DataFrame:
@@ -100,9 +102,10 @@ def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
 def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
     """Raise DtmlError when more than `OFF_CALENDAR` of a symbol's bars lie on no session.
 
-    Its dates are then shifted, or those of another exchange. From `ENOUGH` bars on, the share alone
-    is enough to say so. From `ENOUGH_TO_SHIFT` bars on, the bars must also fit the sessions better
-    a day later or earlier. Where no symbol is found so, all bars are judged together.
+    Its dates are then shifted, or those of another exchange. For a symbol with at least `ENOUGH`
+    bars, the share alone proves it. For one with fewer bars, but at least `ENOUGH_TO_SHIFT`, the
+    bars must also fit the sessions better if all are dated a day later or earlier. If no symbol is
+    wrong by these rules, all bars are judged together (`_shifted_together`).
     """
     if bars.empty:
         return
@@ -117,22 +120,23 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
     if wrong.empty:
         return
     symbol = str(wrong.index[0])
-    worst = wrong.iloc[0]
+    counts_of_symbol = wrong.iloc[0]
     raise DtmlError(
-        f"{worst['off']:,.0f} of {worst['bars']:,.0f} bars of {symbol} are on no session of "
-        f"{market.calendar}, the first on {worst['first_off']:%A %Y-%m-%d} "
-        f"({len(wrong)} symbols affected){_better_day(worst)}: use the exchange's own dates; "
-        "a date with a time of day and a time zone is an instant and is converted to the date in "
-        f"{market.timezone}, unless every time of its column is midnight"
+        f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
+        f"on no session of {market.calendar}, the first on "
+        f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
+        f"({len(wrong)} symbols affected){_better_day(counts_of_symbol)}: use the exchange's own "
+        "dates; a date with a time of day and a time zone is an instant and is converted to the "
+        f"date in {market.timezone}, unless every time of its column is midnight"
     )
 
 
 def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
     """Count the bars of each symbol that are dated on no session.
 
-    Columns: `bars`, all of them; `off`, those dated on no session; `a_day_on` and `a_day_back`,
-    those that would be on none if every bar were dated a day later, or earlier; `first_off`, the
-    first day on no session.
+    A row a symbol. Columns: `bars`, all of them; `off`, those dated on no session; `a_day_on` and
+    `a_day_back`, those that would be on none if every bar were dated a day later, or earlier;
+    `first_off`, the first date on no session, missing if there is none.
     """
     calendar = context.market.calendar
     day = pd.Timedelta(days=1)
@@ -152,10 +156,11 @@ def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `_misfits` with bars on no session, if one day's move mends all bars.
+    """Return the rows of `_misfits` with bars on no session, if the dates of all bars are shifted.
 
-    Each symbol may have too few bars to be judged alone; all bars together have enough. Without
-    such a shift, no row is returned.
+    They are shifted if more than `OFF_CALENDAR` of all bars are on no session, and none would be if
+    all were dated a day later, or a day earlier. Otherwise no row is returned. This judges symbols
+    together of which each may have too few bars to be judged alone.
     """
     total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
     fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
@@ -165,17 +170,17 @@ def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
     return counts[:0]
 
 
-def _better_day(worst: pd.Series) -> str:
+def _better_day(counts: pd.Series) -> str:
     """Return in words how many bars would lie on no session if dated a day later or earlier.
 
-    `worst` is a row of `_misfits`. Empty where that would not be fewer than now.
+    `counts` is a row of `_misfits`. The text is empty if that would not be fewer than now.
     """
-    best = min(worst["a_day_on"], worst["a_day_back"])
-    if best >= worst["off"]:
+    fewest = min(counts["a_day_on"], counts["a_day_back"])
+    if fewest >= counts["off"]:
         return ""
-    later = worst["a_day_on"] <= worst["a_day_back"]
-    side = "later" if later else "earlier"
-    return f"; dated a day {side}, only {best:,.0f} would be"
+    is_later = counts["a_day_on"] <= counts["a_day_back"]
+    side = "later" if is_later else "earlier"
+    return f"; dated a day {side}, only {fewest:,.0f} would be"
 
 
 def require_dates_as_stored(
@@ -199,8 +204,8 @@ def require_dates_as_stored(
 def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
     """Raise DtmlError where the index has other dates than its stocks, or is one of them.
 
-    It is judged only if more than `ENOUGH_OF_INDEX` of its bars were accepted. Where few symbols
-    came with it, the bars of the others are read from the store.
+    It is judged only if more than `ENOUGH_OF_INDEX` of its bars were accepted. If at most
+    `FEW_SYMBOLS` came, the stored bars of all symbols are compared with it too.
     """
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]

@@ -46,7 +46,7 @@ class RunRequest:
     market: str
     market_file: Path | None = None
     source: str | None = None  # None: the market's own
-    prices: Path | None = None
+    prices: Path | None = None  # the file of prices, and that of the index, of the source "files"
     index: Path | None = None
     universe: Universe | None = None  # None: the list, unless the source has too little of it
     overrides: Mapping[str, Any] | None = None  # of the experiment, by name
@@ -186,7 +186,7 @@ def _moved(rejected: pd.DataFrame) -> pd.DataFrame:
 
 
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
-    """Return the prices at which these symbols could be traded on the sessions of the bars.
+    """Return the prices at which these symbols could be traded, from the first bar to the last.
 
     `symbols` are stocks, or the index alone. Limits on prices are those of the market's file.
     """
@@ -197,7 +197,10 @@ def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ..
 def quotes_on(
     conn: Connection, market: Market, bars: pd.DataFrame, symbols: tuple[str, ...]
 ) -> Quotes:
-    """Return the quotes of `quotes_of`, read with an open connection."""
+    """Return what `quotes_of` does, but read with an open connection.
+
+    The rejected bars of `_moved` are passed on, so that the quotes know of these moves too.
+    """
     days = bars["session"]
     sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
     first = sessions[0].date()
@@ -272,9 +275,10 @@ def _universe(
 ) -> tuple[Market, str | None]:
     """Return the market with the stocks of its own list or of the source, and a notice.
 
-    The source's stocks are taken where the user asks for them, where the market has no list, and
-    where the source lacks more of the list than the market's checks allow. In the last case the
-    notice tells the user; otherwise it is None.
+    The source's stocks are taken if the user asks for them, if the market has no list, and if the
+    source lacks more of the list than the market's checks allow. In the last case the notice tells
+    the user; otherwise it is None. Raises UsageError if the market has no list, and the source has
+    none either or the user asks for the market's.
     """
     source_symbols = source.symbols()
     if source_symbols is None or universe == "list":
@@ -299,7 +303,7 @@ def _universe(
 
 
 def save_universe(conn: Connection, context: MarketContext) -> None:
-    """Record the market's index and stocks, and when each was a constituent."""
+    """Record the market's index and stocks, when each was a constituent, and the market's file."""
     market = context.market
     if market.file is not None:
         path, text = market.file
@@ -311,6 +315,7 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
         ],
         columns=["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"],
     )
+    # A stock that left the index and came back has several stays.
     stocks = stays[["symbol", "source_symbol", "name", "sector"]].drop_duplicates("symbol")
     index = pd.DataFrame(
         [(market.index.symbol, market.index.source_symbol, market.index.name)],

@@ -45,8 +45,9 @@ class FetchResult:
 
     `rejected` has a row for each rejected bar, `outcomes` one for each symbol asked for. `restated`
     are the symbols whose past the source has changed. `unadjusted` are the stocks without any
-    adjusted close in a market whose returns are of that price; the close stands in. `doubtful` are
-    stocks whose prices show a fault that no single bar does: symbol, reason, value in words.
+    adjusted close, in a market whose returns are computed from adjusted closes; theirs are computed
+    from closes. `doubtful` has a row `symbol, reason, value` (in words) for each fault that a
+    stock's bars show together, though each of them alone is good.
     """
 
     asked: int = 0  # symbols
@@ -122,6 +123,7 @@ def fetch_bars(
     if not wanted.first:
         return FetchResult()
     if known_at is None:
+        # Raises before the source is asked: under a wrong clock nothing can be stored.
         with reading(context.engine) as conn:
             fetches.require_clocks_agree(conn, context.name)
     # One part waits in memory: only several need a folder, which a killed process leaves behind.
@@ -190,7 +192,7 @@ def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_P
 
 
 def _why_stopped(outcomes: pd.DataFrame) -> str:
-    """Return the last reason why a source stopped answering; empty while it answers."""
+    """Return the last reason why a source stopped answering; empty if it still answers."""
     is_silent = outcomes["status"].isin(["rate_limited", "not_asked"])
     return str(outcomes.loc[is_silent, "detail"].iloc[-1]) if is_silent.any() else ""
 
@@ -216,6 +218,7 @@ def _checked(
     checked = check_bars(context, brought.bars, wanted.last)
     accepted = checked.accepted
     require_sessions(context, brought.bars)
+    # The part that brings the index comes first, and gets no `index_bars`.
     with_index = pd.concat([accepted, index_bars]) if len(index_bars) else accepted
     require_index_in_step(context, with_index)
     return _Part(
@@ -281,7 +284,10 @@ def _store_bars(
     index_bars: pd.DataFrame,
     known_at: datetime,
 ) -> int:
-    """Store the bars of all parts and of a computed index; return how many are new."""
+    """Store the bars of all parts and of a computed index, and warnings; return how many are new.
+
+    Stored bars that later ones showed to be bad are withdrawn.
+    """
     stored = prices.append_prices(
         conn, context.name, index_bars, source="constituents", known_at=known_at
     )
@@ -331,22 +337,22 @@ def _doubtful(
 def _histories(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame) -> pd.DataFrame:
     """Return the bars of stocks that come with a history, or with a new split or dividend.
 
-    A night fetches only a few bars of the latter, too few to tell what an ordinary day of the stock
-    looks like. So their earlier bars are added from the store.
+    Of a stock with a new split or dividend, a night fetches only a few bars, too few to tell what
+    an ordinary day of the stock looks like. So its earlier bars are added from the store.
     """
-    is_whole = accepted["symbol"].isin(judged(accepted))
+    has_history = accepted["symbol"].isin(judged(accepted))
     newest = pd.to_datetime(accepted["symbol"].map(wanted.newest_stored))
     is_new = newest.isna() | (accepted["session"] > newest)
-    acting = accepted.loc[~is_whole & is_new & has_actions(accepted), "symbol"].unique()
-    if not len(acting):
-        return accepted[is_whole]
-    new_bars = accepted[accepted["symbol"].isin(acting)]
+    with_new_action = accepted.loc[~has_history & is_new & has_actions(accepted), "symbol"].unique()
+    if not len(with_new_action):
+        return accepted[has_history]
+    new_bars = accepted[accepted["symbol"].isin(with_new_action)]
     with reading(context.engine) as conn:
         begin = history_start(context, new_bars["session"].min().date())
-        stored = prices.prices(conn, context.name, begin, wanted.last, symbols=acting)
+        stored = prices.prices(conn, context.name, begin, wanted.last, symbols=with_new_action)
     known = pd.concat([new_bars, stored[list(BAR_COLUMNS)]])
     known = known.drop_duplicates(["symbol", "session"])  # of two, the new one stays
-    return pd.concat([accepted[is_whole], known], ignore_index=True)
+    return pd.concat([accepted[has_history], known], ignore_index=True)
 
 
 def history_start(context: MarketContext, as_of: date) -> date:
@@ -414,6 +420,7 @@ def _span_lacking(
     last = as_of
     for symbol in (context.market.index.symbol, *context.market.symbols):
         newest = newest_stored.get(symbol)
+        # Nothing is stored, or the history must now begin earlier than what was asked for.
         if newest is None or symbol not in asked_from or start < asked_from[symbol]:
             first[symbol] = market_start if newest is None else start
             # Where the stored bars begin after `as_of`, fetch up to them.
@@ -430,8 +437,9 @@ def _with_restated_histories(
 ) -> tuple[Fetched, list[str]]:
     """Fetch restated symbols again from their start; return what was brought, and these symbols.
 
-    The new answers replace the first ones. A symbol that is not answered the second time has no
-    bars then: a part of a restated history must not be stored.
+    Those that came from their start are not fetched again. For the others, the new answers replace
+    the first ones. A symbol that is not answered the second time has no bars then: a part of a
+    restated history must not be stored. Raises DtmlError if bars are dated a session off.
     """
     if brought.bars.empty:
         return brought, []
@@ -466,8 +474,8 @@ def _computed_index(
 ) -> pd.DataFrame:
     """Return the bars that the store lacks of an index that is computed from its constituents.
 
-    They go on from the level of the index that is stored. If the history begins earlier than
-    before, or is asked for as a whole, the index is computed anew from its start. There are no bars
+    They go on from the stored level of the index. If the history now begins earlier than before, or
+    if a whole history is fetched, the index is computed anew from its start. No bars are returned
     for an index that a source has.
     """
     symbol = context.market.index.symbol
@@ -477,6 +485,7 @@ def _computed_index(
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, first, wanted.last)[list(BAR_COLUMNS)]
     frames = [part.accepted for part in parts]
+    # Of a fetched and a stored bar, the fetched one stays.
     known = pd.concat([*frames, stored]).drop_duplicates(["symbol", "session"])
     held = stored[stored["symbol"] == symbol].sort_values("session")
     if held.empty or first <= wanted.asked_from[symbol]:

@@ -1,8 +1,8 @@
 """Run one night of one market, up to stored predictions of its next session.
 
-A night stands on the last closed session. After its predictions it scores earlier ones, follows
-its ranking in the paper account, measures whether inputs, skill and coverage are still as in the
-training, and writes its page.
+A night belongs to a closed session, and predicts the one after it. Then it scores earlier
+predictions, follows its ranking in the paper account, measures whether inputs, skill and coverage
+are still as in the training, and writes its page.
 """
 
 import logging
@@ -84,9 +84,9 @@ def directly(name: str, work: Callable[[], T]) -> T:
 
 
 def stored_stages(context: MarketContext, as_of: date, stage: Stage) -> Stage:
-    """Return a function that runs a stage by `stage`, and stores how long it took and its end.
+    """Return a function that runs a stage by `stage`, and stores whether it failed and its seconds.
 
-    A stage is stored when it begins too, so that the store says which stage a night is in.
+    A stage is stored when it begins, too, so that the store says which stage a night is in.
     """
 
     def run_stage(name: str, work: Callable[[], Any]) -> Any:
@@ -180,7 +180,7 @@ def _locked_night(
     with market_lock(context.engine, context.name):
         completed = finished_night(context, as_of)
         if completed is not None:
-            # A run that was killed after it completed the night may have left these.
+            # A run that was killed after it completed the night may have left states of trainings.
             drop_states(context.name, as_of)
             report = _ensure_last_stages(context, completed)
             return Night(row=completed, report=report, changed=_own_code_change(context, as_of))
@@ -192,6 +192,7 @@ def _locked_night(
             _require_bars(context, night_bars, fetch_result)
             _require_target(context, night_bars, stored_stage)
             _predict(context, night_bars, stored_stage, fetch_result, only_stored=only_stored)
+        # The night is complete now, so that a failure of these stages does not refuse it.
         scored, report = _run_last_stages(context, night_bars, stored_stage)
         finished = finished_night(context, as_of)
         assert finished is not None
@@ -266,6 +267,7 @@ def _ensure_last_stages(context: MarketContext, completed: Mapping[str, Any]) ->
         fetched_at = fetches.newest_known_at(conn, context.name, as_of)
     changed_at = max(completed["finished_at"], fetched_at or completed["finished_at"])
     if page.exists() and page.stat().st_mtime > changed_at.timestamp():
+        # The export follows the page, and may not have been done.
         export_if_asked(context.engine, context.name)
         return page
     night_bars = NightBars(context, as_of, completed["known_at"])
@@ -414,7 +416,7 @@ def _store(
             gaps=[
                 {"symbol": symbol, "reason": reason} for symbol, reason in predicted.gaps.items()
             ],
-            reason=ranking.attrs.get("note") or None,
+            reason=ranking.attrs.get("note") or None,  # what `rank_night` says of own code
             run_id=model.run_id,
             known_at=known_at,
             inputs_hash=predicted.inputs_hash,

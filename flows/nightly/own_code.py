@@ -50,8 +50,8 @@ def own_code_record(context: MarketContext) -> dict[str, Any]:
 def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether the market's own code differs from that in a training's `config`, and how.
 
-    The second value says it in words, empty where the code is the same. A file that cannot be read
-    counts as the same, and the words say why.
+    The second value says in words what differs; it is empty where the code is the same. A file that
+    cannot be read counts as the same, and the words say why it cannot.
     """
     try:
         record_now = own_code_record(context).get(OWN, {})
@@ -87,11 +87,12 @@ def train_own(
     """Return the rankers with the market's own model added, and what is recorded of it.
 
     The code is audited, unless the config of the previous training recorded the same code without
-    a refusal. Where it fails, the rankers come back as they are, and the record says why under
-    "refused". The record is empty for a market without own code.
+    a refusal. If the audit refuses it, or if it fails, the rankers come back as they are, and the
+    record says why under "refused". The record is empty for a market without own code.
     """
     if context.market.code is None:
         return rankers, {}
+    # If the file cannot be read, the record of the refusal has its name alone.
     record = {"file": context.market.code.name, "sha256": None}
     try:
         record = own_code_record(context)[OWN]
@@ -125,7 +126,7 @@ def walk_own(
     A fold is a pair of slices of the history's days: those fitted and those scored. Other days have
     NaN. Each of the `workers` asks for a part of the folds, which does not change the scores: the
     random numbers begin anew in each fold. The code is audited first, unless it is `audited`.
-    Raises OwnCodeError if it fails.
+    Raises OwnCodeError if the audit refuses it or if it fails.
     """
     assert context.market.code is not None
     code = IsolatedCode(OwnCode.read(context.market.code))
@@ -152,8 +153,8 @@ def ask_own(
     """Return the scores of the last day by the code stored with the rankers, and a note.
 
     The scores, [stocks], lie under the key `OWN`, and the note is empty. Where the code fails or
-    must not run, there are no scores, and the note says why. It must not run, for example, if it
-    came with the store and this user never ran it from a file.
+    must not run, there are no scores, and the note says why. It must not run if it came with the
+    store and this user's nights never trained it from a file (`require_trusted`).
     """
     try:
         if not _is_of_the_file(context, fitted.code):

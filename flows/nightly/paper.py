@@ -76,7 +76,8 @@ def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
 def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
     """Yield a row for each stock to hold after each ranking that has no targets yet, oldest first.
 
-    A row is `target, symbol, weight, kept`, as `save_targets` stores it.
+    Rankings before the last one that has targets get none. A row is `target, symbol, weight, kept`,
+    as `save_targets` stores it.
     """
     trading = context.market.trading
     calendar = context.market.calendar
@@ -92,7 +93,8 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
             last_targets = stored.targets(conn, context.name, last, last)
         last_ranked = next_known_session(calendar, as_of) or as_of
         rankings = stored.night_rankings(conn, context.name, first=first, last=last_ranked)
-    # Of a session that was ranked more than once, the newest ranking counts.
+    # Only the ranking that a night shows counts and, of a session that was ranked more than once,
+    # only the newest one.
     rankings = rankings[rankings["chosen"].astype(bool)].sort_values("made_at")
     rankings = rankings.drop_duplicates(["target", "symbol"], keep="last")
     if rankings.empty:
@@ -122,7 +124,7 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
 
 @dataclass(frozen=True)
 class _Booked:
-    """Hold the new returns of the account and its yardsticks, and what the account held.
+    """Hold the new returns of the account and its yardsticks, and what it held after each new fill.
 
     The columns are those that `db.rows.rankings.save_paper_account` stores.
     """
@@ -134,7 +136,8 @@ class _Booked:
 def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
     """Fill the targets of each session after the last return booked, up to the night.
 
-    Returns None where there is nothing to fill.
+    The return after the last fill is not known before the next open. So the next night makes this
+    fill again, to book its return. Returns None where there is nothing to fill.
     """
     as_of = night_bars.as_of
     market = context.market
@@ -156,6 +159,7 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
         return None
     fills = sessions_between(calendar, first, as_of)
     symbols = tuple(sorted({*market.symbols, *last_positions["symbol"], *targets["symbol"]}))
+    # So many sessions before a fill decide how it is traded.
     begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
     bars = night_bars.newest_or_error(begin)
     quotes = quotes_of(context, bars, symbols)
@@ -206,9 +210,10 @@ def _yardsticks(
 
 
 def _returns(tracks: dict[str, pd.DataFrame], equities: dict[str, float]) -> pd.DataFrame:
-    """Return the rows of new returns, each with the equity after it.
+    """Return a row for each portfolio and session of a new return, with the equity after it.
 
-    `equities` are those of each portfolio before these returns; a new portfolio begins with 1.
+    `tracks` has the returns of each portfolio, by its name, and `equities` its equity before them;
+    a new portfolio begins with 1.
     """
     rows = []
     for name, track in tracks.items():
@@ -325,7 +330,11 @@ def _order_rows(
     cost: "pd.Series[float]",
     weight: "pd.Series[float]",
 ) -> pd.DataFrame:
-    """Return a row for each stock whose number of shares changes, purchases first."""
+    """Return a row for each stock whose number of shares changes, purchases first, by symbol.
+
+    `change` has the shares to buy of each stock, negative for those to sell, in the order of the
+    series, whose index are symbols.
+    """
     rows = pd.DataFrame(
         {
             "side": np.where(change > 0, "buy", "sell"),

@@ -139,8 +139,8 @@ class Shortage:
 def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage | None:
     """Return what is missing for a night if only the symbols `present` have a bar of its session.
 
-    It is the index, or more constituents than the market's checks allow. None where the night can
-    run.
+    The index is missing, or more constituents are than the market's checks allow. None where the
+    night can run.
     """
     index = context.market.index.symbol
     if index not in present:

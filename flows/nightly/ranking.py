@@ -63,7 +63,8 @@ def history_of(
 ) -> History:
     """Return what rankers read of bars: ranked features, and outcomes of the return `leg`.
 
-    The stocks ranked are each day's constituents; if `symbols` are given, it is these on all days.
+    The stocks ranked are each day's constituents or, if `symbols` are given, these on all days.
+    `names` are the features to compute, by default all.
     """
     panel = market_panel(context.market, bars, symbols or ())
     among = None if symbols else context.market.is_constituent(panel.sessions)
@@ -90,10 +91,10 @@ def rankers_for(
 ) -> Trained | None:
     """Return the rankers of a night, trained if `anew` or where the market's policy wants it.
 
-    Only rankers trained on sessions up to `as_of`, on prices as known at a moment (None: now),
-    serve a night. Rankers whose checkpoint is lost are trained again. With `only_stored`, as where
-    the policy is "never", none are trained. Returns None, with a warning in the log, where there
-    are no rankers: the night then ranks no stocks.
+    Only rankers trained on sessions up to `as_of`, on prices known at `known_at` (None: now), serve
+    a night. Rankers whose checkpoint is lost are trained again. Without `anew`, none are trained
+    with `only_stored`, or where the policy is "never". Returns None, with a warning in the log, if
+    there are no rankers or their training fails: the night then ranks no stocks.
     """
     with reading(context.engine) as conn:
         latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -104,12 +105,24 @@ def rankers_for(
             trained = _latest_trained(context, latest, as_of, may_train=may_train)
         if trained is None:
             if not may_train:
-                raise DtmlError(f"no rankers are trained: run `dtml train {context.name}`")
+                raise _no_rankers_error(context, as_of, known_at)
             trained = train_rankers(context, as_of, known_at, latest)
         return _noted(context, trained, latest)
     except DtmlError as error:
         log.warning("the stocks of %s are not ranked as of %s: %s", context.name, as_of, error)
         return None
+
+
+def _no_rankers_error(context: MarketContext, as_of: date, known_at: datetime | None) -> DtmlError:
+    """Return the error that says that no rankers serve a night, and that it may train none."""
+    missing = f"no rankers were trained on sessions up to {as_of}"
+    if known_at is None:
+        return DtmlError(f"{missing}: run `dtml train {context.name} --as-of {as_of}`")
+    # Rankers trained now see prices that were not known at that moment, so they serve later nights.
+    return DtmlError(
+        f"{missing}, on prices known at {known_at:%Y-%m-%d %H:%M} UTC: run `dtml train "
+        f"{context.name}`, so that the nights to come have rankers"
+    )
 
 
 def _latest_trained(
@@ -133,7 +146,8 @@ def _latest_trained(
 def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] | None) -> Trained:
     """Return rankers with the note for the night on the market's own code, which is logged too.
 
-    It says that the code changed since the latest rankers were trained, and why it is left out.
+    The note says how the code changed since the `latest` rankers were trained, and why the training
+    refused it; it is empty if neither is so.
     """
     words_of_change = ""
     if latest:
@@ -149,8 +163,8 @@ def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] |
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
     """Return whether others are to be trained in place of the latest rankers.
 
-    They are where the market's settings or its own code have changed since, or where the latest
-    are as old as the policy allows.
+    They are if the market's settings or its own code have changed since the training, if the ranker
+    chosen in the training is no longer eligible, or if the latest are as old as the policy allows.
     """
     config = {name: value for name, value in latest["config"].items() if name != OWN}
     has_same_config = config == _config(context)
@@ -173,8 +187,8 @@ def train_rankers(
 ) -> Trained:
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
 
-    `previous` is the row of the rankers before, if there are any: own code that they were trained
-    with is not audited again. Raises DtmlError for a history that is too short.
+    `previous` is the row of the rankers trained before; None if there are none. Own code that they
+    were trained with is not audited again. Raises DtmlError for a history that is too short.
     """
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
@@ -232,15 +246,17 @@ def rank_night(
     """Return the ranking of the stocks in the session after the night's, from the bars it knew.
 
     `probabilities` are those that the night's model gives, by symbol: they rank stocks too. There
-    is a row for each predictor and stock, with the columns of `ranking_of_day` and `ranker_id,
-    as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows. There are no
-    rows when the bars do not end at `as_of`. Otherwise `attrs["note"]` of the frame holds what the
-    night's row is to say of a user's own code; it is empty where there is nothing to say.
+    is a row for each predictor and stock that has a score, with the columns of `ranking_of_day` and
+    `ranker_id, as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows.
+    The frame's `attrs["note"]` holds what the night's row is to say of a user's own code; it is
+    empty if there is nothing to say. If the bars do not end at `as_of`, there are no rows, no
+    columns and no note.
     """
     as_of = night_bars.as_of
     own = trained.rankers.own
     own_history = own.description["history"] if own else 0
-    # As many as `USUAL_SESSIONS` of flows.nightly.bars reckons with, unless own code reads more.
+    # `USUAL_SESSIONS` of flows.nightly.bars covers these. If own code reads more, the night reads
+    # all its bars a second time.
     sessions_read = max(RANKER_SESSIONS, own_history) + SESSIONS_FOR_GAPS
     first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
     bars, _ = night_bars.known(first)
@@ -249,9 +265,9 @@ def rank_night(
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
         return pd.DataFrame()
     last_day = slice(-1, None)
-    scores_by_day = trained.rankers.scores(history.features, history.there, last_day)
-    # From [1 day, stocks] to [stocks].
-    scores = {name: scores_of_day[0] for name, scores_of_day in scores_by_day.items()}
+    grids = trained.rankers.scores(history.features, history.there, last_day)
+    # By ranker: [stocks], from grids of [1 day, stocks].
+    scores = {name: grid[0] for name, grid in grids.items()}
     own_note = ""
     if own:
         own_scores, own_note = ask_own(context, own, history)
@@ -274,26 +290,28 @@ def score_rankings(
 ) -> None:
     """Score the rankings up to the night that lack a score, and those whose returns `changed`.
 
-    `changed` are the days whose outcomes are new or restated. Rankings are scored beside one-line
-    rules, on each kind of return once its last bar is there. Where a score on the market's own
-    return is new or differs, the running scores from then on are computed anew, and a challenger
-    may replace the champion.
+    `changed` are the sessions whose outcomes are new or restated. Rankings are scored beside
+    one-line rules, on each kind of return once its last bar is there. If scores on the market's own
+    kind of return are new or differ from the stored ones, the running scores from the first such
+    session on are computed anew, and another candidate may replace the champion.
     """
     leg = context.market.leg
     nights = _scores_of_nights(conn, context, night_bars, changed)
     if nights.empty:
         return
-    before = stored.rank_scores(conn, context.name, span="night", leg=leg)
+    scores_before = stored.rank_scores(conn, context.name, span="night", leg=leg)
     now = datetime.now(UTC)
     stored.save_rank_scores(conn, context.name, nights, scored_at=now)
-    after = stored.rank_scores(conn, context.name, span="night", leg=leg)
-    compared = after.merge(before, on=["target", "predictor"], how="left", suffixes=("", "_before"))
+    scores_now = stored.rank_scores(conn, context.name, span="night", leg=leg)
+    compared = scores_now.merge(
+        scores_before, on=["target", "predictor"], how="left", suffixes=("", "_before")
+    )
     is_same = np.isclose(compared["rank_ic"], compared["rank_ic_before"], equal_nan=True)
-    is_new = compared["n_before"].isna()
+    is_new = compared["n_before"].isna()  # a stored score always has its `n`
     new_or_changed = compared[~is_same | is_new]
     if len(new_or_changed):
         first = new_or_changed["target"].min()
-        running = pd.DataFrame(list(_running_scores(after, first, sessions_to(leg))))
+        running = pd.DataFrame(list(_running_scores(scores_now, first, sessions_to(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
         promote(conn, context, night_bars.as_of)
 
@@ -329,8 +347,8 @@ def _running_scores(
 ) -> Iterator[dict[str, Any]]:
     """Yield the running scores of each predictor: a row for each session from `first` on.
 
-    A row covers all sessions in `nights` up to its own. `overlap` is the number of sessions that
-    one return spans.
+    `nights` are the scores of single nights, in the order of their sessions. A row covers those of
+    all sessions up to its own. `overlap` is the number of sessions that one return spans.
     """
     for predictor, scores in nights.groupby("predictor"):
         daily = {figure: scores[figure].to_numpy(dtype=float) for figure in DAILY_FIGURES}

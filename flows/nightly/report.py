@@ -32,7 +32,7 @@ from flows.settings import reports_folder, write_page
 
 log = logging.getLogger(__name__)
 
-ROLLED_NIGHTS = 250  # drawn in the chart of rolling scores
+ROLLED_NIGHTS = 250  # from whose outcomes the chart of rolling scores is drawn
 TRAINED = ("model", "created_at", "train_first", "train_last", "seeds")
 # The columns of a run that the receipt of a night shows.
 RECEIPT = ("id", *TRAINED, "code_version", "data_watermark", "checkpoint_hash")
@@ -43,8 +43,8 @@ def publish_night(
 ) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
-    Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`, by default
-    the market's; another level is in the page's name: AS_OF-level-0.9.html.
+    Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`. None is the
+    market's own; the name of a page at another level says so, as in AS_OF-level-0.9.html.
     """
     as_of = night_bars.as_of
     since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
@@ -98,14 +98,17 @@ def page_file(context: MarketContext, as_of: date, level: float) -> Path:
 def rolling(
     conn: Connection, context: MarketContext, night_bars: NightBars, scores: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the rolling scores of each predictor over the last `ROLLED_NIGHTS`.
+    """Return the curve of each predictor's rolling scores in the last `ROLLED_NIGHTS` nights.
 
-    They are those of all stock-days, in the columns of `rolling_scores` and `predictor`. `scores`
-    are the stored running scores. There are no rows where none of these nights has an outcome.
+    A row is a session and has the scores of a window of sessions that ends with it, as
+    `rolling_scores` computes them; sessions before the first whole window have no row. Columns:
+    those of `rolling_scores` and `predictor`. All stock-days count, not only those that the
+    published protocol labels. `scores` are the stored running scores, which tell whether there is
+    any outcome.
     """
     as_of = night_bars.as_of
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    # If no prediction of these sessions has an outcome, there is nothing to draw.
+    # No prediction of these sessions has an outcome: there is nothing to count.
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
     frames = []
@@ -113,9 +116,12 @@ def rolling(
         if counted.protocol == "all":
             rolled = rolling_scores(counted.counts, counted.target)
             frames.append(rolled.assign(predictor=counted.predictor))
-    # Frames without rows are left out, except one where all are: `concat` needs a frame.
-    frames_with_rows = [frame for frame in frames if len(frame)]
-    return pd.concat(frames_with_rows or frames[:1], ignore_index=True)
+    # The columns of a frame without rows have no types of their own: `concat` would mix them with
+    # those of the others, and give dates and numbers the type `object`.
+    curves = [frame for frame in frames if len(frame)]
+    if not curves:
+        curves = frames[:1]  # without rows, but `concat` needs a frame
+    return pd.concat(curves, ignore_index=True)
 
 
 def seen(

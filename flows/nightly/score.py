@@ -34,8 +34,9 @@ AWAITED = 250  # sessions after which a prediction whose bar is still missing is
 class Scored:
     """Hold what scoring changed.
 
-    `outcomes` counts those that are new or changed, and `nights` are their sessions. `unresolved`
-    counts the predictions of closed sessions that have no outcome, because a bar is missing.
+    `outcomes` counts the outcomes that are new or changed, and `nights` are their sessions.
+    `unresolved` counts the predictions of closed sessions that have no outcome, because a bar is
+    missing, and are not given up yet (`AWAITED`).
     """
 
     outcomes: int
@@ -74,7 +75,8 @@ class DayCounts:
 def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
     """Record what became of the predictions, and score nights with new or restated outcomes.
 
-    Outcomes and scores are stored in one transaction, with new running scores of every later night.
+    Outcomes and scores of directions and of rankings are stored in one transaction, with new
+    running scores of every later night.
     """
     now = datetime.now(UTC)
     as_of = night_bars.as_of
@@ -103,7 +105,7 @@ def record_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> None:
-    """Store outcomes (`outcome_rows`), and score again each night that they change.
+    """Store outcomes (`outcome_rows`), and score each night whose outcomes are new or change.
 
     Nights, backtests and benchmarks share their outcomes, so all of them store outcomes by this
     function. A night may be run after later ones: their running scores then count it too.
@@ -114,7 +116,7 @@ def record_outcomes(
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
     unscored = stored_outcomes.unscored(conn, context.name, sessions)
     counted = []
-    if unscored:  # sorted
+    if unscored:  # in the order of the days
         counted = day_counts(conn, context, night_bars, unscored[-1], unscored[0])
     stored = stored_scores.scores(conn, context.name, span="night")
     changed = _targets_to_score(counted, stored)
@@ -122,7 +124,7 @@ def record_outcomes(
         counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
         scores = _scores(counts_of_all_days, changed)
         stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
-    # `date.max`: among all nights, those not counted yet.
+    # Up to `date.max`: nights that were never counted are counted, whatever their session.
     _count_directions(conn, context, date.max, {day.date() for day in changed})
 
 
@@ -216,10 +218,10 @@ def _changed_outcomes(
 ) -> tuple[pd.DataFrame, datetime]:
     """Return the outcomes that are new, or changed by restated bars, and their watermark.
 
-    `predicted` are the predictions to look at, as `unsettled_directions` returns them. Rows are
-    `symbol, session, realised_return, rise, label, is_new`; a prediction has none without a good
-    bar on both of its sessions. The watermark is the moment since which the newest bar read is
-    known, or now where there is none.
+    `predicted` are the predictions to look at, as `unsettled_directions` returns them. A row is an
+    outcome: `symbol, session, realised_return, rise, label, is_new`. A prediction has no row if a
+    good bar is missing on one of its two sessions, or if its stored outcome is still the same. The
+    watermark is the moment since which the newest bar read is known, or now where none was read.
     """
     first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
     stocks = predicted["symbol"].unique().tolist()
@@ -227,6 +229,7 @@ def _changed_outcomes(
     returns = returns_of(predicted, bars, context.market.returns)
     # A larger move has only been accepted because a split was recorded: it is no return.
     returns[np.abs(returns) > context.market.checks.max_return] = np.nan
+    # Differences of rounding are no change.
     is_unchanged = np.isclose(returns, predicted["realised_return"], rtol=1e-9, atol=1e-12)
     is_changed = np.isfinite(returns) & ~is_unchanged
     outcomes = outcome_rows(predicted["symbol"], predicted["target"], returns)
@@ -251,9 +254,11 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
 def _scores_of(
     predictor: DayCounts, model: DayCounts, changed: set[pd.Timestamp]
 ) -> list[dict[str, Any]]:
-    """Return a predictor's rows of scores; those of a rule say how far the model is ahead.
+    """Return a predictor's rows of scores; running ones of a rule say how far the model is ahead.
 
-    `model` has the model's counts under the same protocol, on all days of the predictor or more.
+    There are running scores of each target from the first in `changed` on, over all targets up to
+    it, and scores of single nights of those in `changed`. `model` has the model's counts under the
+    same protocol, on all days of the predictor or more.
     """
     model_counts = model.counts[model.target.get_indexer(predictor.target)]
     rows = []
@@ -279,7 +284,7 @@ def _scores_of(
 def _gain(model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]) -> dict[str, float | None]:
     """Return by how much the model's MCC exceeds a rule's on these days, with its interval.
 
-    Empty where nothing was counted.
+    The result has no keys if nothing of the rule was counted.
     """
     if not rule.any():
         return {}
@@ -346,7 +351,7 @@ def _confusion(
     """Return the confusion matrix of each target, its cells in the order of `DayCounts`.
 
     `directions` has the number `n` of stock-days by `target`, and by whether they were `predicted`
-    to rise and did `rise`.
+    to rise and did `rise`. A target of which nothing was counted has zeros.
     """
     # 0 true rises, 1 false rises, 2 false falls, 3 true falls.
     cell = 2 * (~directions["predicted"]) + (~directions["rise"])
@@ -406,6 +411,7 @@ def dated_directions(predicted: pd.DataFrame, target: pd.DatetimeIndex) -> pd.Da
     for rule in predicted:
         directions[rule] = [None if np.isnan(rise) else bool(rise) for rise in predicted[rule]]
     rows = pd.DataFrame({"as_of": predicted.index, "target": target} | directions)
+    # So that None stays None, whatever type pandas chose for a column.
     return rows.astype(dict.fromkeys(directions, object))
 
 

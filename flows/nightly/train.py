@@ -96,7 +96,7 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
     if isinstance(policy, int) and age >= policy:
         return f"{latest['id']} is {age} sessions old"
     try:
-        load_run(context, latest)
+        load_run(context, latest)  # only to see whether it raises
     except DtmlError as error:
         return f"the weights of {latest['id']} are lost: {error}"
     return None
@@ -105,9 +105,10 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
 def load_model(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
     """Return the latest model trained on sessions up to `as_of`, on prices as known at a moment.
 
-    `known_at` None is now. Its weights are checked against its run. In a market that never trains,
-    a model that saw later revisions serves where there is no other, and a warning says so. Raises
-    DtmlError where there is no model, or where its weights are lost.
+    If `known_at` is None, the moment is now. The weights are checked against the run's row. Where
+    only models trained on prices known later exist, as in a market whose nights never train, the
+    latest of these serves, and a warning says so. Raises DtmlError where there is no model up to
+    `as_of`, or where its weights are lost.
     """
     with reading(context.engine) as conn:
         run = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -124,8 +125,8 @@ def load_model(context: MarketContext, as_of: date, known_at: datetime | None = 
                 )
     if run is None:
         raise DtmlError(
-            f"market {context.name} has no model trained up to {as_of}, and its nights never "
-            f"train one: run `dtml train {context.name} --as-of {as_of}`"
+            f"market {context.name} has no model trained up to {as_of}: "
+            f"run `dtml train {context.name} --as-of {as_of}`"
         )
     return load_run(context, run)
 
@@ -274,8 +275,9 @@ def _calibrated(ensemble: Ensemble, validation: Windows, device: torch.device) -
 def _previous(context: MarketContext, as_of: date, known_at: datetime | None) -> Model | None:
     """Return the model with whose weights a training at `as_of` begins.
 
-    It is the latest one trained before `as_of`, if its settings are the same. None where there is
-    no such model, or where the experiment makes no warm start.
+    It is the latest one trained on sessions before `as_of`, on prices known at `known_at` (None:
+    now), if its settings are the same. None where there is no such model, or where the experiment
+    makes no warm start.
     """
     if not context.experiment.warm_start:
         return None
@@ -355,7 +357,7 @@ def _stored_run(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str
     """
     with reading(context.engine) as conn:
         all_ids = runs.runs(conn, context.name)["id"]
-        # The run itself, and those that `_free_run_id` named after it.
+        # The run itself, and those that `_free_run_id` named after it, with a hyphen and a suffix.
         candidates = [name for name in all_ids if f"{name}-".startswith(f"{run_id}-")]
         stored = [runs.run(conn, name) for name in candidates]
     for run in stored:
@@ -462,9 +464,9 @@ def states_folder(kind: str) -> Path:
 def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
     """Remove the states of trainings that are finished, from which none will resume.
 
-    Of the kind "backtest" it is the state of `run_id`; of "nightly" those of all trainings of the
-    market up to `as_of`. Each folder is renamed before it is removed: a training that resumed from
-    half a state would make another model.
+    For the kind "backtest", the state of `run_id` is removed; for "nightly", the states of all
+    trainings of the market as of sessions up to `as_of`. Each folder is renamed before it is
+    removed: a training that resumed from half a state would make another model.
     """
     parent = states_folder(kind)
     if not parent.exists():
@@ -473,7 +475,7 @@ def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | N
     for folder in sorted(parent.iterdir()):
         name = folder.name.removesuffix(REMOVING)
         match = state_name.fullmatch(name)
-        if match is None:
+        if match is None:  # another market's, or no state
             continue
         night = date.fromisoformat(match[1])
         is_finished = name == run_id if kind == "backtest" else night <= as_of

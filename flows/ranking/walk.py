@@ -68,10 +68,10 @@ BEGINNING = date(1970, 1, 1)  # before all stored bars
 
 @dataclass(frozen=True)
 class Plan:
-    """Say on which closes, `first` to `last`, a walk ranks stocks, and by which leg of the return.
+    """Say on which closes, `first` to `last`, a walk ranks stocks, and which return it predicts.
 
-    Ridge and boosting are always trained. The `networks` are trained too, each with so many
-    `seeds`.
+    It is the return over `leg`, one of `dtml.ranking.outcomes.LEGS`. Ridge and boosting are always
+    trained. The `networks` are trained too, each with so many `seeds`.
     """
 
     first: date
@@ -184,8 +184,9 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     """Walk every model and rule through the plan's days, store their scores, and write the page.
 
     A ranking that is already stored is returned without a walk. With several `workers`, so many
-    processes of this machine train side by side, which does not change the figures. Raises
-    DtmlError when too few days lie before the first.
+    processes of this machine train side by side, which does not change the figures. The scores of
+    each training are kept in a folder until the ranking is stored, so that an interrupted walk
+    resumes. Raises DtmlError for days that cannot be walked (`dtml.ranking.walk.folds`).
     """
     stored = stored_ranking(walk.context.engine, walk.id)
     if stored is not None:
@@ -193,14 +194,16 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     start = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
     folder = data_folder() / "rankings" / walk.id
-    once = partial(_once, folder)
+    train_once = partial(_train_once, folder)
     if workers > 1:
         # The walk below then finds the scores of every training in the folder.
         stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
-    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, once))
+    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, train_once))
     if walk.context.market.code:
         scores[OWN] = stage("own code", lambda: _own_scores(walk, walked, workers))
-    portfolios = stage("portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], once))
+    portfolios = stage(
+        "portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], train_once)
+    )
     stage("score", lambda: _store(walk, walked, scores, portfolios, start))
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
@@ -221,14 +224,15 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
+def _train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
     """Return the scores of a training from its file in the folder; train and write it if missing.
 
-    So an interrupted walk resumes where it stopped.
+    So an interrupted walk resumes where it stopped, and finds what other processes trained.
     """
     file = _file(folder, name)
     if not file.exists():
         trained_scores = train()
+        # Written to memory first: given a path, `np.save` adds .npy to the name.
         with io.BytesIO() as buffer:
             np.save(buffer, trained_scores, allow_pickle=False)
             data = buffer.getvalue()
@@ -239,9 +243,10 @@ def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
 
 
 def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) -> None:
-    """Run the trainings that the folder lacks in so many processes, the slowest kind first.
+    """Run the trainings whose scores the folder lacks in so many processes, the slowest kind first.
 
-    Each process writes the scores of its trainings into the folder.
+    Each process writes the scores of its trainings into the folder. If one training fails, all
+    processes are killed.
     """
     all_trainings = trainings(walk.history, walked, walk.rankers)
     missing = [training for training in all_trainings if not _file(folder, training.name).exists()]
@@ -288,7 +293,7 @@ def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None
 
 def _train_one(training: Training) -> None:
     folder, history, config = _worker_inputs[0]
-    _once(folder, training.name, partial(training.run, history, config))
+    _train_once(folder, training.name, partial(training.run, history, config))
 
 
 def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
@@ -306,13 +311,15 @@ def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
 
 
 def _portfolios(
-    walk: Walk, walked: list[Split], scores: Grid, once: Callable[..., Grid]
+    walk: Walk, walked: list[Split], scores: Grid, train_once: Callable[..., Grid]
 ) -> pd.DataFrame:
     """Return the performance after costs of the portfolios that trade a ranking (`after_costs`).
 
     How much to trade is chosen on the last `VALIDATION` sessions before the first close, or on as
-    many as the history allows, if these are enough. They are ranked by a walk of their own, whose
-    models too were trained on the days before. `once` is that of `dtml.ranking.rankers.walk`.
+    many as the history allows; it is not chosen if these are fewer than `MINIMUM_DAYS`. These
+    sessions are ranked by a walk of their own, whose models, too, are trained on the days before.
+    `scores` are those of the walk, [sessions stocks]. `train_once` is the argument `train_or_load`
+    of `dtml.ranking.rankers.walk`.
     """
     history = walk.history
     sessions = history.panel.sessions
@@ -324,8 +331,9 @@ def _portfolios(
         validation_scores = walk_rankers(
             history,
             folds(history, sessions[begin], sessions[first - 1]),
-            RankersConfig(walk.plan.leg),
-            lambda name, train: once(f"validation-{name}", train),
+            RankersConfig(walk.plan.leg),  # without networks, which the blend does not need
+            # The prefix tells the files of this walk from those of the plan's.
+            lambda name, train: train_once(f"validation-{name}", train),
         )
         scores[begin:first] = validation_scores[HEADLINE][begin:first]
     else:
@@ -350,10 +358,11 @@ def _store(
 ) -> None:
     """Score the models and rules over the days of the walk, and store the ranking.
 
-    `models` are the scores of each model on all sessions of the history. `start` is when the walk
-    began, on the clock of `time.perf_counter`.
+    `models` are the scores of each model on all sessions of the history, [sessions stocks]. `start`
+    is when the walk began, on the clock of `time.perf_counter`.
     """
     days = slice(walked[0].scored.start, walked[-1].scored.stop)
+    days_of_first_training = slice(0, walked[0].trained.stop)
     rules = {name: rule_scores(walk.history.features, name) for name in RULES}
     predictions: dict[str, Grid] = {}
     for name, scores in {**models, **rules}.items():
@@ -371,7 +380,7 @@ def _store(
         "config": walk.config,
         "stocks": int(is_ranked.sum()),
         "folds": len(walked),
-        "best_rule": _best_rule(walk, rules, slice(0, walked[0].trained.stop)),
+        "best_rule": _best_rule(walk, rules, days_of_first_training),
         "code_version": version("dtml-nightshift"),
         "data_watermark": watermark,
         "seconds": time.perf_counter() - start,
@@ -388,7 +397,7 @@ def _store(
 def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
     """Return the rule with the highest mean rank IC on these days; of equals, the first.
 
-    The days must lie before all that are scored.
+    The days must lie before all that are scored, so that the choice does not know the outcomes.
     """
     mean_rank_ic: dict[str, float] = {}
     for name, scores in rules.items():
@@ -405,7 +414,8 @@ def _scores(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each predictor and leg over all stock-days, and for each part of them.
 
-    The parts, as `_parts` yields them, are scored only on `leg`, for which the models were trained.
+    `parts` has the stock-days of each part by its kind and value, as `_parts` yields them. Parts
+    other than all stock-days are scored only on `leg`, for which the models were trained.
     """
     for predictor, scored_leg in product(predictions, returns):
         for (part, value), is_in_part in parts.items():
@@ -427,10 +437,11 @@ def _scores(
 
 
 def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays]]:
-    """Yield the parts of the stock-days that are scored alone: kind and value, and its stock-days.
+    """Yield each part of the stock-days that is scored by itself: its kind and value, and a mask.
 
-    The kinds are all stock-days, years, sectors, and "move": thirds of each day's stocks by how far
-    their return is from the day's median.
+    The kinds are "all" stock-days (with an empty value), "year", "sector", and "move": thirds of
+    each day's stocks by how far their return is from the day's median. The mask, [days stocks],
+    says which stock-days are in the part. A stock without a sector is in no part of that kind.
     """
     outcome = walk.history.outcome[days]
     yield ("all", ""), np.ones(outcome.shape, dtype=bool)
@@ -456,7 +467,8 @@ def _differences(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each ordered pair of predictors: how far the first is ahead of the other.
 
-    The gain is in mean rank IC on the same days, for the leg on which the models were trained.
+    The `gain` is the difference of their mean rank ICs on the same stock-days, with its interval,
+    for `leg`, on whose returns the models were trained.
     """
     for first, second in product(predictions, predictions):
         if first == second:

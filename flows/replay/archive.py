@@ -278,7 +278,8 @@ class Replay:
     def largest(self) -> tuple[str, float]:
         """Return the stock whose probability differs most, and the absolute difference.
 
-        A stock that has a probability on one side only comes first; its difference is NaN.
+        A stock that has a probability on one side only comes first; its difference is NaN. At least
+        one stock must be `differing`.
         """
         rows = self.differing
         difference = (rows["replayed_probability"] - rows["probability"]).abs()
@@ -402,20 +403,21 @@ def replay_of(
 def _ranking_difference(
     context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame
 ) -> RankingDifference | None:
-    """Rank a night's stocks again and return what differs.
+    """Rank a night's stocks again, from bars as known at `moment`, and return what differs.
 
-    `again` are the predictions made again. None where nothing differs, or where the night ranked no
-    stocks.
+    `again` are the predictions made again, whose probabilities rank stocks too. None where nothing
+    differs, or where the night ranked no stocks.
     """
     target = night["target"]
     with reading(context.engine) as conn:
         stored = rankings.night_rankings(conn, context.name, first=target, last=target)
         if stored.empty:
             return None
-        # A session that was ranked more than once has its newest ranking last.
+        # A session that was ranked more than once has its newest ranking last. Every ranking names
+        # the row of its rankers, so there is one.
         ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1])
         trained = load_trained(context, ranker or {})
-    stored = stored[stored["ranker_id"] == trained.row["id"]]
+    stored = stored[stored["ranker_id"] == trained.row["id"]]  # the newest ranking alone
     probabilities = again.set_index("symbol")["probability"]
     night_bars = NightBars(context, night["as_of"], moment)
     ranking = rank_night(context, trained, night_bars, probabilities)
@@ -423,9 +425,10 @@ def _ranking_difference(
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
-    """Count the bars that the model reads and that changed between the night and the replay.
+    """Count the bars of the model's inputs that differ between the night and the replay.
 
-    The counts are of bars that were `restated`, are `new`, or are `gone`.
+    A bar is `restated` if the replay reads another version of it than the night did, `new` if only
+    the replay reads it, and `gone` if only the night did.
     """
     context = archive.context(replay.run, {*replay.predictions["symbol"], *replay.left_out})
     then = _known_at(archive, context, replay, replay.night["known_at"])

@@ -243,10 +243,11 @@ def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
 class Retraining:
     """Hold the result of training a model again: its checkpoint's SHA-256, and what differs.
 
-    `differing` maps each parameter that differs to its largest difference, of `parameters` in all.
-    If the run's own weights are `lost`, only the SHA-256 can be compared; if it is the same, the
-    checkpoint was `restored`. On a GPU some sums have no fixed order: weights within TOLERANCE of
-    the run's count as equal. `first` is the first session trained on.
+    `parameters` is the number of parameters, which are tensors of weights. `differing` maps each of
+    them that differs to its largest absolute difference. If the run's own weights are `lost`, it is
+    empty, and only the SHA-256 can be compared; if that is the same, the checkpoint was `restored`.
+    On a GPU some sums have no fixed order: weights within TOLERANCE of the run's count as equal.
+    `first` is the first session trained on.
     """
 
     run: Mapping[str, Any]
@@ -309,10 +310,11 @@ def retrain(
 ) -> Retraining:
     """Train the model of a run again on the same bars and universe, and compare the weights.
 
-    The training resumes from no earlier state. A checkpoint that is missing or damaged is restored
-    if training gives the same weights; if not, the archive predicts with the new ones. Raises
-    UsageError for a run that began with another run's weights, and DtmlError for one whose
-    checkpoint would lie outside the folder of models.
+    The training begins anew, not from a state that an interrupted one left. A checkpoint that is
+    missing or damaged is restored if training gives the same weights; if not, `archive` predicts
+    with the new ones from then on, without storing them. Raises UsageError for a run that began
+    with another run's weights, and DtmlError for one whose checkpoint would lie outside the folder
+    of models.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:
@@ -337,6 +339,7 @@ def retrain(
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
     device = choose_device(archive.device)
+    # If the stored weights are lost, there is nothing to compare: no parameter differs.
     weights_then: Mapping[str, Tensor] = fitted.ensemble.weights
     if stored_weights is not None:
         weights_then = stored_weights

@@ -84,7 +84,7 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise UsageError(
-            f"another process has filled {folder} meanwhile: choose a new folder"
+            f"another process wrote to {folder} during the backup: choose a new folder"
         ) from error
     return _read_manifest(folder)
 

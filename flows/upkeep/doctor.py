@@ -220,7 +220,7 @@ def _calendars() -> str:
 def _prefect() -> str:
     """Return the server that flows would use, once it has answered.
 
-    Raises DtmlError where it does not answer.
+    Raises DtmlError where it does not answer, and where it requires no login.
     """
     url = os.environ.get("PREFECT_API_URL")
     if url:
@@ -261,7 +261,10 @@ def _yahoo() -> str:
 
 
 def _device(name: str) -> str:
-    """Return what a device is, and how a self-test of a few seconds ended on it."""
+    """Return what a device is, and how a self-test of a few seconds ended on it.
+
+    Raises DtmlError where a training or a translation differs from that on the CPU.
+    """
     device = torch.device(name) if ":" in name else choose_device(name)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -288,7 +291,8 @@ def _described(device: torch.device) -> str:
 def _difference_of_translations(device: torch.device) -> float:
     """Return how much the scores of translations differ between a device and the CPU.
 
-    It is the largest difference over the translations of a small Transformer.
+    A small Transformer with fixed weights translates three sources. The result is the largest
+    absolute difference between the scores of their best translations.
     """
     sources = [[5, 9, 4, 7], [8, 3, 6], [10, 11]]
     # The same weights every time, without a change of this process's random numbers.

@@ -25,7 +25,8 @@ from dtml.errors import DtmlError, UsageError
 from flows.settings import export_folder
 from translation.atomic_files import write_whole
 
-VIEWS: Final = ("prediction_history", "daily_score", "run_score")  # which nights export if asked
+# The views that each night exports if DTML_EXPORT is set.
+VIEWS: Final = ("prediction_history", "daily_score", "run_score")
 MARKER: Final = "dtml-export.json"  # in a folder of exports: its format and its store
 FILE: Final = "rows.parquet"
 # The key in a file's metadata of the fingerprint of the rows from which it was written.
@@ -50,14 +51,14 @@ def export(
 ) -> Exported:
     """Bring the files of these views up to date, for these markets, or for all if there is none.
 
-    Files of other views and markets stay as they are. Each file is written whole or not at all, and
-    shows the store at one moment. After an interruption, the next export goes on. Raises UsageError
-    for a folder that holds something else or another store's files, and StoreUsageError for a view
-    that cannot be exported.
+    Files whose rows are gone are removed. Files of other views and markets stay as they are. Each
+    file is written whole or not at all, and shows the store at one moment. After an interruption,
+    the next export goes on. Raises UsageError for a folder that holds something else or another
+    store's files, and StoreUsageError for a view that cannot be exported.
     """
     _claim(folder, location(engine))
     counts = Exported()
-    for view in dict.fromkeys(views):
+    for view in dict.fromkeys(views):  # each view once, in the order asked for
         with snapshot(engine) as conn:
             current_parts = list(parts(conn, view, markets))
         obsolete = set(_files(folder / view, markets))  # less those of parts that still exist
@@ -149,7 +150,8 @@ def _bring_up_to_date(engine: Engine, part: Part, file: Path, counts: Exported) 
     The result is added to `counts`.
     """
     with snapshot(engine) as conn:
-        state = part.fingerprint(conn).encode()  # empty: changes cannot be seen
+        # An empty fingerprint cannot show changes: then the file is written in any case.
+        state = part.fingerprint(conn).encode()
         if state and _state_of(file) == state:
             counts.kept += 1
             return

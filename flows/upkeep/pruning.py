@@ -61,9 +61,11 @@ class Removal:
 class Plan:
     """Hold what can go from a store and its folders.
 
-    `first_kept` is the first night kept of each market that has older ones. `rows` are the old rows
-    of the store, `pages` those of old nights, `files` those of unused models, and `states` the
-    folders of states. `removals` has a line for each kind, whether or not there is anything of it.
+    `first_kept` is the first night kept of each market that has enough nights. `rows` are the old
+    rows of the store, `pages` the pages of old nights, `files` the files of unused models, and
+    `states` the folders of states that work left. `prefect_runs` counts the runs in Prefect's
+    database that ended too long ago to be kept. `removals` has a line for
+    each kind, whether or not there is anything of it.
     """
 
     first_kept: Mapping[str, date]
@@ -173,7 +175,10 @@ def _every_market_locked(engine: Engine) -> Iterator[None]:
 
 
 def _old_pages(conn: Connection, first_kept: Mapping[str, date]) -> list[Path]:
-    """Return the pages of old complete nights of the store, which `dtml report` can write again."""
+    """Return the pages of the store's complete nights before the first one kept.
+
+    `dtml report` can write them again.
+    """
     stored = nights.nights(conn)
     complete = stored[stored["status"].isin(COMPLETE)]
     pages: list[Path] = []
@@ -203,10 +208,10 @@ def _attention_bytes(conn: Connection, rows: int) -> int | None:
 
 
 def _unused_files(engine: Engine, conn: Connection, old: OldRows) -> list[Path]:
-    """Return the files of old models, and those that an interrupted pruning left.
+    """Return the files of the models in `old`, and those that an interrupted pruning left.
 
-    Other files stay: several stores may share the data folder, so a file that this store does not
-    name may belong to another.
+    A file that another model of the store names, too, is left out. Files that this store does not
+    name at all stay as well: several stores may share the data folder.
     """
     used = _files_of(runs.runs(conn), old.runs) | _files_of(rankings.rankers(conn), old.rankers)
     unused = {path for path in (*old.runs.values(), *old.rankers.values()) if path is not None}

@@ -313,4 +313,5 @@ def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert ranking.rankers_for(fetched(long), AS_OF, only_stored=True) is None
-    assert "no rankers are trained: run `dtml train simulated`" in caplog.text
+    remedy = f"no rankers were trained on sessions up to {AS_OF}: run `dtml train simulated --as-of"
+    assert remedy in caplog.text
