@@ -43,8 +43,8 @@ class Findings:
 def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:
     """Return whether attention explains the predictions; "untested" without a row.
 
-    It does ("holds") if it differs significantly from the attention of models trained on shuffled
-    labels, and agrees with importance (`_agrees`).
+    The verdict is "holds" if attention differs significantly from that of models trained on
+    shuffled labels, and agrees with importance (`_agrees`), else "fails".
     """
     if row is None:
         return "untested"

@@ -31,7 +31,7 @@ Weights = Float[ndarray, " stocks"]
 Stocks = Bool[ndarray, " stocks"]
 KeptDays = Bool[ndarray, "days stocks"]
 
-PATIENCE = 20  # sessions that a position waits for a price until it is settled at the last one
+PATIENCE = 20  # sessions without a price after which a position is settled at its last one
 FILLED_AGAIN = 3 * PATIENCE  # sessions before a fill that decide how it is traded
 ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
 
@@ -184,7 +184,7 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
 
     A stock without a prediction has 0. `probability` of a rise is in [0, 1], NaN where there is
     none; `dtml.ranking.panel.places` decides which ranks higher. With fewer than `top` stocks (in
-    long-short: twice `top`) all are held, except an odd one in the middle. No weight is above
+    long-short: twice `top`) all are held, except an odd one in the middle. No weight exceeds
     `max_weight`. A day without any prediction is all NaN, and `follow` then keeps its holdings.
     """
     predicted = np.isfinite(probability)

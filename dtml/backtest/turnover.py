@@ -60,13 +60,13 @@ def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
     """Return the holdings of a portfolio that follows the ranking of each day.
 
     It holds the best `trading.top` stocks in equal parts, or a third of those ranked if that is
-    fewer, but at least one. With a `trading.band` above 1, a stock that the day before wanted to
-    hold stays while its place is at most `band` times that number. `scores` rank the stocks of a
-    day (`dtml.ranking.panel.places`), NaN where one is not ranked. Ranks are averaged over the last
-    `trading.smooth` days; the first days average fewer.
+    fewer, but at least one. With a `trading.band` above 1, a stock that was a target on the ranked
+    day before remains one while its place is at most `band` times that number. `scores` rank the
+    stocks of a day (`dtml.ranking.panel.places`), NaN where one is not ranked. Ranks are averaged
+    over the last `trading.smooth` days; the first days average fewer.
 
     Returns two grids, [days stocks]. The first has the share of equity to hold, NaN on a day
-    without a ranking. The second is true for the stocks that stay by the band: if they are held
+    without a ranking. The second is true for the stocks that the band keeps: if they are held
     already, they are not traded.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
@@ -82,8 +82,8 @@ def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
 def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights and the kept stocks of the last of some nights, as `targets` does.
 
-    `was_target` says which stocks the last night with a ranking before it wanted to hold. Of
-    `scores`, only the last `trading.smooth` nights matter.
+    `was_target` marks the stocks that were targets on the ranked night before. Only the last
+    `trading.smooth` nights of `scores` matter.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
     return _aim(place[-1], trading, was_target)

@@ -165,7 +165,7 @@ class History:
         return replace(self, bars=tossed)
 
     def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
-        """Return a smaller history: `stocks` drawn ones, and the last `sessions` of their bars."""
+        """Return a smaller history of some drawn stocks, with the last of their sessions."""
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)
         shuffled = generator.permutation(len(symbols))
@@ -199,7 +199,7 @@ class History:
         return replace(self.market, constituents=constituents)
 
     def _some_constituents(self, at: pd.Timestamp, seed: int) -> list[str]:
-        """Draw constituents with a bar of that session: one, and `STRUCK` of their number."""
+        """Draw constituents with a bar of that session: one, and a share `STRUCK` of all such."""
         traded = set(self.bars.loc[self.bars["session"] == at, "symbol"])
         constituents = [
             stay.symbol for stay in self.market.constituents_on(at.date()) if stay.symbol in traded
