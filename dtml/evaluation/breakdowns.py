@@ -88,8 +88,8 @@ def rank_ics_by_slice(
 
     `losers` are the scores of that rule. Columns are `slice, value` (as in `slice_scores`, without
     stocks), `rank_ic, rank_ic_low, rank_ic_high`, the mean over days of the probabilities' rank IC,
-    and `rank_gain, rank_gain_low, rank_gain_high`, that mean less the rule's, both on the
-    stock-days that have a probability and a score of the rule.
+    and `rank_gain, rank_gain_low, rank_gain_high`, such a mean less the rule's. For the gain, both
+    are taken over the stock-days that have a probability and a score of the rule.
     """
     rows = []
     for span in _spans(target, fold):

@@ -116,7 +116,7 @@ class _StockDays:
         movement: Float[ndarray, "all_days stocks"],
         is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
-        """Return the known stock-days of the days at some positions, each of which has any."""
+        """Return the known stock-days of the days at some positions; each day has some."""
         counted = is_known[days]
         rose = movement[days] > 0
         return cls(
@@ -246,9 +246,9 @@ def _regression(
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return, by level, the smallest threshold that leaves this share without a wrong direction.
+    """Return, by level, the smallest threshold at which so large a share has no wrong direction.
 
-    It is a share of the stock-days, with the same weight for every day. One additional, unknown day
+    Shares are of stock-days, with the same weight for every day. One additional, unknown day
     stands for the day to come and counts as wrong whatever the threshold. Where its weight exceeds
     what the level allows there are too few days, and at a threshold of 1 the model always abstains.
     """

@@ -115,8 +115,8 @@ def scoreboard(
 
     A row is of the stock-days for which every model has a probability. `movement` is the return to
     `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known return,
-    'published' those large enough for a label. The columns `_mean` and `_sd` (ddof 1, NaN for one
-    seed) are over the seeds of a predictor. All other figures are of its ensemble, the mean
+    'published' those large enough for a label. Columns that end in `_mean` or `_sd` (ddof 1, NaN
+    for one seed) are over the seeds of a predictor. All other figures are of its ensemble, the mean
     probability over the seeds:
 
     - `n` counts the stock-days, `days` their days, `rises` those that rose; all rows of a protocol
