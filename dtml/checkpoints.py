@@ -95,8 +95,8 @@ def _card(ensemble: Ensemble) -> dict[str, Any]:
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     """Read the checkpoint whose SHA-256 is `sha`, trained for this market.
 
-    Raises DtmlError, which says what to do, where the file is missing, changed, damaged or of
-    another market or format.
+    Raises DtmlError, which says what to do, where the file is missing, changed or damaged, where it
+    is of another market or format, and where a weight is NaN or infinite.
     """
     if not file.exists():
         raise DtmlError(f"checkpoint {file} does not exist: {_way_out(market)}")
@@ -130,7 +130,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             weights=weights,
         )
     except (KeyError, TypeError) as error:  # an entry of the card is missing, or is unknown here
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())  # on one line
         raise DtmlError(
             f"{file} is not a dtml checkpoint: its metadata do not fit ({reason}); "
             f"{_way_out(market)}"
@@ -179,5 +179,6 @@ def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
             card = json.loads((stream.metadata() or {})["card"])
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             return tensors, card
+    # JSON that is nested too deeply raises RecursionError.
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
         raise DtmlError(f"{file} is not a dtml checkpoint: {error}") from error

@@ -22,7 +22,10 @@ MINIMUM_TRAIN_DAYS = 64  # fewer days teach nothing
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides the result of a training, except bars and seeds."""
+    """The settings of a training; together with the bars, they decide its result.
+
+    With `warm_start`, the result also depends on the weights of the previous model.
+    """
 
     windows: WindowConfig = field(default_factory=WindowConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -36,6 +39,7 @@ class Experiment:
     warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
+        # None is valid: it stands for all sessions.
         train_sessions = 1 if self.train_sessions is None else self.train_sessions
         if min(self.seeds, train_sessions, self.validation_sessions) < 1 or self.gap_sessions < 0:
             raise UsageError(
@@ -64,8 +68,9 @@ class Experiment:
     def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
         """Return the training days, and the validation days that choose the epoch.
 
-        No target is after `as_of`. A gap of `gap_sessions` days separates the spans from each other
-        and from the first session predicted. Raises DtmlError when the history is too short.
+        No target is after `as_of`. `gap_sessions` days are left out between the two spans, and as
+        many between the validation days and the first day predicted. Raises DtmlError for fewer
+        than `MINIMUM_TRAIN_DAYS` training days.
         """
         past = windows.between(last=pd.Timestamp(as_of))
         # The outcome of a day is the return to the next session: its horizon is 1.
@@ -74,10 +79,12 @@ class Experiment:
         end = split.trained.stop
         begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
         if end - begin < MINIMUM_TRAIN_DAYS:
+            is_set_too_low = (self.train_sessions or MINIMUM_TRAIN_DAYS) < MINIMUM_TRAIN_DAYS
+            remedy = "raise train_sessions" if is_set_too_low else "fetch a longer history"
             raise DtmlError(
                 f"{len(past)} days up to {as_of} have a whole window; training needs at least "
                 f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} validation sessions: "
-                "fetch a longer history"
+                f"{remedy}"
             )
         return past.days(slice(begin, end)), past.days(split.scored)
 

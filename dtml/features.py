@@ -18,7 +18,7 @@ from dtml.prices import changes
 Prices = Float[ndarray, "sessions stocks"]
 Features = Float[ndarray, "sessions stocks features"]
 
-AVERAGED = (5, 10, 15, 20, 25, 30)
+AVERAGED = (5, 10, 15, 20, 25, 30)  # bars in the mean of each of the features z_d5 to z_d30
 FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
 HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
 MAX_GAP = changes.MAX_GAP  # sessions that may be missing inside those bars
@@ -55,9 +55,10 @@ def returns(panel: Panel, max_return: float = np.inf) -> Prices:
 def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Features:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
-    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted return where
-    a split or a spin-off lies between two bars. A change beyond `max_return` counts as a change of
-    the unit of account: no feature reads prices from both sides of it.
+    With `z_close="raw"`, the feature of that name is the change of the unadjusted close, as in the
+    paper, even over a split. With "adjusted" it is the change of the adjusted price wherever the
+    two changes are more than `CORPORATE_ACTION` apart. A change beyond `max_return` counts as a
+    change of the unit of account: no feature reads prices from both sides of it.
     """
     # [bars stocks]: the session of each bar of a stock, in time; after a stock's bars come the
     # sessions on which it has none.
@@ -107,11 +108,13 @@ def _erase_what_lacks_history(
     bars: Panel,
     max_return: float,
 ) -> None:
-    """Set to NaN each feature whose oldest bar is too old, or lies before a change of unit.
+    """Set to NaN each feature that lacks a bar, or reads bars that cannot be compared.
 
-    `position` is the session of each bar. The features of a single bar need no other.
+    `changes.reads_enough` says where bars can: few sessions are missing between them, and no change
+    of the unit of account lies between them. `position` is the session of each bar. The first three
+    features read a single bar and are left as they are.
     """
-    change = np.nan_to_num(changes.change(bars.adjusted))
+    change = np.nan_to_num(changes.change(bars.adjusted))  # 0 for a first bar, which has no change
     # The number of changes of the unit of account so far.
     era = np.cumsum(np.abs(change) > max_return, axis=0)
     # Columns with the number of bars that they read; both returns read two.

@@ -38,9 +38,11 @@ def name_of(device: torch.device) -> str:
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
     """Return the probability that each observed stock rises on each day, one row a stock-day.
 
-    Rows are `as_of, target, symbol, probability, probability_std, lowest, highest, rising_share`:
-    the mean over the seeds, in [0, 1], their standard deviation (0 for a single one), their lowest
-    and highest, and the share of them that predicts a rise.
+    Columns: `as_of, target, symbol, probability, probability_std, lowest, highest, rising_share`.
+    `probability` is the mean over the seeds, in [0, 1], `probability_std` their standard deviation
+    (0 for a single seed), `lowest` and `highest` are the extremes over the seeds, and
+    `rising_share` is the share of the seeds that predict a rise. Rows are ordered by day. Without
+    an observed stock there is no row.
     """
     members = member_probabilities(ensemble, windows, device)
     mean = members.mean(dim=0)
@@ -74,6 +76,7 @@ def member_probabilities(
     threads, and the same model must give the same bits on every machine.
     """
     probabilities = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
+    # A network needs at least one observed stock on every day that it is given.
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
     if not len(days):
         return probabilities
@@ -98,7 +101,8 @@ def attention(
     """Return how much stock u (row) looked at stock v (column) on each day.
 
     The attention is the mean over members and heads. Each row of an observed stock sums to 1. Every
-    day needs at least one observed stock.
+    day needs at least one observed stock, and the ensemble a network with attention between stocks:
+    a DTML with its data axis.
     """
     at_once = days_at_once(len(windows.symbols), device)
     total = torch.zeros(())
@@ -119,7 +123,8 @@ def _fill_probabilities(
 ) -> int:
     """Write the probabilities of some days in place; return how many days fit into memory at once.
 
-    `probabilities` is `[days stocks]`, of all days; `days` are positions in it.
+    `probabilities` is `[days stocks]`, of all days; `days` are positions in it. An attempt that
+    runs out of memory needs no undoing, because the next one writes the same places again.
     """
 
     def fill(days_a_pass: int) -> None:
@@ -172,7 +177,7 @@ def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
     try:
         model.load_state_dict(ensemble.member(position))
     except (RuntimeError, IndexError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())  # on one line
         raise DtmlError(
             f"the weights of {ensemble.market} do not fit its model ({reason}): train again with "
             f"`dtml train {ensemble.market}`, or restore the checkpoint from a backup"

@@ -29,9 +29,9 @@ def computed_by(device: torch.device) -> str:
 
 
 def changes(then: str | None, now: str) -> str | None:
-    """Say what differs between two answers of `computed_by`; None where they are the same.
+    """Say what differs between two texts of `computed_by`; None where they are the same.
 
-    `then` is None where no answer was recorded; what differs is then unknown, and this is said.
+    `then` is the earlier text. It is None where none was recorded; the result then says so.
     """
     if then is None:
         return "the versions and the processor that computed it are not recorded"
@@ -47,7 +47,7 @@ def changes(then: str | None, now: str) -> str | None:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """Return the values of an answer of `computed_by` by their names."""
+    """Return the values in a text of `computed_by` by their names."""
     pairs: dict[str, str] = {}
     for pair in text.split(", "):
         name, _, value = pair.partition(" ")
@@ -56,7 +56,10 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the processor's model, or its architecture, and the instructions that torch uses."""
+    """Return the processor's model and the instructions that torch uses.
+
+    Where the system does not tell the model, it is the architecture.
+    """
     model = platform.machine()
     if PROCESSORS.exists():
         for line in PROCESSORS.read_text(encoding="utf-8").splitlines():

@@ -75,6 +75,7 @@ class DTML(Network):
         self.lstm = LSTM(hidden)
         rows = stocks if config.normalisation == "per_stock" else 1
         self.normalise = ContextNormalisation(rows, hidden, deviation=config.identity)
+        # Eqs. 5-8 have no layer normalisation and no projection of the attention's output.
         self.mix = EncoderLayer(
             hidden,
             config.heads,
@@ -88,13 +89,13 @@ class DTML(Network):
     def forward(
         self, rows: Rows, windows: Positions, observed: StockDays, *, need_attention: bool = False
     ) -> tuple[Scores, Float[Tensor, "days heads stocks stocks"] | None]:
-        """Return the logits and, on request, the attention.
+        """Return the logits and, with `need_attention`, the attention.
 
-        Row u of the attention holds how much stock u looks at every stock. `rows` are features in
-        percent, with the index as the last symbol; `windows` are the positions in them of each
-        day's sessions, oldest first. No stock attends to one that is not `observed`, and no
-        statistic counts it; its own logit is meaningless. Every day needs at least one observed
-        stock.
+        Row u of the attention holds how much stock u looks at every stock; it is None without
+        `need_attention`, and without the data axis. `rows` are features in percent, with the index
+        as the last symbol; `windows` are the positions in them of each day's sessions, oldest
+        first. No stock attends to a stock that is not `observed`, no statistic counts such a stock,
+        and its logit is meaningless. Every day needs at least one observed stock.
         """
         transformed = self.transform(rows).tanh()  # feature transformation, once a session
         contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
@@ -131,8 +132,10 @@ class DTML(Network):
 class LSTM(nn.Module):
     """torch's long short-term memory over windows of sessions, with one bias where torch has two.
 
-    Gates are in the order input, forget, output, candidate. Weights start uniform in
-    +-1/sqrt(hidden), as in torch.
+    Gates are in the order input, forget, output, candidate. `inputs` is the number of values of a
+    session, None for as many as `hidden`. The weights of each of the two maps start uniform in
+    +-1/sqrt(n), where n is the number of values that the map reads; torch's own layer takes
+    +-1/sqrt(hidden) for both.
     """
 
     def __init__(self, hidden: int, inputs: int | None = None) -> None:
@@ -206,9 +209,9 @@ def temporal_attention(
 class ContextNormalisation(nn.Module):
     """Centre and scale the contexts of one day over its stocks and units together (eq. 3).
 
-    1e-5 is added to the variance. There are `stocks` gains and offsets per unit: one row per stock
-    ties the model to a fixed, ordered universe and is all that distinguishes stocks; a single row
-    is shared by any universe.
+    1e-5 is added to the variance. Gains and offsets have `stocks` rows, with a value for each unit.
+    One row per stock ties the model to a fixed, ordered list of stocks, and nothing else in the
+    network distinguishes stocks. A single row is shared by all stocks, whatever their number.
     """
 
     def __init__(self, stocks: int, hidden: int, *, deviation: float = 0.0) -> None:

@@ -38,9 +38,9 @@ CURVE_HEIGHT = 80  # of the drawn curve, in units of its view box
 class Walked:
     """The scores of an estimator on the days of a walk, and their quality.
 
-    `scores` has a row for each session and a column for each stock. `figures` has a row for each of
-    `RANK_FIGURES`, with the columns value, low and high. `daily` has the rank IC and the decile
-    spread of each session.
+    `scores` has a row for each session and a column for each stock, and so has `outcome`, the
+    returns over `leg`. `figures` has a row for each of `RANK_FIGURES`, with the columns value, low
+    and high. `daily` has the rank IC and the decile spread of each session.
     """
 
     def __init__(self, name: str, scores: pd.DataFrame, outcome: pd.DataFrame, leg: Leg) -> None:
@@ -52,7 +52,7 @@ class Walked:
         estimates = {}
         for figure_name in RANK_FIGURES:
             estimate = getattr(self._rank_score, figure_name)
-            estimates[figure_name] = vars(estimate)
+            estimates[figure_name] = vars(estimate)  # its value, low and high
         self.figures = pd.DataFrame(estimates).T
         self.daily = pd.DataFrame(
             {
@@ -78,7 +78,7 @@ class Walked:
         )
 
     def _spread_curve(self) -> str:
-        """Return the summed decile spread as SVG."""
+        """Return the decile spread, summed from session to session, as an SVG; a gap adds 0."""
         curve = self.daily["decile_spread"].fillna(0).cumsum()
         # The drawing includes 0, and its height is never 0: a flat curve must not divide by it.
         high = max(curve.max(), 1e-9)
@@ -97,8 +97,10 @@ class Study:
     """A market's good bars, `bars`, and the features and outcomes of each day's constituents.
 
     Rankers read these features. `market` is a name, or the path of a TOML file. Bars come from the
-    files `prices` and `index`, else from the market's own source, from `first` to `last` (None: the
-    last closed session); `leg` is the return to be ranked.
+    files `prices` and `index`, or without `prices` from the market's own source. They are those
+    from `first` to `last`, or to the last closed session, if that is earlier or `last` is None.
+    `leg` names the return to be ranked. `outcomes` holds these returns, a row a session and a
+    column a stock, NaN where there is none.
     """
 
     def __init__(
@@ -141,7 +143,8 @@ class Study:
         """Return the features as of a day (None: the last), a row a stock.
 
         They are the ranks of the built-in features, -0.5 to 0.5, or, with `code`, the values of the
-        features in a file of your own, computed in a separate process.
+        features in a file of your own, computed in a separate process. Raises KeyError for a day
+        that is no session of the bars.
         """
         names = list(FEATURES)
         values = self._history.features
@@ -156,7 +159,7 @@ class Study:
         )
 
     def walk(self, estimator: Any, first: Day, last: Day | None = None) -> Walked:
-        """Walk forward from `first` to `last`, and return the scores of each day.
+        """Walk forward from `first` to `last` (None: the last session), and return the scores.
 
         The estimator is a scikit-learn estimator, a torch module, the path of a file of your own,
         or the name of a rule. Every 63 sessions it is trained again on the outcomes known by then;
@@ -171,7 +174,8 @@ class Study:
             scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
         else:
             spans = [(fold.trained, fold.scored) for fold in walk_folds]
-            scores, _ = _own(estimator).walk(self._panel, history.there, history.relative, spans)
+            own = _own(estimator)
+            scores, _last_model = own.walk(self._panel, history.there, history.relative, spans)
         days = slice(walk_folds[0].scored.start, walk_folds[-1].scored.stop)
         name = estimator if isinstance(estimator, str) else type(estimator).__name__
         return Walked(name, self._frame(scores, days), self.outcomes[days], self.leg)
@@ -189,7 +193,10 @@ class Study:
         )
 
     def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Split]) -> Grid:
-        """Fit a scikit-learn estimator or a torch module on each fold, and score its days."""
+        """Fit a scikit-learn estimator or a torch module on each fold, and score its days.
+
+        Scores are [sessions stocks], NaN outside the days that a fold scores.
+        """
         history = self._history
         scores = np.full_like(history.outcome, np.nan)
         for fold in walk_folds:

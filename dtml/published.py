@@ -54,9 +54,10 @@ class Figure:
 class PublishedSet:
     """A public data set and the models trained on it.
 
-    Spans are those of the sessions predicted, both ends included. `notes` say how the public files
-    compare with the paper's set; `data_until` is their last session, where they end before the test
-    span does.
+    Spans are those of the sessions predicted, both ends included. `recipes` and `published` are by
+    the name of the network (`CONFIGS`). `notes` say how the public files compare with the paper's
+    set. `data_until` is the last session of the public files if they end before the test span does,
+    else None.
     """
 
     market: str
@@ -78,8 +79,9 @@ class PublishedSet:
 def require_set(market: Market, published_set: PublishedSet) -> None:
     """Raise UsageError unless the market has the stocks of the published set.
 
-    These are the stocks that the set's market lists. If its list is of another time than the public
-    files, and so has another number of stocks, only the number of stocks in the files is checked.
+    The stocks must be those that the set's own market lists. If that list has another number of
+    stocks than the public files, it is of another time than they are; then only the number of
+    stocks is compared, with that of the public files.
     """
     listed = set(load_market(published_set.market).symbols)
     symbols = set(market.symbols)
@@ -122,7 +124,10 @@ def _read_sets() -> dict[str, PublishedSet]:
 def _published_set(
     market: str, table: Mapping[str, Any], shared: Mapping[str, Any]
 ) -> PublishedSet:
-    """Return the set of a table; `shared` has what the recipes of each network share."""
+    """Return the set of a table.
+
+    `shared` has, by network, the settings that its recipes share; a recipe's own override them.
+    """
     recipes = {
         network: _recipe(network, shared[network] | settings)
         for network, settings in table["recipes"].items()

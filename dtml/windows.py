@@ -50,9 +50,10 @@ class WindowConfig:
 class Windows:
     """Windows of consecutive days; tensors share their storage, so a span of days copies nothing.
 
-    `stocks` and `index` hold features in percent, 0 where `observed` is false. `movement` is the
-    adjusted return from `as_of` to `target` as a ratio minus 1, NaN where it is not known. `as_of`
-    and `target` are sessions.
+    `stocks` and `index` hold features in percent; one that is missing is 0. `observed` says which
+    stocks a model may use on a day: their windows, and that of the index, lack no feature.
+    `movement` is the adjusted return from `as_of` to `target` as a ratio minus 1, NaN where it is
+    not known. `as_of` and `target` are sessions.
     """
 
     stocks: Float[Tensor, "days stocks window features"]
@@ -146,12 +147,15 @@ def build_windows(
     index_symbol: str,
     config: WindowConfig,
 ) -> Windows:
-    """Return the window of every day that the bars allow, the session after the last bar included.
+    """Return the windows of all days from the first to the last for which the bars suffice.
 
     `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are
-    the sessions of the exchange from the first bar to at least one after the last. A day needs a
-    whole window of the index; a stock without a whole window of its own is not `observed` that day.
-    Raises DtmlError where no day has one.
+    the sessions of the exchange from the first bar to at least one after the last. Days are
+    sessions on which the index and a quorum of the stocks have a bar (`_grid`), and the target of
+    the last day may follow the last bar. The bars suffice for a day with a whole window of the
+    index and of at least one stock. A stock without a whole window is not `observed` on that day.
+    Days between the first and the last are kept even if the bars do not suffice for them; on such a
+    day no stock is observed. Raises DtmlError where the bars suffice for no day.
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
@@ -177,7 +181,7 @@ def build_windows(
 
     movement = _movement(panel, grid, sessions, config.largest_return)
     stock_is_complete = complete[days, :-1]
-    index_is_complete = complete[days, -1:]
+    index_is_complete = complete[days, -1:]  # [days 1], to combine with every stock
     observed = stock_is_complete & index_is_complete
     return Windows(
         stocks=views[:, :-1],
@@ -199,9 +203,10 @@ def _has_whole_window(values: Features, window: int) -> Bool[ndarray, "sessions 
 
 
 def _days_with_a_window(complete: Bool[ndarray, "sessions symbols"]) -> Int[ndarray, " days"]:
-    """Return the positions from the first to the last day that has a window, without gaps.
+    """Return all positions from the first to the last day that has a window.
 
-    A day has one when the index, the last symbol, and at least one stock are `complete`.
+    A day has a window when the index, the last symbol, and at least one stock are `complete`. Days
+    between the two may have none. The result is empty where no day has one.
     """
     has_index = complete[:, -1]
     has_stock = complete[:, :-1].any(axis=1)
@@ -254,7 +259,7 @@ def _movement(
 ) -> Prices:
     """Return the return to the next session of the exchange.
 
-    It is missing (NaN) where that session is not on the grid.
+    It is missing (NaN) where that session is not on the grid, and where `returns` gives none.
     """
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = returns(panel, max_return)[1:]

@@ -14,11 +14,14 @@ STOCK_DAYS = 50_000  # of the history on which a model is tested, at most
 class Findings:
     """The findings of the three tests of `significance.py`: columns of the table `explanation`.
 
-    `distance` and its p-value are those of `distance_test`; `told_apart` says whether it is
-    significant. `agreement` and the ends of its interval are those of `agreement`, the ends NaN
-    with too few days. `drivers` and `drivers_importance` are the shares of stocks whose driver is
-    among the `top` largest attentions or importances (`share_found`), `drivers_chance` the share by
-    chance; all three are None where no driver is known.
+    `days` are those on which attention was measured; `seeds` and `shuffles` are the numbers of
+    networks trained on true and on shuffled labels. `distance` and `distance_p` are those of
+    `distance_test`; `told_apart` says whether the distance is significant. `agreement` and the ends
+    of its interval are those of `significance.agreement`, the ends NaN with too few days. Of the
+    stocks with a known driver, `drivers` is the share whose driver is among the `top` largest
+    attentions, `drivers_importance` the share whose driver is among the `top` largest importances
+    (`share_found`), `drivers_chance` the share by chance; all three are None where no driver is
+    known.
     """
 
     stocks: int
@@ -38,9 +41,10 @@ class Findings:
 
 
 def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:
-    """Return whether attention explains: it differs from nonsense and agrees with importance.
+    """Return whether attention explains the predictions; "untested" without a row.
 
-    Nonsense is the attention of models trained on shuffled labels.
+    The verdict is "holds" if attention differs significantly from that of models trained on
+    shuffled labels, and agrees with importance (`_agrees`), else "fails".
     """
     if row is None:
         return "untested"
@@ -71,6 +75,7 @@ def words(row: Mapping[str, Any] | None) -> str:
         f"energy distance {row['distance']:.3f}, p = {row['distance_p']:.2g}).",
         _agreement_in_words(row, agrees=_agrees(row)),
     ]
+    # None or NaN where no driver is known.
     if row["drivers"] is not None and np.isfinite(row["drivers"]):
         sentences.append(
             f"{row['drivers']:.0%} of the stocks with a known driver have it among the "

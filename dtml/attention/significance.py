@@ -56,9 +56,10 @@ def find(
 ) -> Findings:
     """Run every test on the attention of all networks and on their `importance`.
 
-    In `attention`, the `seeds` networks of true labels come first; `importance` is their mean. For
-    a pair of stocks, only the days count on which `both_observed` is true. `drivers` maps a stock
-    to the one that drives it.
+    In `attention`, the `seeds` networks of true labels come first; `importance` is the mean of
+    these networks. For a pair of stocks, only the days count on which `both_observed` is true.
+    `drivers` maps a stock to the one that drives it; it is empty where none is known. Random draws
+    come from `seed`.
     """
     days, stocks = both_observed.shape[:2]
     attention_means = np.array([over_days(weights, both_observed) for weights in attention])
@@ -117,7 +118,8 @@ def importance_by_day(
 
     It is the mean absolute change over `draws` drawings. In each drawing, every day takes stock v's
     window from another of these days. The importance is 0 on the diagonal, and on days on which v
-    is not observed. Its unit is that of a logit, without an upper bound.
+    is not observed; it means nothing on days on which u is not. Its unit is that of a logit,
+    without an upper bound.
     """
     rows = _rows_of(windows, days)
     observed = windows.observed[days]
@@ -185,12 +187,12 @@ def distance_test(
     """Return the energy distance of the first networks' matrices from the others', and its p-value.
 
     `first` is the number of networks in the first group. The distance of two matrices is the root
-    of the mean squared distance of their rows. The p-value is the share of all ways to choose the
-    first group, or of `WAYS` drawn ones where there are more, that give at least this distance
-    (Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true
-    labels share their labels, and so are slightly more alike than those of shuffled ones: in 98
-    markets without any signal, the test was significant at 5 % in 7. One network against 19 is
-    exact.
+    of the mean squared distance of their rows. The p-value is the share of the groupings, the true
+    one included, whose energy distance is at least as large (`_groupings`; Szekely & Rizzo,
+    "Testing for equal distributions in high dimension", 2004). Networks of true labels share their
+    labels, and so are slightly more alike than those of shuffled labels: in 98 markets without any
+    signal, the test was significant at 5 % in 7. With one network of true labels against 19 of
+    shuffled labels the p-value is exact.
     """
     networks, stocks = matrices.shape[:2]
     differences = matrices[:, None] - matrices[None]  # [networks networks stocks stocks]
@@ -208,7 +210,8 @@ def _groupings(
 ) -> Float[ndarray, "ways networks"]:
     """Return ways to choose the first group, the true one first.
 
-    A row has 1 for the networks of the first group, 0 for the others.
+    These are all ways, or, if there are more than `WAYS`, the true one and `WAYS` drawn ones. A row
+    has 1 for the networks of the first group, 0 for the others.
     """
     if comb(networks, first) <= WAYS:  # the first combination is 0, 1, ...: the true grouping
         chosen = np.array(list(combinations(range(networks), first)))
@@ -256,10 +259,10 @@ def agreement(
     other stocks: from -1 to 1, and 0 where one of them is the same for all. The result is the mean
     over stocks.
 
-    The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN below
-    `MINIMUM_DAYS`) but centred on the estimate, because resamples add an error to both ranks and
-    lie too near 0. It allows for other days, not for other networks. Two unrelated maps that both
-    prefer a few stocks still reach about 2 / sqrt(stocks).
+    The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`) but centred
+    on the estimate, because resamples add an error to both ranks and lie too near 0. It is NaN
+    below `dtml.evaluation.metrics.MINIMUM_DAYS`. It allows for other days, not for other networks.
+    Two unrelated maps that both prefer a few stocks still reach about 2 / sqrt(stocks).
     """
     days = len(both_observed)
     # What each day adds to three totals for each pair of stocks: attention, importance, and the

@@ -27,9 +27,9 @@ class Attention:
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> "Attention":
-        """Read rows `symbol, source, weight`, all pairs or only the strongest, each once.
+        """Read rows `symbol, source, weight`, each pair at most once.
 
-        Stocks are sorted by symbol.
+        A pair without a row has an unknown weight (NaN). Stocks are sorted by symbol.
         """
         symbols = sorted({*rows["symbol"], *rows["source"]})
         weights = rows.pivot(index="symbol", columns="source", values="weight")
@@ -38,7 +38,7 @@ class Attention:
 
     def rows(self) -> pd.DataFrame:
         """Return a row for each pair, `symbol, source, weight`: a stock and one it looks at."""
-        # Of each weight, in the order of `ravel`.
+        # The row and the column of each weight, in the order of `ravel`.
         row, column = np.indices(self.weights.shape).reshape(2, -1)
         names = pd.Index(self.symbols)
         return pd.DataFrame(
@@ -79,6 +79,7 @@ class Attention:
         Each stock has at most `most` of them, and fewer where weights are unknown. The strongest
         come first, equal ones in the order of `symbols`.
         """
+        # Unknown weights, and those of a stock on itself, come last and are left out below.
         weights = np.where(np.isnan(self.others), -np.inf, self.others)
         order = np.argsort(-weights, axis=1, kind="stable")[:, :most]
         drivers = {}

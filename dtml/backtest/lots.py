@@ -29,13 +29,14 @@ def trades(
     """Return the shares to trade in each stock: above 0 bought, below 0 sold.
 
     `held` are shares, 0 or more. `weights` are the shares of the `capital` to hold after the
-    trades, each 0 or more, at most 1 in total. `price` and `capital` are in currency units. `rates`
-    are the costs of a purchase and of a sale, as shares of the value traded.
+    trades, each 0 or more, at most 1 in total. `price`, known for every stock, and `capital` are in
+    currency units. `rates` are the costs of a purchase and of a sale, as shares of the value
+    traded.
 
-    A stock without a weight is sold completely, odd lots included. A stock that is `kept` is not
-    traded. Every other trade is the difference to the weight, rounded down to whole lots, so that
-    no sale leaves less than the weight. Purchases are scaled down by one factor where they and
-    their costs exceed the cash available.
+    A stock with a weight of 0 is sold completely, odd lots included, even if it is `kept`. Other
+    stocks that are `kept` are not traded. Every other trade is the difference to the weight,
+    rounded down to whole lots, so that no sale leaves less than the weight. Purchases are scaled
+    down by one factor where they and their costs exceed the cash available.
     """
     purchase_rate, sale_rate = rates
     target_shares = weights * capital / price

@@ -20,16 +20,18 @@ from dtml.markets.definition import BASIS_POINT, YEAR
 class Performance:
     """The statistics of a portfolio over `days` sessions, after costs; ratios, not percent.
 
-    `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 %
-    interval; NaN where returns do not vary, its ends also below
-    `dtml.evaluation.metrics.MINIMUM_DAYS`. `index_gain` is this ratio less that of the
-    index on the same sessions, with the interval of that difference; NaN without an index.
-    `deflated_sharpe` is in [0, 1] (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share
-    of days with a return above 0, `turnover` the mean per day. `break_even` is the cost in basis
-    points of the value traded at which the mean return, less borrow, is 0; below 0 if the portfolio
-    loses even without costs, NaN without turnover. `settled` counts the positions that met an
-    unexplained move; `unbooked` is the total return that these moves would have added, a sum of
-    shares of the equity at each.
+    - `annual_return` is geometric; `annual_volatility` is NaN for a single session;
+    - `sharpe` is per year, with its 95 % interval; NaN where returns do not vary, the ends also
+      below `dtml.evaluation.metrics.MINIMUM_DAYS`;
+    - `index_gain` is this ratio less that of the index on the same sessions, with the interval of
+      that difference; NaN without an index, and where either does not vary;
+    - `deflated_sharpe`, in [0, 1], is that of the function of this name; NaN without trials;
+    - `max_drawdown` is 0 or less; `hit_rate` is the share of days with a return above 0;
+    - `turnover` is the mean per day, a share of the equity;
+    - `break_even` is the cost in basis points of the value traded at which the mean return, less
+      borrow, is 0; below 0 if the portfolio loses even without costs, NaN without turnover;
+    - `settled` counts the positions that met an unexplained move; `unbooked` is the total return
+      that these moves would have added, a sum of shares of the equity at each.
     """
 
     days: int
@@ -72,8 +74,9 @@ def performance(
     """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
 
     `trials` are the Sharpe ratios per session (`session_sharpe`) of every portfolio tried, this
-    track included; None for a yardstick, which was not chosen among trials. `index` is the track of
-    the index at the same fills. Raises ValueError where the track has no day.
+    track included; None for a portfolio that was not chosen among several, such as one that others
+    are compared with. `index` is the track of the index at the same fills. Raises ValueError where
+    the track has no day.
     """
     if track.empty:
         raise ValueError(
@@ -153,6 +156,7 @@ def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000
 
 def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
     """Return the gain over the index on the sessions of both; NaN where either does not vary."""
+    # `merge` calls the returns of the track net_x, and those of the index net_y.
     paired = track[["session", "net"]].merge(index[["session", "net"]], on="session")
     net = paired[["net_x", "net_y"]].to_numpy()
     of_track = session_sharpe(net[:, 0])
@@ -184,13 +188,14 @@ def _summands(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models
 
 
 def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:
-    """Return the probability, in [0, 1], that the true Sharpe ratio exceeds the best by chance.
+    """Return the probability that the true Sharpe ratio exceeds the best to expect by chance.
 
     Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2: the ratio is compared with
     the expected maximum of as many ratios without skill as there are `trials` (`expected_best`),
-    with an error that allows for skew and fat tails. With one trial it is their probabilistic
-    Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and are
-    left out. Days and trials count as independent. NaN where the returns do not vary.
+    with an error that allows for skew and fat tails. With one trial the result is the authors'
+    probabilistic Sharpe ratio against 0 (2012). `trials` are per session; a trial is NaN if its
+    returns never varied, and is left out. Days and trials count as independent. The result is NaN
+    where the returns `net` do not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew

@@ -31,8 +31,7 @@ Weights = Float[ndarray, " stocks"]
 Stocks = Bool[ndarray, " stocks"]
 KeptDays = Bool[ndarray, "days stocks"]
 
-# Sessions that a position waits for a price; then it is settled at the last price known.
-PATIENCE = 20
+PATIENCE = 20  # sessions without a price after which a position is settled at its last one
 FILLED_AGAIN = 3 * PATIENCE  # sessions before a fill that decide how it is traded
 ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
 
@@ -42,9 +41,9 @@ class Strategy:
     """The rule by which predictions become positions.
 
     "long" holds the `top` stocks of highest probability in equal parts. "long_short" has a gross
-    exposure of 1: half in these, minus half in the `top` of lowest. "weighted" has one too, in
-    proportion to probability - 1/2. No stock gets more than `max_weight` of the equity, a share in
-    (0, 1]; the rest stays in cash.
+    exposure of 1: half in these, minus half in the `top` of lowest. "weighted" has a gross exposure
+    of 1 too, in proportion to probability - 1/2. No stock gets more than `max_weight` of the
+    equity, a share in (0, 1]; the rest stays in cash.
     """
 
     form: Form
@@ -104,11 +103,12 @@ class Quotes:
 
         Sessions of the bars that are not among `sessions` are left out. `returns` names the price
         that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
-        the factor of their session's close. A recorded split is followed where it explains a move
-        of more than `max_return`. Other such moves are unexplained, and their bars get no price.
-        The bars that the checks refused for their return (`refused`: `symbol, session`) are such
-        moves too. An open that far from the close before it is discarded, though its close may be
-        good. `price_limit` is the market's largest move of an open from the last close, a ratio.
+        the factor of their session's close. Where a recorded split explains a move of more than
+        `max_return`, all prices from then on are multiplied by it. Other moves of that size are
+        unexplained, and their bars get no price. The bars that the checks refused for their return
+        (`refused`: `symbol, session`) count as such moves too. If only the open is more than
+        `max_return` away from the close before it, it alone gets no price. `price_limit` is the
+        market's largest move of an open from the last close, a ratio; None is no limit.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
@@ -120,6 +120,7 @@ class Quotes:
 
         rejected = bars[:0] if refused is None else refused
         rejected_cells = on_grid(rejected.assign(there=1.0), "there", sessions, symbols)
+        # A rejected bar counts only where no accepted one is in its place.
         gone = np.isfinite(rejected_cells) & np.isnan(closed)
         leaps = np.abs(closed / _last_before(closed) - 1) > max_return
         leaps &= ~_first_after(gone, closed)  # there the rejected bar counts as the move
@@ -183,11 +184,11 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
 
     A stock without a prediction has 0. `probability` of a rise is in [0, 1], NaN where there is
     none; `dtml.ranking.panel.places` decides which ranks higher. With fewer than `top` stocks (in
-    long-short: twice `top`) all are held, except an odd one in the middle. A day without any
-    prediction is all NaN, and `follow` then keeps its holdings.
+    long-short: twice `top`) all are held, except an odd one in the middle. No weight exceeds
+    `max_weight`. A day without any prediction is all NaN, and `follow` then keeps its holdings.
     """
     predicted = np.isfinite(probability)
-    count = predicted.sum(axis=1, keepdims=True)
+    count = predicted.sum(axis=1, keepdims=True)  # [days 1]
     if strategy.form == "weighted":
         tilt = np.where(predicted, probability - 0.5, 0.0)
         size = np.abs(tilt).sum(axis=1, keepdims=True)
@@ -216,8 +217,8 @@ class Followed:
 
     - `long`, `short`: values held after trading, both 0 or more; `gross`: their return until the
       next fill;
-    - `turnover`: value bought and sold. Before it, a weight is what the last fill left, drifted
-      with prices. The first row buys everything; the last sells nothing;
+    - `turnover`: value bought and sold, from the holdings after the last fill as prices have moved
+      them. From cash, the first row buys everything; no row sells everything at the end;
     - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which
       compounds. Costs are drawn from all holdings and cash alike: weights and turnover do not
       depend on them;
@@ -288,8 +289,8 @@ def follow_on(
     The track has a row for each session of a fill, in the columns that `Followed` describes, from
     the first to the last `as_of` without a gap, as far as the next fill's prices are known: the
     last prediction, not yet sold, has no row. In a session without weights (or with NaN alone)
-    nothing is traded. A stock that is `kept` is not traded while it is held. `held_before` are the
-    holdings after the fill before the first one; None is cash.
+    nothing is traded but what is settled or met an unexplained move. A stock that is `kept` is not
+    traded while held. `held_before` are the holdings after the fill before the first; None is cash.
 
     A stock without a price at the fill is not traded, and one at its price limit is not bought, or
     not sold: cash meant for it stays cash, holdings of it are kept (at its last known price), and
@@ -335,9 +336,9 @@ def equal_weight_track(
 def _by_session(
     weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> tuple[int, PerRow]:
-    """Return the row of the first fill, and the weights from it to the last priced fill.
+    """Return the row of the first fill in the quotes, and the weights of each session from it on.
 
-    The weights have a row a session, NaN in one without weights.
+    They are NaN in a session without weights, and end at the latest with the last priced fill.
     """
     place = quotes.sessions.get_indexer(as_of)
     if not len(as_of) or (place < 0).any() or (np.diff(place) < 1).any():
@@ -362,7 +363,7 @@ def _last_priced_row(quotes: Quotes, fill: Fill) -> int:
 
 
 def _tradable(price: PerSession) -> tuple[Flags, Flags]:
-    """Return which stocks can be traded at a fill, and which have not been for over `PATIENCE`."""
+    """Return which stocks have a price at a fill, and which had none for over `PATIENCE` fills."""
     tradable = np.isfinite(price)
     session = np.arange(len(price))[:, None]
     last_traded = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
@@ -370,7 +371,7 @@ def _tradable(price: PerSession) -> tuple[Flags, Flags]:
 
 
 def _returns(mark: PerSession, exit_: PerSession) -> PerSession:
-    """Return the return from each fill to the next, 0 before a stock's first price."""
+    """Return the return to the next fill, 0 before a stock's first price and at the last fill."""
     returns = np.zeros_like(mark)
     priced_returns = exit_[1:] / mark[:-1] - 1
     returns[:-1] = np.where(np.isfinite(mark[:-1]), priced_returns, 0.0)
@@ -479,6 +480,7 @@ def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataF
     unbooked = np.where(settled, holdings * missed, 0.0)
 
     purchase_rate, sale_rate = costs.of_trades(sessions)
+    # The turnover contains the sales, so they are charged the difference of the rates only.
     cost = trades.turnover * purchase_rate + trades.sold * (sale_rate - purchase_rate)
     borrow = short * costs.of_shorts(sessions)
     return pd.DataFrame(

@@ -26,7 +26,7 @@ Kept = Bool[ndarray, "days stocks"]
 Weights = Float[ndarray, " stocks"]
 Stocks = Bool[ndarray, " stocks"]
 
-LEAST_SHARE = 3  # at most one in three of the stocks ranked is held
+RANKED_PER_TARGET = 3  # at most one in so many of the stocks ranked is a target
 SMOOTH = (1, 2, 3, 5, 10, 20)  # nights whose ranks are averaged
 BANDS = (1.0, 1.5, 2.0, 3.0, 5.0)  # times `top`: the last place at which a stock is kept
 VERSIONS = ("daily", "smoothed", "banded", "smoothed and banded")
@@ -59,11 +59,15 @@ class _Trial:
 def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
     """Return the holdings of a portfolio that follows the ranking of each day.
 
-    It holds `trading.top` stocks, or a third of those ranked if that is fewer. `scores` rank the
-    stocks of a day (`dtml.ranking.panel.places`), NaN where one is not ranked; the first
-    `trading.smooth` - 1 days average fewer nights. Returns, for each day and stock, the share of
-    equity to hold, NaN on a day without a ranking; and whether the stock is not traded if it is
-    held already.
+    It holds the best `trading.top` stocks in equal parts, or a third of those ranked if that is
+    fewer, but at least one. With a `trading.band` above 1, a stock that was a target on the ranked
+    day before remains one while its place is at most `band` times that number. `scores` rank the
+    stocks of a day (`dtml.ranking.panel.places`), NaN where one is not ranked. Ranks are averaged
+    over the last `trading.smooth` days; the first days average fewer.
+
+    Returns two grids, [days stocks]. The first has the share of equity to hold, NaN on a day
+    without a ranking. The second is true for the stocks that the band keeps: if they are held
+    already, they are not traded.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
     weights = np.empty(place.shape)
@@ -78,8 +82,8 @@ def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
 def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights and the kept stocks of the last of some nights, as `targets` does.
 
-    `was_target` says which stocks the night before wanted to hold. Only the last `trading.smooth`
-    nights matter.
+    `was_target` marks the stocks that were targets on the ranked night before. Only the last
+    `trading.smooth` nights of `scores` matter.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
     return _aim(place[-1], trading, was_target)
@@ -88,12 +92,13 @@ def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple
 def _aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights of a day, and which of the stocks that were targets before are kept.
 
-    Without a ranking the weights are NaN, and no stock is kept.
+    `place` is 1 for the best stock of the day, NaN for one that is not ranked. Without a ranking
+    the weights are NaN, and no stock is kept.
     """
     is_ranked = np.isfinite(place)
     if not is_ranked.any():
         return np.full(place.shape, np.nan), np.zeros(place.shape, dtype=bool)
-    size = min(trading.top, max(1, int(is_ranked.sum()) // LEAST_SHARE))
+    size = min(trading.top, max(1, int(is_ranked.sum()) // RANKED_PER_TARGET))
     last_kept_place = trading.band * size
     # A band of 1 keeps no stock: each day trades to equal weights again.
     is_kept = was_target & (place <= last_kept_place) & (trading.band > 1)
@@ -140,16 +145,20 @@ def track_of(
 def after_costs(
     scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading, first: pd.Timestamp
 ) -> pd.DataFrame:
-    """Return the performance of a ranking after costs.
+    """Return the performance of a ranking after costs, a row for each way to trade it.
 
-    Rows are all ways to trade it before `first`, and those chosen from then on. Columns: `span`
-    ("validation", "test"), `version` (one of `VERSIONS` if it was chosen for one, `EQUAL`, or ""),
-    `smooth`, `band`, and `FIGURES` of `dtml.backtest.performance.performance`, whose index are
-    equal parts of all stocks ranked, without costs; `break_even` is the cost, in basis points of
-    the value traded, at which the mean return equals theirs.
+    Rows of the span "validation" are all pairs of `SMOOTH` and `BANDS`, on the days before `first`.
+    Rows of the span "test", from `first` on, are the way chosen on validation days for each of
+    `VERSIONS` (`DAILY` alone if there are no such days), and `EQUAL`: equal parts of all stocks
+    ranked, without costs.
+
+    Columns: `span`, `version` ("" on validation), `smooth`, `band`, and `FIGURES` as
+    `dtml.backtest.performance.performance` gives them, with the track of equal parts as its index.
+    But `break_even` is the cost, in basis points of the value traded, at which the mean return
+    equals that of equal parts; NaN for equal parts themselves.
     """
     begin = int(as_of.searchsorted(first))
-    # The return of the last ranking before `first` ends after it, so that one is left out.
+    # The last ranking before `first` is left out, because its return ends after `first`.
     validation_length = max(0, begin - 1)
     rows: list[dict[str, Any]] = []
     trials: list[_Trial] = []
@@ -201,7 +210,10 @@ def _chosen(trials: Sequence[_Trial]) -> dict[str, Trading]:
 def _row(
     span: str, version: str, trading: Trading, track: pd.DataFrame, equal: pd.DataFrame
 ) -> dict[str, Any]:
-    """Return a row of `after_costs`: a way to trade and its figures beside equal parts."""
+    """Return a row of `after_costs`: a way to trade and its figures.
+
+    `track` is what it earned, `equal` what equal parts earned in the same sessions.
+    """
     result = performance(track, trials=None, index=equal)
     break_even = np.nan
     if version != EQUAL:

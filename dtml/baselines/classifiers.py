@@ -66,9 +66,9 @@ class Fitted:
 def design(
     windows: Windows, counted: Bool[ndarray, "days stocks"] | None = None
 ) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
-    """Return the rows of the observed stock-days, or of those `counted`.
+    """Return a row for each stock-day, with the positions of the rows' days and of their stocks.
 
-    Returns the rows, and the positions of their days and of their stocks. The columns of a row are
+    The stock-days are those `counted`, or without it the observed ones. The columns of a row are
     the features, in percent, of the stock's window, oldest session first, and then those of the
     index: 2 x window x features.
     """
@@ -89,8 +89,8 @@ def fit_classifier(
 
     Of equals, the first is kept. `protocol` says which stock-days count. The seed draws the columns
     that each split of a boosting may use; the logistic regression has one solution, the same for
-    every seed. Raises DtmlError where no stock-day counts, or where all that count rise, or all
-    fall.
+    every seed. Raises DtmlError where no stock-day of one of the spans counts, or where the counted
+    ones of the training span all rise, or all fall.
     """
     train_rows = _labelled(train, protocol, "training")
     validation_rows = _labelled(validation, protocol, "validation")

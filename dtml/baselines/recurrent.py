@@ -21,8 +21,8 @@ class RecurrentConfig(NetworkConfig):
 
     Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de
     Oliveira, IJCNN 2017). With attention it is ALSTM (Qin et al., IJCAI 2017, in the form of Feng
-    et al.). With attention, `epsilon` and `adversarial` it is Adv-ALSTM; in the authors' public
-    code, both are 0.01 by default.
+    et al.). With attention, and with `epsilon` and `adversarial` above 0, it is Adv-ALSTM; in the
+    authors' public code, the defaults of `epsilon` and `adversarial` are 0.01.
     """
 
     features: int = 11

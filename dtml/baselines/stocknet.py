@@ -102,7 +102,7 @@ class StockNet(Network):
         self.movement_feature = config.movement_feature
         self.dropout = Dropout(config.dropout)
         self.gaussian = Gaussian()
-        observed = config.features + hidden
+        observed = config.features + hidden  # inputs of the layers that see a session and its state
         self.gates = nn.Linear(observed + latent, 2 * hidden)  # reset and update
         self.candidate = nn.Linear(observed + latent, hidden)
         self.prior = NormalLayer(observed, latent)
@@ -110,6 +110,7 @@ class StockNet(Network):
         self.decode_movement = nn.Linear(observed + latent, movement)
         self.predict_auxiliary = nn.Linear(movement, 1)
         self.attention = MovementAttention(movement)
+        # The attended probability of a rise, and the decoded movement of the target.
         self.predict = nn.Linear(1 + movement, 1)
 
     def logits(

@@ -37,9 +37,9 @@ def interval(
 
     `summands` holds what each day adds to the totals, finite, [days models totals]; `statistic`
     maps totals [..., totals] to values [...]. For a paired difference, the last axis holds the
-    summands of both predictors, one after the other (`difference`). Needs two days; with few, the
-    interval is rough. The ends are expanded percentiles as in Hesterberg (2015), with blocks in
-    place of observations.
+    summands of both predictors, one after the other (`difference`). At least two days are needed,
+    and with few days the interval is rough. The ends are expanded percentiles as in Hesterberg
+    (2015), with blocks in place of observations.
     """
     total = summands.sum(axis=0)
     # How much each day changes the statistic, up to a factor.

@@ -48,11 +48,15 @@ def slice_scores(
 ) -> pd.DataFrame:
     """Score every predictor on all days, and by fold, calendar year and stock, on both protocols.
 
-    `movement` is a ratio minus 1, NaN where it is not known; `fold` numbers the fold of each day.
-    Stock-days count where every predictor has a direction. Rows are `slice, value, protocol,
-    predictor, n, days, rises, acc, acc_low, acc_high, mcc, mcc_low, mcc_high, model_gain,
-    model_gain_low, model_gain_high`; ends of intervals are NaN below `MINIMUM_DAYS`. `model_gain`
-    is the model's MCC less the rule's on the same days; NaN for the model and for stocks.
+    `movement` is a ratio minus 1, NaN where it is not known; `fold` numbers the fold of each day. A
+    stock-day counts where it counts under the protocol and every predictor has a direction. Columns
+    are `slice, value, protocol, predictor, n, days, rises, acc, acc_low, acc_high, mcc, mcc_low,
+    mcc_high, model_gain, model_gain_low, model_gain_high`.
+
+    `slice` is "all", "fold", "year" or "symbol", and `value` says which of them ("" for all days).
+    `n` counts the stock-days, `days` their days, `rises` those that rose; where nothing counts
+    there is no row. Ends of intervals are NaN below `MINIMUM_DAYS`. `model_gain` is the model's MCC
+    less that of the row's predictor on the same days; NaN for the model itself and for stocks.
     """
     predictors = list(directions)
     frames = []
@@ -82,10 +86,10 @@ def rank_ics_by_slice(
 ) -> pd.DataFrame:
     """Score how probabilities rank the stocks of a day, beside the rule that losers rise.
 
-    `losers` are the scores of that rule. Both are scored over all days, by fold and by year. Rows
-    are `slice, value, rank_ic, rank_ic_low, rank_ic_high, rank_gain, rank_gain_low,
-    rank_gain_high`: the mean rank IC of a day, and by how much it is above the rule's on the
-    stock-days that have both.
+    `losers` are the scores of that rule. Columns are `slice, value` (as in `slice_scores`, without
+    stocks), `rank_ic, rank_ic_low, rank_ic_high`, the mean over days of the probabilities' rank IC,
+    and `rank_gain, rank_gain_low, rank_gain_high`, such a mean less the rule's. For the gain, both
+    are taken over the stock-days that have a probability and a score of the rule.
     """
     rows = []
     for span in _spans(target, fold):
@@ -106,10 +110,11 @@ def rank_ics_by_slice(
 def rolling_mcc(
     directions: Directions, movement: PerStock, target: pd.DatetimeIndex
 ) -> pd.DataFrame:
-    """Return the MCC of the last `ROLLING_SESSIONS` up to each session.
+    """Return the MCC of every predictor over the `ROLLING_SESSIONS` up to each session.
 
-    Columns: `session, predictor, mcc, mcc_low, mcc_high`. A stock-day counts where every predictor
-    has a direction.
+    Columns: `session, predictor, mcc, mcc_low, mcc_high`. A stock-day counts where its return is
+    known and every predictor has a direction. The first `ROLLING_SESSIONS` - 1 sessions have no
+    row.
     """
     counts = confusion_by_stock(directions, movement, "all").sum(axis=2)
     frames = []
@@ -125,11 +130,11 @@ def rolling_scores(
     target: pd.DatetimeIndex,
     statistics: Sequence[str] = ("acc", "mcc"),
 ) -> pd.DataFrame:
-    """Return ACC and MCC of one predictor over its last `ROLLING_SESSIONS` up to each session.
+    """Return the `statistics` of one predictor over the `ROLLING_SESSIONS` up to each session.
 
     `counts` are true rises, false rises, false falls and true falls of each session of `target`.
     Columns: session, and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high,
-    ...`. Sessions with fewer sessions before them have no row.
+    ...`. ACC is NaN where nothing counts. The first `ROLLING_SESSIONS` - 1 sessions have no row.
     """
     names = ["session"]
     for name in statistics:
@@ -147,11 +152,11 @@ def rolling_scores(
 def rolling_rank_ic(
     probability: PerStock, movement: PerStock, target: pd.DatetimeIndex
 ) -> pd.DataFrame:
-    """Return the mean daily rank IC of the last `ROLLING_SESSIONS` up to each session.
+    """Return the mean daily rank IC of the last `ROLLING_SESSIONS` sessions up to each session.
 
-    Only sessions with a rank IC count. Columns: session, predictor (the model), rank_ic, and the
-    ends of its 95 % interval, rank_ic_low and rank_ic_high. Sessions with fewer sessions before
-    them have no row.
+    Sessions without a rank IC are left out of these and of the rows. Columns: session, predictor
+    (the model), rank_ic, and the ends of its 95 % interval, rank_ic_low and rank_ic_high. The first
+    `ROLLING_SESSIONS` - 1 sessions with a rank IC have no row.
     """
     daily = rank_ics(*both_known(probability, movement))
     is_known = np.isfinite(daily)
@@ -216,7 +221,7 @@ def _spans(target: pd.DatetimeIndex, fold: Folds) -> Iterator[_Span]:
 def _gains(
     counts: Int[ndarray, "days predictors 4"], names: list[str]
 ) -> dict[str, Float[ndarray, " predictors"]]:
-    """Return how far the model is ahead of each rule; NaN for the model itself."""
+    """Return by how much the model's MCC exceeds that of each rule; NaN for the model itself."""
     model = names.index(MODEL)
     gain, low, high = gain_in_mcc(counts[:, model], counts, resamples=RESAMPLES)
     is_model = np.arange(len(names)) == model
@@ -228,10 +233,10 @@ def _gains(
 
 
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
-    """Return a row for each predictor.
+    """Return a row for each of the predictors `names`, with ACC and MCC and their intervals.
 
     The days of a predictor are those on which one of its directions counts. With fewer than
-    `MINIMUM_DAYS` of them, the ends of its intervals are NaN.
+    `MINIMUM_DAYS` of them, the ends of its intervals are NaN. `slice_scores` describes the columns.
     """
     total = counts.sum(axis=0)
     days = (counts.sum(axis=-1) > 0).sum(axis=0)

@@ -55,8 +55,8 @@ class Calibration:
 
     The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a
     `slope` of 0 or more. `thresholds` maps each nominal level to the calibrated probability, in
-    [.5, 1], above which a rise is predicted; at 1 the model always abstains. They rest on
-    `directions` stock-days of `days` days. Raises ValueError for what is out of range.
+    [.5, 1], above which a rise is predicted; at 1 the model always abstains. The thresholds were
+    measured on `directions` stock-days of `days` days. Raises ValueError for what is out of range.
     """
 
     slope: float
@@ -116,7 +116,7 @@ class _StockDays:
         movement: Float[ndarray, "all_days stocks"],
         is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
-        """Return the known stock-days of some of the days."""
+        """Return the known stock-days of the days at some positions; each day has some."""
         counted = is_known[days]
         rose = movement[days] > 0
         return cls(
@@ -142,9 +142,9 @@ def calibrate(
 
     `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the
     return to the target, a ratio minus 1, NaN where it is not known. Days without a stock-day that
-    has both are left out. The correction is Platt's (1999), shrunk where there are few days; where
-    the model ranked the wrong way round, or its probabilities were all the same, the slope is 0 and
-    every stock gets the base rate.
+    has both are left out. The correction is Platt's (1999), shrunk where there are few days. The
+    slope is 0, and every stock gets the base rate, where the model ranked the wrong way round, its
+    probabilities were all the same, all stock-days had one outcome, or there was a single day.
 
     On a day exchangeable with the validation days, the expected share of stocks without a wrong
     direction is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the
@@ -179,12 +179,13 @@ def calibrate(
 
 
 def _line(sample: _StockDays) -> tuple[float, float]:
-    """Return slope and intercept of the correction.
+    """Return slope and intercept of the correction (`calibrate`).
 
-    Where no slope can be fitted, it is 0 and the intercept gives the base rate: Laplace's, which
-    adds one rising and one falling day. Platt's targets lie inside (0, 1), which keeps the line
-    finite. On a few days the height and the slope may be chance, so both are multiplied by
-    estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the least error.
+    Where no slope can be fitted, it is 0 and the intercept is the log odds of the base rate:
+    Laplace's, which adds one rising and one falling day. Platt's targets lie inside (0, 1), which
+    keeps the line finite. On a few days the height and the slope may be chance, so both are
+    multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with
+    the least error.
     It tends to 1 with more days.
     """
     rose = sample.rose
@@ -214,7 +215,7 @@ def _line(sample: _StockDays) -> tuple[float, float]:
 def _regression(
     place: Flat, target: Flat, sample: _StockDays
 ) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
-    """Return intercept and slope of a logistic regression, and the variance of each.
+    """Return intercept and slope of a logistic regression of `target` on `place`, and variances.
 
     Its targets lie between 0 and 1. As scikit-learn takes classes only, each stock-day is given
     twice, as a rise and as a fall, weighted by these shares. The variance is that of drawing days,
@@ -245,12 +246,13 @@ def _regression(
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return the smallest threshold of each level that leaves its share of days without an error.
+    """Return, by level, the smallest threshold at which so large a share has no wrong direction.
 
-    An error is a wrong direction. One additional, unknown day stands for the day to come and counts
-    as wrong whatever the threshold. Where its weight exceeds what the level allows there are too
-    few days, and the model always abstains.
+    Shares are of stock-days, with the same weight for every day. One additional, unknown day
+    stands for the day to come and counts as wrong whatever the threshold. Where its weight exceeds
+    what the level allows there are too few days, and at a threshold of 1 the model always abstains.
     """
+    # A direction is wrong where the probability of the other outcome is above the threshold.
     probability_of_other = np.where(sample.rose, 1 - calibrated, calibrated)
     order = np.argsort(probability_of_other)
     surprise = probability_of_other[order]
@@ -259,6 +261,7 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
     for level in LEVELS:
         needed = level * (sample.days + 1) - 1e-9  # sums of shares are not exact
         quantile = float(surprise[np.searchsorted(mass, needed)]) if needed <= sample.days else 1.0
+        # Rounded to the digits of STEP, it is still above the quantile.
         threshold = round(quantile + STEP, 6)
         thresholds[level] = min(max(threshold, 0.5), 1.0)
     return thresholds
@@ -267,12 +270,13 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
 def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """Count the outcomes of each night at each level.
 
-    Returns rows `target, level, n, covered, decided, decided_correct`. `directions` has a row a
-    stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id, level,
-    threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the
-    level, with a calibrated probability and an outcome; `covered` those without a direction or with
-    the correct one. Nights and levels without any have no row. Raises ValueError when a run has
-    a level twice.
+    `directions` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and
+    level, `run_id, level, threshold`; other columns of either are ignored. Returns rows `target,
+    level, n, covered, decided, decided_correct`, sorted by target and level. `n` counts the
+    stock-days of runs that have the level, with a calibrated probability and an outcome. Of these,
+    `covered` have no direction or the correct one, `decided` have a direction, and
+    `decided_correct` the correct one. Where `n` is 0 there is no row. Raises ValueError when a run
+    has a level twice.
     """
     doubled = bands[bands.duplicated(["run_id", "level"])]
     if len(doubled):
@@ -373,8 +377,8 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     """Count stock-days with an outcome by whole percent of probability.
 
     Returns rows `target, bin, n, probability_sum, rises`. `directions` has a row a stock-day,
-    `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also 1; empty
-    bins have no row. Raises ValueError for what is no probability.
+    `target, probability, rise`; one that lacks either is left out. Bin 37 holds [.37, .38), bin 99,
+    the last, also 1; empty bins have no row. Raises ValueError for what is no probability.
     """
     probability = numbers(directions["probability"])
     rise = numbers(directions["rise"])
@@ -412,6 +416,7 @@ def calibration_curve(
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
     if len(edges) == 1:  # all are equal: one bin without a width
         edges = np.repeat(edges, 2)
+    # The highest probability, which is the last edge, is clipped into the last bin below.
     edge_below = np.searchsorted(edges, chance, side="right") - 1
     place = np.clip(edge_below, 0, len(edges) - 2)
     rows = pd.DataFrame({"bin": place, "probability": chance, "rose": rose[is_known]})
@@ -452,9 +457,10 @@ def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
 def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     """Return the curve of `binned_curve` with intervals.
 
-    The fewer the stock-days, the fewer points it has. Adds `share_risen_low, share_risen_high`,
-    the 95 % interval of each share from resampled days, NaN with too few days. `bins` are rows of
-    `count_bins` or `recalibrated`, one or more.
+    The curve has about a point for each `DIRECTIONS_A_GROUP` stock-days, within `GROUPS`. The
+    columns `share_risen_low, share_risen_high` are added: the 95 % interval of each share from
+    resampled days, NaN below `MINIMUM_DAYS`. `bins` are rows of `count_bins` or `recalibrated`, one
+    or more.
     """
     points = int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS))
     curve = binned_curve(bins, points)
@@ -465,6 +471,7 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     days = bins.assign(group=group).pivot_table(
         counts, "target", "group", aggfunc="sum", fill_value=0
     )
+    # First the rises of every point, then its stock-days, also where a point has none.
     every_column = pd.MultiIndex.from_product([counts, range(len(curve))])
     days = days.reindex(columns=every_column, fill_value=0)
     rises, n = np.split(days.to_numpy(dtype=float), 2, axis=1)  # [days points] each
@@ -473,11 +480,11 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
 
 
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
-    """Return the bins of calibrated runs, each at its mean probability after calibration.
+    """Return the same rows with the bin and the sum of the calibrated probabilities.
 
     `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id, and
-    runs without one are left out. A bin is a hundredth wide, so that calibrating its mean changes
-    it by nearly as much as each of its probabilities.
+    runs without one are left out. The mean probability of each row is calibrated in place of its
+    single probabilities: a bin is a hundredth wide, so they would all change by nearly as much.
     """
     if bins.empty:
         return bins.iloc[:0]

@@ -41,7 +41,7 @@ class Inputs:
 
     @classmethod
     def of(cls, features: Features) -> "Inputs":
-        """Measure the sessions that a model was trained on, NaN where a feature is missing."""
+        """Measure the sessions that a model was trained on; a missing feature is NaN there."""
         scale = np.sqrt(np.nanmean(features**2, axis=(0, 1)))
         means = _means(sizes(features, scale))
         return cls(
@@ -53,8 +53,9 @@ class Inputs:
     def drift(self, features: Features, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield a row for each feature, named in `names`, and one for the stock-day.
 
-        A row compares the size in the last sessions with that in the training. With fewer than
-        `RECENT` sessions there is no row.
+        A row compares the mean size in the last `RECENT` sessions with that in the training. There
+        is no row with fewer sessions, nor for a measure that is not known, or whose means did not
+        vary in the training.
         """
         means = _means(sizes(features, np.array(self.scale)))
         latest = means[-1] if len(means) else ()  # empty, the loop below ends at once
@@ -78,8 +79,9 @@ def sizes(
 ) -> Float[ndarray, "known measures"]:
     """Return the log of the mean size of each feature on each session, and of a stock-day.
 
-    The size of a stock-day is its mean square, in units of the scale. Only sessions on which every
-    feature has a value count.
+    Sizes are in units of the `scale`: that of a feature is its absolute value, that of a stock-day
+    the mean square of its features. Only sessions on which every feature is known for some stock
+    count. The measures are the features and, as the last column, the stock-day.
     """
     has_each_feature = np.isfinite(features).any(axis=1).all(axis=1)
     units = features[has_each_feature] / np.where(scale > 0, scale, 1)
@@ -98,9 +100,10 @@ def _means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means mea
 def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
     """Return a row that says whether the last year's rank IC is below half of the earlier one.
 
-    None with fewer than 120 nights, or where the earlier mean is not above 0. The year moves with
-    the nights, which no theorem covers; how often the answer is wrong was measured
-    (`benchmarks.drift`).
+    `rank_ics` has a value a night, NaN where it is not known. Returns None with fewer than twice
+    `LEARNED` known nights, or where the earlier mean is not above 0. Each night the last year
+    begins a night later, which the theorem behind `evidence` does not cover; how often the answer
+    is wrong was measured instead (`benchmarks.drift`).
     """
     known_ics = rank_ics[np.isfinite(rank_ics)]
     # The nights before are at least LEARNED, so the last "year" may be shorter than a year.
@@ -124,9 +127,10 @@ def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
 
 
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
-    """Return a row that says whether the share of outcomes covered, by night, is below its level.
+    """Return a row that says whether the share of outcomes covered is below its level.
 
-    None without nights.
+    `covered` has the share of each night, NaN where it is not known. The evidence is that of all
+    nights; the `value` of the row is the mean of the last year. Returns None without a known night.
     """
     known_shares = covered[np.isfinite(covered)]
     if not len(known_shares):
@@ -156,7 +160,7 @@ def _row(
 
 
 def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say in a sentence which measures of a night have drifted; nothing without measures."""
+    """Say in a sentence which measures of a night have drifted; an empty text without measures."""
     if not rows:
         return ""
     drifted = [row for row in rows if row["drifted"]]

@@ -52,7 +52,9 @@ def evidence(
     `gains`, oldest first, are the rank ICs of the challenger less the champion's, each in [-2, 2];
     NaN, a night on which either is unknown, is left out. With several `challengers` each has an
     equal share of `alpha`. Half of the stake is bet from the first night on, for small gains that
-    last; the other half on the last year alone, from each of its restarts on.
+    last. The other half is bet on the present year alone, in equal parts that begin every `RESTART`
+    nights; a year is `YEAR` nights, counted from the first. Raises ValueError for a gain outside of
+    [-2, 2].
     """
     known_gains = gains[np.isfinite(gains)]
     largest = np.abs(known_gains).max(initial=0)
@@ -66,10 +68,10 @@ def evidence(
     log_stakes = np.concatenate([np.zeros((len(RATES), 1)), log_growth], axis=1)
     lasting = np.exp(log_stakes[:, -1]).mean()
 
-    # The nights are divided into years. In each year, every RESTART nights a new bet starts from 1;
-    # those that start later in the year are still worth 1.
-    year = len(known_gains) - len(known_gains) % YEAR
-    starts = np.arange(year, year + YEAR, RESTART)
+    # Every RESTART nights of the present year a bet starts from 1; those that start later in the
+    # year are still worth 1.
+    year_start = len(known_gains) - len(known_gains) % YEAR
+    starts = np.arange(year_start, year_start + YEAR, RESTART)
     begun_starts = starts[starts <= len(known_gains)]
     log_growth_since_start = log_stakes[:, -1:] - log_stakes[:, begun_starts]
     since_start = np.exp(log_growth_since_start).mean(axis=0)

@@ -161,8 +161,9 @@ def gain_in_mcc(
 ) -> tuple[Scores, Scores, Scores]:
     """Return by how much the MCC of one predictor exceeds that of each other on the same days.
 
-    Returns the gain and the ends of its interval. A day without directions does not count; the ends
-    are missing (NaN) below `MINIMUM_DAYS`.
+    `counts` are those of the one predictor, `others` those of the others. Returns three values for
+    each of the others: the gain and the ends of its interval, missing (NaN) below `MINIMUM_DAYS`. A
+    day on which the one predictor has no direction does not count.
     """
     has_directions = counts.sum(axis=-1) > 0
     # The one predictor beside each of the others, as `difference` takes them: [days models 8].

@@ -27,7 +27,7 @@ MINIMUM_STOCKS = 5  # a correlation of fewer means little
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval, NaN below 20 days."""
+    """A figure with its 95 % interval, whose ends are NaN below 20 days."""
 
     value: float
     low: float
@@ -42,8 +42,8 @@ class Estimate:
 class RankScore:
     """How well the stocks of each day were ranked; see `score_ranking`.
 
-    `icir` is the mean daily rank IC over its standard deviation, `t` its mean over its Newey-West
-    standard error.
+    `days` are those with a rank IC. `icir` is the mean daily rank IC over its standard deviation,
+    NaN below two days; `t` is the mean over its Newey-West standard error.
     """
 
     days: int
@@ -62,8 +62,9 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
 
     Returns are ratios minus 1. A stock-day counts if it has a score and an outcome, a day if at
     least `MINIMUM_STOCKS` of its stocks count. `overlap` is the number of days that one outcome
-    spans. ACC and MCC compare whether a stock's rank is in the upper half of its day by score and
-    by return; equal values share their mean rank, and the middle itself is not above.
+    spans, which `t` allows for. ACC and MCC compare whether a stock's rank is in the upper half of
+    its day by score and by return; equal values share their mean rank, and the middle itself is not
+    above.
     """
     scores, outcome = both_known(scores, outcome)
     counts = against_median(scores, outcome)[:, None]  # [days models 4], of a single model
@@ -146,7 +147,10 @@ def figures_of(score: RankScore) -> dict[str, float | int]:
 
 
 def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:
-    """Return the mean rank IC of some scores less that of others, on the stock-days of both."""
+    """Return the mean rank IC of some scores less that of others, on the stock-days that have both.
+
+    A day counts if at least `MINIMUM_STOCKS` of its stocks do, and both rank ICs are known.
+    """
     has_scores = np.isfinite(scores) & np.isfinite(others)
     score_ics = rank_ics(*both_known(np.where(has_scores, scores, np.nan), outcome))
     other_ics = rank_ics(*both_known(np.where(has_scores, others, np.nan), outcome))
@@ -166,7 +170,8 @@ def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
 def rank_ics(scores: Days, outcome: Days) -> Daily:
     """Return Spearman's correlation of scores and outcomes on each day.
 
-    NaN where either has a single value.
+    NaN where either has a single value. A stock that lacks only one of the two distorts it: pass
+    the result of `both_known`.
     """
     score_ranks = _centred_ranks(scores)
     outcome_ranks = _centred_ranks(outcome)
@@ -185,8 +190,9 @@ def _centred_ranks(values: Days) -> Days:
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
     """Return each day's share of pairs that the scores rank correctly.
 
-    A pair is a stock above and a stock below the day's median outcome. A pair with equal scores
-    counts half. NaN on a day without a pair.
+    A pair is a stock above the day's median outcome and a stock that is not. A pair with equal
+    scores counts half. NaN on a day without a pair. The same stock-days have a score and an outcome
+    (`both_known`).
     """
     is_above = _above_median(outcome)
     has_score = np.isfinite(scores)
@@ -204,7 +210,10 @@ def within_day_aucs(scores: Days, outcome: Days) -> Daily:
 
 
 def decile_spreads(scores: Days, outcome: Days) -> Daily:
-    """Return the mean outcome of the day's highest tenth, by scores, less that of the lowest."""
+    """Return the mean outcome of the day's highest tenth, by scores, less that of the lowest.
+
+    NaN on a day without scores, or where a stock of either tenth has no outcome.
+    """
     share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
     top = _daily_mean(outcome, share_below >= 1 - 1 / DECILES)
     bottom = _daily_mean(outcome, share_below <= 1 / DECILES)
@@ -223,7 +232,7 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
     """Count stock-days predicted and observed above or below the day's medians.
 
     Columns: predicted above and observed above, predicted above and observed below, predicted below
-    and observed above, predicted below and observed below.
+    and observed above, predicted below and observed below. The median itself counts as below.
     """
     kinds = confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores))
     return np.asarray(kinds.sum(axis=1))

@@ -115,20 +115,27 @@ def scoreboard(
 
     A row is of the stock-days for which every model has a probability. `movement` is the return to
     `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known return,
-    'published' those large enough for a label. Means and sd (ddof 1, NaN for one seed) are over the
-    seeds; all other figures are of the ensemble, the mean probability:
+    'published' those large enough for a label. Columns that end in `_mean` or `_sd` (ddof 1, NaN
+    for one seed) are over the seeds of a predictor. All other figures are of its ensemble, the mean
+    probability over the seeds:
 
-    - gains are paired differences to the rule `best_rule`;
-    - `brier` is a mean squared error; slope 1 and intercept 0 are calibrated;
+    - `n` counts the stock-days, `days` their days, `rises` those that rose; all rows of a protocol
+      have the same ones;
+    - gains are paired differences to the rule `best_rule`, NaN for that rule itself;
+    - `brier` is a mean squared error; a calibrated predictor has slope 1 and intercept 0;
     - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of the same day in which
       the riser was the more probable, NaN without such a pair;
     - `rank_ic` is the mean over days of the rank correlation of probability and return within the
       day;
-    - `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction.
+    - `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction, mean
+      over days.
 
-    Rules have no probabilities and no seeds: of these figures only the last. Intervals are NaN
-    below `MINIMUM_DAYS`. Raises ValueError when shapes or names do not fit, a rule has no direction
-    where the models have a probability, or a protocol is left without a stock-day.
+    The 0.0 and 1.0 of a rule are directions, not probabilities. Rules therefore have ACC, MCC, the
+    gains and `same_direction`, but NaN for the figures of probabilities (`brier`, slope, intercept,
+    `auc`, `rank_ic`) and of seeds (`seeds`, `configurations`, means and sd). Ends of intervals are
+    NaN below `dtml.evaluation.metrics.MINIMUM_DAYS`. Raises ValueError when shapes or names do not
+    fit, when a rule has no direction where the models have a probability, or when no stock-day
+    counts under a protocol.
     """
     _check(predictors, movement, target, best_rule)
     is_common = common_stock_days(predictors, movement, target)
@@ -162,7 +169,8 @@ def member_scores(
     counted = labelled(movement, "published") & has_probability
     if not counted.any():
         raise ValueError(
-            f"none of {movement.size} stock-days has a label and a probability of every seed"
+            f"none of {movement.size} stock-days has a label and a probability of every seed: "
+            "score a longer span"
         )
     every_day = np.ones(len(movement), dtype=bool)
     # Only the counts of the sample are used, which need no resamples.
@@ -302,14 +310,17 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             "same_direction": np.maximum(predicted_rises, 1 - predicted_rises).mean(axis=0),
         }
     )
-    # The best rule has no gain over itself; rules have no seeds and no probabilities.
+    # The best rule has no gain over itself; the 0.0 and 1.0 of rules are no probabilities.
     frame.loc[best, OF_GAINS] = np.nan
     frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame
 
 
 def _of_members(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
-    """Return mean and standard deviation of ACC and MCC over the seeds of each predictor."""
+    """Return mean and standard deviation of ACC and MCC over the seeds of each predictor.
+
+    The standard deviation is NaN for a single seed.
+    """
     accs = []
     mccs = []
     for seeds in of_seeds:
@@ -325,7 +336,10 @@ def _of_members(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sa
 
 
 def _of_probabilities(of_ensembles: Sequence[PerStock], sample: _Sample) -> Columns:
-    """Return the figures of each predictor that need probabilities, not only directions."""
+    """Return the figures of each predictor that need probabilities, not only directions.
+
+    Those of rules are computed here too; `_rows` replaces them by NaN.
+    """
     counted = sample.counted
     rose = sample.rose
     stocks_by_day = counted.sum(axis=1)

@@ -63,9 +63,9 @@ class Network(nn.Module, ABC):
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the loss that training minimises.
 
-        It is a mean over the counted stock-days, each judged by its own day, plus terms that depend
-        on the weights alone, because a step sees a few days at a time. `penalty` weighs the
-        network's own regularisation.
+        It is a mean over the counted stock-days, plus terms that depend on the weights alone. The
+        loss of a stock-day may depend on no other day, because a step computes the loss of a few
+        days at a time. `penalty` weighs the network's own regularisation.
         """
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
@@ -109,8 +109,8 @@ def within_memory(
 ) -> tuple[T, int]:
     """Do `work` on `days`, `at_once` at a time, or fewer if an accelerator lacks the memory.
 
-    `work` takes the number of days at a time, which is halved until the days fit. Returns the
-    result of `work`, and that number. `undo` undoes the effects of a failed attempt before the
+    `work` takes the number of days at a time, which is halved until they fit. Returns the result of
+    `work`, and the number that fitted. `undo` undoes the effects of a failed attempt before the
     next. Raises DtmlError where not even a single day fits.
     """
     while True:

@@ -48,7 +48,8 @@ class Gaussian(RandomLayer):
 
 def use_generator(model: nn.Module, generator: torch.Generator) -> None:
     """Make all random parts of `model`, torch's own dropout included, draw from this generator."""
-    # torch's own dropout cannot be given a generator, so it is replaced.
+    # torch's own dropout cannot be given a generator, so it is replaced. The list is made first, as
+    # the modules change meanwhile.
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:

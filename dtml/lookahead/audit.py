@@ -168,10 +168,10 @@ def prove(
 def scrambled_future(
     pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, seed: int
 ) -> Finding:
-    """Scramble everything after `at`, train as of `trained` and predict.
+    """Check that no prediction made up to `at` changes when everything after `at` is scrambled.
 
-    No prediction made up to `at` may change. In all histories, some stocks lack the bar of `at` or
-    their last two bars up to it, so that it shows if later bars fill the holes.
+    The model is trained as of `trained`. In all histories, some stocks lack the bar of `at`, or the
+    last two bars up to it, so that it shows if a pipeline fills missing bars from later ones.
     """
     true_future = history.with_holes(at, seed)
     predictions = _served(pipeline, true_future, at, trained, back=LOOK_BACK)
@@ -196,7 +196,7 @@ def scrambled_future(
 
 def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Check that windows up to `at` are the same to the last bit without what came later."""
-    whole = history.with_holes(at, seed)
+    whole = history.with_holes(at, seed)  # fills of missing bars from later ones then show
     old = _up_to(pipeline.windows(whole.known_at(at)), at)
     new = _up_to(pipeline.windows(whole), at)
     changed = _changed_at_all(old, new, at)
@@ -384,7 +384,7 @@ def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experimen
 
 
 def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
-    """Say how two frames `as_of, symbol, probability` differ, be it in the order of rows alone."""
+    """Say how two frames `as_of, symbol, probability` differ: in values, rows or their order."""
     paired = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
     changed = paired[paired["probability"] != paired["probability_other"]]
     if changed.empty:
@@ -411,7 +411,7 @@ class _Tossed(NamedTuple):
 
 
 def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
-    """Score the days after a training, at most a third of all.
+    """Score the days from a training on: the last third of all, at most `TEST_DAYS`.
 
     A rise is predicted above the median probability of the days before: with one half as the
     threshold, a short training often predicts one direction only. Raises DtmlError where there are
@@ -443,7 +443,7 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
 def _served(
     pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, back: int
 ) -> pd.DataFrame:
-    """Return the predictions made up to `at`, from `back` days before on.
+    """Return the predictions of the day `at` and the `back` days before, by a model of `trained`.
 
     A few later days are predicted with them, as in a backtest, and then dropped.
     """

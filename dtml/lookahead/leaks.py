@@ -164,6 +164,7 @@ class ShuffledSplit(Leak):
     """
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:  # noqa: ARG002 - the leak
+        # A day whose movements are unknown is left out of its span, as it has no label.
         generator = torch.Generator().manual_seed(0)
         chosen = torch.rand(len(windows), 1, generator=generator) < 0.7
         train = windows.movement.masked_fill(~chosen, torch.nan)

@@ -138,6 +138,7 @@ class History:
         still do so, and a model that learns this is honest.
         """
         bars = self.bars.assign(price=adjusted_price(self.bars, self.market.returns))
+        # In time, because changes are taken from row to row; without prices that have no logarithm.
         bars = bars[bars["price"] > 0].sort_values(["symbol", "session"], kind="stable")
         days = pd.Index(bars["session"].unique())
         generator = np.random.default_rng(seed)
@@ -164,7 +165,7 @@ class History:
         return replace(self, bars=tossed)
 
     def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
-        """Return a smaller history: so many of the stocks and of their last sessions."""
+        """Return a smaller history of some drawn stocks, with the last of their sessions."""
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)
         shuffled = generator.permutation(len(symbols))
@@ -198,7 +199,7 @@ class History:
         return replace(self.market, constituents=constituents)
 
     def _some_constituents(self, at: pd.Timestamp, seed: int) -> list[str]:
-        """Draw one constituent with a bar of that session, and a share of the others."""
+        """Draw constituents with a bar of that session: one, and a share `STRUCK` of all such."""
         traded = set(self.bars.loc[self.bars["session"] == at, "symbol"])
         constituents = [
             stay.symbol for stay in self.market.constituents_on(at.date()) if stay.symbol in traded

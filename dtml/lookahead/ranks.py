@@ -77,9 +77,10 @@ class RankingPath:
         return self.spoil(inputs)
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
-        """Return the rankings of the closes up to `at`, by rankers trained as of `trained`.
+        """Return the rankings of the last `LOOK_BACK` closes up to `at`.
 
-        The columns are those of `ranking_of_day`.
+        The rankers are trained as of `trained`. The columns are `as_of` and those of
+        `ranking_of_day`.
         """
         inputs = self.read(history)
         sessions = inputs.panel.sessions
@@ -98,10 +99,10 @@ class RankingPath:
 def audit_ranking(
     path: RankingPath, history: History, *, seed: int = 0, trains: bool = True
 ) -> list[Finding]:
-    """Check the rankers of a history, and their slopes too if the path `trains`.
+    """Check the rankings of a path at one date, drawn from the seed.
 
-    Each check looks at one date, drawn from the seed. Returns no finding where the history is too
-    small for any check.
+    Its slopes are checked too if it `trains` its rankers, as the default path does. Returns no
+    finding where the history has too few sessions or stocks.
     """
     sessions = path.read(history).panel.sessions
     # The outcomes of the training and those of the validation days each take so many sessions.
@@ -119,9 +120,9 @@ def audit_ranking(
 
 
 def same_rankings(path: RankingPath, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Scramble everything after `at`, train as of its close and rank the stocks.
+    """Check that no ranking up to `at` changes when everything after `at` is scrambled.
 
-    No score, place or probability may change.
+    The rankers are trained as of the close of `at`. Scores, places and probabilities are compared.
     """
     true_future = history.with_holes(at, seed)  # fills of missing bars from later ones then show
     orders = path.orders(true_future, at, at)
@@ -192,7 +193,10 @@ def prove_ranking(history: History, path: RankingPath, *, seed: int = 0) -> pd.D
 
 
 def _until(inputs: Ranked, at: pd.Timestamp) -> Ranked:
-    """Return the sessions whose outcomes have ended at the close of a session."""
+    """Return the inputs of the sessions whose outcomes have ended at the close of a session.
+
+    The panel keeps all its sessions, the first of which are these.
+    """
     stop = int(inputs.panel.sessions.searchsorted(at, side="right")) - sessions_to(inputs.leg)
     return replace(
         inputs,

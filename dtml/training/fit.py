@@ -119,7 +119,7 @@ def fit_members(
     resumes from it. `on_epoch` is called after each epoch, from the thread that ran it; for a
     resumed fit, the first call has the last epoch done before, as a `ResumedEpoch`. `begin` holds
     the first weights of each member; without it they are drawn. Raises DtmlError for a span without
-    a label.
+    a label, a loss that is not finite, and a saved state that is damaged.
     """
     protocols = sorted({member.training.protocol for member in members})
     for protocol in protocols:
@@ -164,9 +164,10 @@ def devices_of(device: torch.device) -> list[torch.device]:
 
 
 def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
-    """Raise DtmlError, with the likely reason, when no stock-day of a span counts and moved.
+    """Raise DtmlError, with the likely reason, unless a stock-day of a span counts and moved.
 
-    `span` is its name in the message.
+    Returns of 0 alone, which the protocol "all" counts, teach nothing. `span` is the name of the
+    span in the message.
     """
     has_moved = windows.movement != 0  # true for an unknown movement, which is never labelled
     if (windows.labelled(protocol) & has_moved).any():
@@ -277,20 +278,20 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
     """Take one step of the optimiser and return the objective.
 
     The days go through the network in parts, and each part is weighted by its share of the counted
-    stock-days. If the stocks drawn count on none of the days there is nothing to learn, and no step
-    is taken.
+    stock-days. If the recipe draws stocks for each step and these count on none of the days, there
+    is nothing to learn: no step is taken, and the objective is 0.
     """
     stocks = None
-    counts = train.counted[days.to(train.counted.device)]  # [days stocks], booleans
+    is_counted = train.counted[days.to(train.counted.device)]  # [days stocks]
     stocks_a_step = fit.member.training.stocks_a_step
     if stocks_a_step is not None:
-        shuffled_stocks = torch.randperm(counts.shape[1], generator=fit.order)
-        stocks = shuffled_stocks[:stocks_a_step].sort().values.to(counts.device)
-        counts = counts[:, stocks]
-        days = days[counts.any(dim=1).cpu()]  # the days on which a drawn stock counts
+        shuffled_stocks = torch.randperm(is_counted.shape[1], generator=fit.order)
+        stocks = shuffled_stocks[:stocks_a_step].sort().values.to(is_counted.device)
+        is_counted = is_counted[:, stocks]
+        days = days[is_counted.any(dim=1).cpu()]  # the days on which a drawn stock counts
         if len(days) == 0:
             return fit.penalty.new_zeros(())
-    counted = counts.sum()
+    counted = is_counted.sum()
     random_state = fit.random.get_state()
 
     def add_up(at_once: int) -> Tensor:
@@ -315,7 +316,10 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
 
 @torch.no_grad()
 def _validate(fit: Fit, span: Span) -> tuple[float, float]:
-    """Return the cross-entropy on a span, and the mean of what the network calls correct."""
+    """Return the cross-entropy on a span, and the mean of `Network.correct`.
+
+    Both are means over the counted stock-days.
+    """
     fit.network.eval()
 
     def add_up(at_once: int) -> tuple[float, float]:

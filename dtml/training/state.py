@@ -95,14 +95,15 @@ class Fit:
 def initialise(network: Network, generator: torch.Generator) -> None:
     """Draw every linear map uniform in +-1/sqrt(inputs), torch's default.
 
-    The offsets of DTML's context normalisation, one row a stock, are normal with the standard
-    deviation configured. All numbers come from the caller's generator.
+    The offsets of DTML's context normalisation are drawn normal with the standard deviation
+    configured, or stay 0 if that is 0. All numbers come from the caller's generator.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):
             bound = module.in_features**-0.5
             for parameter in module.parameters():
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    # Drawn last: so all linear maps get the same numbers with and without offsets.
     for module in network.modules():
         if isinstance(module, ContextNormalisation) and module.deviation:
             nn.init.normal_(module.offset, std=module.deviation, generator=generator)
@@ -161,7 +162,7 @@ class StateFolder:
         write_tensors(file, _tensors(fit), card, self.write)
 
     def restore(self, fit: Fit) -> bool:
-        """Restore the state that `save` wrote, and say whether there was any.
+        """Restore the state that `save` wrote, and return whether there was any.
 
         A restored fit ends with the weights of an uninterrupted training. Raises DtmlError for a
         damaged file.
@@ -173,7 +174,7 @@ class StateFolder:
             tensors, card = read_tensors(file)
             _put_back(fit, tensors, card)
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split())  # on one line
             raise DtmlError(
                 f"the saved state of a training run is damaged ({reason}): delete {file} to start "
                 "over"
