@@ -329,9 +329,9 @@ def test_a_file_of_positions_is_read_to_the_letter(
     file = tmp_path / "positions.csv"
     asked = ("orders", traded.name, "--capital", "1000", "--positions", str(file))
     for written, why in (
-        ("NA,3", "no close of NA up to"),
-        ("null,3", "no close of null up to"),
-        ("00123 ,3", "no close of 00123 up to"),
+        ("NA,3", "no close of NA from"),
+        ("null,3", "no close of null from"),
+        ("00123 ,3", "no close of 00123 from"),
         ("L01,inf", "row 1 below the heading: L01 has the shares 'inf': write a number from 0 on"),
         ("L01,", "L01 has the shares ''"),
         ("L01,nan", "L01 has the shares 'nan'"),
@@ -364,7 +364,7 @@ def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> 
         assert next_orders(conn, traded.market, 1000.0) is None
     say(traded, 0)
     follow_rankings(traded, NightBars(traded, NIGHTS[0].date()))
-    with reading(traded.engine) as conn, pytest.raises(DtmlError, match="no close of GONE up to"):
+    with reading(traded.engine) as conn, pytest.raises(DtmlError, match="no close of GONE from"):
         next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))
 
 

@@ -227,7 +227,7 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
         ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "unknown ranker"),
-        ('candidates = ["ridge", "blend"]', 'set ranker = "earned"'),
+        ('candidates = ["ridge", "blend"]', 'used only with ranker = "earned"'),
     ):
         file.write_text(text_of.format(wrong))
         with pytest.raises(UsageError, match=said):

@@ -132,7 +132,7 @@ def test_a_priority_that_is_no_number_keeps_no_text_waiting(engine: Engine, prio
 
 
 def test_a_worker_takes_at_least_one_text(engine: Engine) -> None:
-    with pytest.raises(StoreUsageError, match="1 text or more, not 0"):
+    with pytest.raises(StoreUsageError, match="cannot take 0 texts"):
         take_texts(engine, "worker", None, 0)
 
 
