@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtml.evaluation.ranking import decile_spreads, rank_ics, score_ranking
+from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics, score_ranking
 from dtml.evaluation.splits import Split
 from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Leg
@@ -40,7 +40,8 @@ class Walked:
 
     `scores` has a row for each session and a column for each stock, and so has `outcome`, the
     returns over `leg`. `figures` has a row for each of `RANK_FIGURES`, with the columns value, low
-    and high. `daily` has the rank IC and the decile spread of each session.
+    and high. `daily` has the rank IC and the decile spread of each session, of the stocks that have
+    both a score and an outcome.
     """
 
     def __init__(self, name: str, scores: pd.DataFrame, outcome: pd.DataFrame, leg: Leg) -> None:
@@ -54,10 +55,11 @@ class Walked:
             estimate = getattr(self._rank_score, figure_name)
             estimates[figure_name] = vars(estimate)  # its value, low and high
         self.figures = pd.DataFrame(estimates).T
+        known_scores, known_outcome = both_known(score_grid, outcome_grid)
         self.daily = pd.DataFrame(
             {
-                "rank_ic": rank_ics(score_grid, outcome_grid),
-                "decile_spread": decile_spreads(score_grid, outcome_grid),
+                "rank_ic": rank_ics(known_scores, known_outcome),
+                "decile_spread": decile_spreads(known_scores, known_outcome),
             },
             index=scores.index,
         )

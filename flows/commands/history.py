@@ -73,7 +73,8 @@ def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
     `rows` are those of the view prediction_history, whose directions are 'rise' above one half and
     'fall' otherwise. `at_level` has the directions of models with an abstention band, at their
     market's level: 'none' inside the band. Where it has a direction, that takes the place of the
-    one in `rows`. For 'none', `correct` is missing; else it stays that of `rows`.
+    one in `rows`. For 'none', `correct` is missing. A calibrated probability may lie on the other
+    side of one half than the model's own: then the direction changes, and so does `correct`.
     """
     with_level = rows.merge(
         at_level,
@@ -82,7 +83,9 @@ def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
         suffixes=("", "_at_level"),
     )
     direction = with_level["direction_at_level"].fillna(with_level["direction"])
+    is_turned = (direction != with_level["direction"]) & (direction != "none")
     correct = with_level["correct"].where(direction != "none")
+    correct = correct.mask(is_turned, 1 - correct)
     return with_level.assign(direction=direction, correct=correct)
 
 

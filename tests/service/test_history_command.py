@@ -1,0 +1,34 @@
+"""Laws of `dtml history`."""
+
+import pandas as pd
+
+from flows.commands.history import _decided
+
+
+def test_what_is_correct_is_said_of_the_direction_that_is_printed() -> None:
+    """A calibrated direction may be another than the model's own, or none."""
+    stored = pd.DataFrame(
+        {
+            "run_id": "r",
+            "target": ["1", "2", "3", "4", "5"],
+            "direction": ["rise", "rise", "rise", "fall", "rise"],
+            "correct": pd.array([1, 1, 0, None, 1], dtype="Int64"),
+        }
+    )
+    calibrated = pd.DataFrame(
+        {
+            "run_id": "r",
+            "target": ["1", "2", "3", "4"],
+            "direction": ["rise", "fall", "fall", "rise"],
+        }
+    )
+    calibrated.loc[0, "direction"] = "none"
+    found = _decided(stored, calibrated)
+    assert found["direction"].tolist() == ["none", "fall", "fall", "rise", "rise"]
+    assert found["correct"].astype(object).where(found["correct"].notna(), None).tolist() == [
+        None,
+        0,
+        1,
+        None,
+        1,
+    ]
