@@ -243,9 +243,10 @@ class RecurrentTranslator(nn.Module):
     def decode(
         self, target: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Decode `[rows, positions]` tokens, padded behind, from `state` on; rows as `Attention`'s.
+        """Decode `[rows, positions]` tokens, padded behind, from `state` on.
 
-        Returns `[rows, positions, d_model]`, the weights, and the state after the last token.
+        Rows are those of `Attention.forward`. Returns `[rows, positions, d_model]`, the weights,
+        and the state after the last token.
         """
         embedded = self.dropout(self.embed_target(target))
         decoded, weights, state = self.decoder(embedded, state, source)
