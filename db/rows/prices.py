@@ -55,6 +55,7 @@ def append_prices(
     counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)
     is_restated = is_changed(rows, counterparts, BAR_VALUES, PRICE_TOLERANCE)
     # A bar's versions are told apart by their `known_at`, so no two of them may have the same.
+    # `counterparts` has the order of `rows` but another index: hence an array.
     clash = rows[is_restated & (counterparts["known_at"] == known_at).to_numpy()]
     if len(clash):
         raise StoreError(
@@ -310,7 +311,8 @@ def _versions_in_force(
 ) -> pd.DataFrame:
     """Return the bars as known at `known_at`, of each symbol from its first to its last in `bars`.
 
-    Symbols with the same first and last session are read together: there are few such spans.
+    Symbols with the same first and last session are read together: there are few such spans. `bars`
+    has at least one row.
     """
     spans = bars.groupby("symbol")["session"].agg(["min", "max"])
     parts = []
