@@ -149,7 +149,7 @@ def learning_rate(step: int, done: float, width: int, config: TrainingConfig) ->
     warmup = config.warmup
     is_linear = config.schedule == "linear"
     peak = config.peak
-    if peak is None:
+    if peak is None:  # the highest of eq. 3, with the published warm-up where ours is a share
         steps_to_peak = WARMUP if is_linear else warmup
         peak = (width * steps_to_peak) ** -0.5
     if is_linear:
