@@ -102,6 +102,7 @@ def upsert(
     All rows have the same columns. `key` is as in `insert_missing`. `stamps` are columns of
     moments: they change with the others, but a row that differs in them alone is left as it is.
     """
+    # First by itself: the count of the second statement would mix new and updated rows.
     new = insert_missing(conn, table, rows, key=key)
     if new == len(rows):  # also where there are no rows
         return new

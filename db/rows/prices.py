@@ -261,12 +261,14 @@ def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> 
     # Row by row of `withdrawn`: the position in `versions` of the bar before, and of the one after.
     before = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="backward")
     after = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="forward")
+    # NaN for a withdrawn bar whose symbol has no other bar: `groupby` leaves it out.
     neighbours = before["row"].fillna(after["row"])
     known_at = versions["known_at"]
     # The last withdrawal beside each bar; NaT for a bar beside none, which keeps its own moment.
     withdrawn_at = withdrawn.groupby(neighbours)["withdrawn_at"].max()
     withdrawn_at = withdrawn_at.reindex(versions.index).astype(known_at.dtype)
-    return versions.assign(known_at=known_at.where(~(withdrawn_at > known_at), withdrawn_at))
+    is_withdrawn_later = withdrawn_at > known_at  # False for NaT
+    return versions.assign(known_at=known_at.where(~is_withdrawn_later, withdrawn_at))
 
 
 def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
