@@ -67,8 +67,8 @@ class _OutputLayerLoss(torch.autograd.Function):
             total += losses.sum()
             # The gradient of the scores: softmax less the smoothed target.
             score_gradient = exponentials.div_(normaliser).sub_(smoothing / vocabulary)
-            share_of_expected = torch.full_like(score_of_expected, smoothing - 1)
-            score_gradient.scatter_add_(-1, tokens, share_of_expected)
+            minus_share_of_expected = torch.full_like(score_of_expected, smoothing - 1)
+            score_gradient.scatter_add_(-1, tokens, minus_share_of_expected)
             rounded_gradient = part_products.copy_(score_gradient)  # in the type of the products
             gradient.copy_(rounded_gradient @ rounded_weight)
             weight_gradient.add_(rounded_gradient.T @ part)
