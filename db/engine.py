@@ -413,6 +413,7 @@ def _stored_revision(conn: Connection) -> str | None:
         )
     if revision not in migrations.revisions():
         raise _unknown_revision(revision, where)
+    # A store of this revision rightly lacks what later revisions add or change.
     damage = difference(columns, migrations.changed_after(revision))
     if damage is not None:
         raise StoreError(f"{where} has schema {revision} {damage}. It is damaged: {RESTORE}")

@@ -68,7 +68,7 @@ def train(options: argparse.Namespace) -> None:
         on_check=_say,
         on_message=_say,
     )
-    if model is None:  # rank 0 prints the results
+    if model is None:  # in every process but rank 0, which prints the results
         return
     _say(recipe_of(model.card))
     for name, test in recipe.tests.items():

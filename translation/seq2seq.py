@@ -191,8 +191,8 @@ class BahdanauDecoder(nn.Module):
         last_hidden = hidden.unsqueeze(0)
         last_cell = cell.unsqueeze(0)
         if self.above is not None:
-            above = (all_hidden[1:], all_cells[1:])
-            top, (hidden_above, cell_above) = self.above(self.dropout(top), above)
+            state_above = (all_hidden[1:], all_cells[1:])
+            top, (hidden_above, cell_above) = self.above(self.dropout(top), state_above)
             last_hidden = torch.cat([last_hidden, hidden_above])
             last_cell = torch.cat([last_cell, cell_above])
         context_and_state = torch.cat([torch.stack(contexts, dim=1), top], dim=-1)
@@ -243,9 +243,10 @@ class RecurrentTranslator(nn.Module):
     def decode(
         self, target: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Decode `[rows, positions]` tokens, padded behind, from `state` on; rows as `Attention`'s.
+        """Decode `[rows, positions]` tokens, padded behind, from `state` on.
 
-        Returns `[rows, positions, d_model]`, the weights, and the state after the last token.
+        Rows are those of `Attention.forward`. Returns `[rows, positions, d_model]`, the weights,
+        and the state after the last token.
         """
         embedded = self.dropout(self.embed_target(target))
         decoded, weights, state = self.decoder(embedded, state, source)
@@ -391,7 +392,10 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
 
 
 def _packed(x: Tensor, real: Tensor) -> PackedSequence:
-    """Pack `x` `[rows, positions, width]`, whose real positions are in front, for an LSTM."""
+    """Pack `x` `[rows, positions, width]`, whose real positions are in front, for an LSTM.
+
+    `real` only counts them, so it need not be in the order of `x`.
+    """
     lengths = real.sum(dim=-1).clamp(min=1).cpu()  # torch refuses rows without a position
     return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
 
@@ -460,6 +464,7 @@ def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
     marginal 0 and is left out of the chain, so that its neighbours become adjacent. Time is linear.
     """
     mask = mask.expand(unary.shape)
+    # A masked score may be NaN or infinite: its value must reach no gradient.
     unary = unary.masked_fill(~mask, 0.0)
     # The backward messages are those of the chain from right to left.
     before, after = _messages(

@@ -426,7 +426,8 @@ class Transformer(nn.Module):
         length = target.shape[-1]
         itself = torch.eye(length, dtype=torch.bool, device=target.device)
         up_to_itself = torch.ones_like(itself).tril()
-        # Padding too may attend to itself: a softmax over no keys would be NaN.
+        # Padding too may attend to itself: a softmax over no keys would be NaN. The mask is
+        # [sentences, target positions, target positions].
         mask = up_to_itself & (is_real.unsqueeze(-2) | itself)
         x = self.embed_target(target, positions_of(is_real))
         weights = None
@@ -460,10 +461,10 @@ class Transformer(nn.Module):
         x = self.embed_target(target, positions_of(target != PADDING))
         for layer in cast(Sequence[DecoderLayer], self.decoder):
             entered = layer.around_attention.enter(x)
-            _, weights = layer.attention(entered, mask, need_weights=True)
-            in_decoder.append(weights)
-            x, weights = layer(x, mask, memory, memory_mask, need_weights=True)
-            between.append(weights)
+            _, weights_of_target = layer.attention(entered, mask, need_weights=True)
+            in_decoder.append(weights_of_target)
+            x, weights_of_source = layer(x, mask, memory, memory_mask, need_weights=True)
+            between.append(weights_of_source)
         return {
             "encoder": torch.stack(in_encoder),
             "between": torch.stack(between),

@@ -116,7 +116,7 @@ def _joined(
         warning = (
             f"it seems to be in {card.target_language}, but the model translates {card.languages}"
         )
-    text, score = best[0]
+    text, score = best[0]  # each part has a hypothesis, and so has the text
     return Translation(
         text=text,
         score=score,

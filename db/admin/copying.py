@@ -202,7 +202,8 @@ def _key(conn: Connection, column: Column[Any]) -> str:
 def _set_sequences(conn: Connection) -> None:
     """Let PostgreSQL continue its numbering after the largest number copied.
 
-    It counts in sequences of its own, which copied rows do not advance.
+    It counts in sequences of its own, which copied rows do not advance. That of a table without
+    rows stays as it is: its largest number is NULL, with which `setval` does nothing.
     """
     if conn.dialect.name == "sqlite":
         return

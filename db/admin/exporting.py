@@ -110,6 +110,8 @@ class Part:
             # Sorted, as a database may return the same rows in another order next time.
             return sorted(list(row) for row in rows)
         moments = [column for column in table.c if isinstance(column.type, UtcTimestamp)]
+        # The sum changes with the moment of any row, but on SQLite it is one of whole seconds. The
+        # maximum has the fractions of the newest.
         last_moments = [sa.func.max(moment) for moment in moments]
         sums = [sa.func.sum(sa.extract("epoch", moment)) for moment in moments]
         statement = (

@@ -102,8 +102,9 @@ def upsert(
     All rows have the same columns. `key` is as in `insert_missing`. `stamps` are columns of
     moments: they change with the others, but a row that differs in them alone is left as it is.
     """
+    # First by itself: the count of the second statement would mix new and updated rows.
     new = insert_missing(conn, table, rows, key=key)
-    if new == len(rows):
+    if new == len(rows):  # also where there are no rows
         return new
     insert = _insert(conn, table)
     key_columns = _key(table, key)
@@ -130,6 +131,7 @@ def upsert_frame(
     names = [str(name) for name in frame]
     key_columns = _key(table, ())
     columns = (Column(name, table.c[name].type) for name in names)
+    # In a MetaData of its own: the store's schema does not have this table.
     staged = Table(f"staged_{table.name}", MetaData(), *columns, prefixes=["temporary"])
     staged.create(conn, checkfirst=False)
     insert_frame(conn, staged, frame)

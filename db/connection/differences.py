@@ -121,6 +121,7 @@ def stored_of_targets(
     """Return the stored rows of every pair of owner and target that occurs in `rows`.
 
     There are few such pairs, with many rows each, so that each pair is read by its own statement.
+    `rows` has at least one row.
     """
     pairs = rows[[owner_column, "target"]].drop_duplicates()
     stored_parts = []

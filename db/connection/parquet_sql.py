@@ -80,7 +80,7 @@ def open_parquet_answer(
             known_views = f"; the folder has {', '.join(files)}" if is_unknown_name else ""
             raise StoreUsageError(f"the SQL failed: {_one_line(error)}{known_views}") from error
         finally:
-            timer.cancel()
+            timer.cancel()  # does nothing to a timer that was not started
 
 
 def _single_select(conn: Any, sql: str) -> Any:

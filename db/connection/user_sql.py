@@ -135,6 +135,7 @@ def open_answer(
             "this engine may write, and SQL of a user must not: open it with read_only=True"
         )
     run = _run_on_sqlite if engine.dialect.name == "sqlite" else _run_on_postgresql
+    # Checked before the statement runs, as SQLite ends a short one without another check.
     if interruption is not None and interruption.is_requested:
         raise StoreUsageError(CLIENT_GONE)
     try:

@@ -44,7 +44,7 @@ def start_night(
             table.c.as_of == as_of,
             table.c.status.in_(["running", "refused"]),
         )
-        .values({**cleared, **start})
+        .values({**cleared, **start})  # `start` last: it has columns that may be NULL too
     )
     if reopened.rowcount:
         stage = tables.night_stage

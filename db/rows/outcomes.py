@@ -82,7 +82,7 @@ def settled_directions(conn: Connection, market: str, first: date, last: date) -
     conditions = [
         night.c.market == market,
         night.c.target.between(first, last),
-        prediction.c.as_of == night.c.as_of,
+        prediction.c.as_of == night.c.as_of,  # not those made as of another session
     ]
     return _with_outcome(conn, night.join(prediction, of_night()), conditions)
 
@@ -186,7 +186,8 @@ def direction_counts(
 def _of_nights(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
     """Return the selected columns of the predictions of a market's nights, targets up to `last`.
 
-    A row is a night joined to one of its predictions.
+    A row is a night joined to one of its predictions. Of the predictions that its model made for
+    its target, those made as of another session are left out.
     """
     prediction = tables.prediction
     night = tables.night

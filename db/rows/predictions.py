@@ -34,7 +34,7 @@ def save_predictions(
     Columns: run_id, as_of, target, symbol, probability in [0, 1], probability_std (0: one seed;
     NaN: unknown), and, where known, calibrated, lowest, highest, rising_share, all in [0, 1]. A
     stored prediction never changes: raises StoreError, naming it, when its probability or deviation
-    differs by more than `PROBABILITY_TOLERANCE`.
+    differs by more than `PROBABILITY_TOLERANCE`. Of other columns, no difference is noticed.
     """
     if predictions.empty:
         return 0
@@ -297,6 +297,7 @@ def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the stored predictions of each run in `rows`, from its first to its last target there.
 
     There are few runs, with many targets each, so that each run is read by its own statement.
+    `rows` has at least one row.
     """
     table = tables.prediction
     columns = (

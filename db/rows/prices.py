@@ -55,6 +55,7 @@ def append_prices(
     counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)
     is_restated = is_changed(rows, counterparts, BAR_VALUES, PRICE_TOLERANCE)
     # A bar's versions are told apart by their `known_at`, so no two of them may have the same.
+    # `counterparts` has the order of `rows` but another index: hence an array.
     clash = rows[is_restated & (counterparts["known_at"] == known_at).to_numpy()]
     if len(clash):
         raise StoreError(
@@ -260,12 +261,14 @@ def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> 
     # Row by row of `withdrawn`: the position in `versions` of the bar before, and of the one after.
     before = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="backward")
     after = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="forward")
+    # NaN for a withdrawn bar whose symbol has no other bar: `groupby` leaves it out.
     neighbours = before["row"].fillna(after["row"])
     known_at = versions["known_at"]
     # The last withdrawal beside each bar; NaT for a bar beside none, which keeps its own moment.
     withdrawn_at = withdrawn.groupby(neighbours)["withdrawn_at"].max()
     withdrawn_at = withdrawn_at.reindex(versions.index).astype(known_at.dtype)
-    return versions.assign(known_at=known_at.where(~(withdrawn_at > known_at), withdrawn_at))
+    is_withdrawn_later = withdrawn_at > known_at  # False for NaT
+    return versions.assign(known_at=known_at.where(~is_withdrawn_later, withdrawn_at))
 
 
 def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
@@ -310,7 +313,8 @@ def _versions_in_force(
 ) -> pd.DataFrame:
     """Return the bars as known at `known_at`, of each symbol from its first to its last in `bars`.
 
-    Symbols with the same first and last session are read together: there are few such spans.
+    Symbols with the same first and last session are read together: there are few such spans. `bars`
+    has at least one row.
     """
     spans = bars.groupby("symbol")["session"].agg(["min", "max"])
     parts = []

@@ -319,7 +319,8 @@ def lasting_skill(
 def newest_ranking(conn: Connection, market: str) -> dict[str, Any] | None:
     """Return the row of ranking_summary of the market's walk-forward that was scored last.
 
-    None where no walk-forward has been scored.
+    Walk-forwards without a portfolio, and so without an `index_gain`, are left out. None where
+    there is no other.
     """
     summary = view("ranking_summary")
     statement = (

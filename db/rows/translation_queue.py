@@ -108,7 +108,7 @@ def take_texts(
         # Those that have failed are no longer taken, so that this queues only the others again.
         conn.execute(expired.values(status="queued", taken_until=None))
         model = _first_model(conn, models)
-        if model is None:
+        if model is None:  # another worker has taken the last texts since `is_ready`
             return []
         return _take(conn, worker, model, limit, moment + timedelta(seconds=lease_s))
 
@@ -299,7 +299,7 @@ def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
         .order_by(*QUEUE_ORDER)
         .limit(limit)
     )
-    rows = conn.execute(next_texts).all()
+    rows = conn.execute(next_texts).all()  # one at least, as the model has a queued text
     ids = []
     characters = 0
     for row in rows:

@@ -116,7 +116,11 @@ def parse_view(name: str, text: str) -> View:
 
 
 def _split(name: str, text: str) -> tuple[str, list[str], str]:
-    """Return the meaning of the view, the lines that explain its columns, and the select."""
+    """Return the meaning of the view, the lines that explain its columns, and the select.
+
+    The reasons for the SQL, which may follow the columns in the head, are left out. Raises
+    ValueError for a text that lacks one of the three.
+    """
     lines = text.splitlines()
     comments = list(takewhile(lambda line: line.startswith("--"), lines))
     head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in comments)

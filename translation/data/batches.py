@@ -73,7 +73,7 @@ def _bounds(longest: list[int], tokens: int) -> list[int]:
     rows = 0  # of the batch that is being filled
     width = 0  # the positions of its longest row
     for place, length in enumerate(longest):
-        new_width = max(width, length)
+        new_width = max(width, length)  # rows are sorted by the target's length, not by this one
         if rows and (rows + 1) * new_width > tokens:
             bounds.append(place)
             rows = 0

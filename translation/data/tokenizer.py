@@ -64,7 +64,7 @@ class Tokenizer:
         counts: Counter[str] = Counter()
         for line in sample:
             counts.update(line)
-        del counts[" "]  # separates words, and so needs no piece
+        del counts[" "]  # separates words, and so needs no piece; a Counter may lack it
         if not counts:
             raise UsageError(
                 "no text to learn a vocabulary from: every line of the corpus is empty"

@@ -183,25 +183,26 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
     blocks = maxima.shape[-1]  # of one beam
     block_sums = maxima + so_far.unsqueeze(-1)
     # The chosen blocks, numbered through all beams of the sentence: [sentences, beams].
-    block = block_sums.flatten(1).topk(beams).indices
-    beam = block // blocks
-    first_token = block % blocks * BLOCK
+    chosen_blocks = block_sums.flatten(1).topk(beams).indices
+    block_beams = chosen_blocks // blocks  # the beam of each chosen block
+    first_tokens = chosen_blocks % blocks * BLOCK
     # The tokens, their places and the sums are [sentences, chosen blocks, BLOCK].
-    token = first_token.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)
-    is_outside = token >= vocabulary
-    token = token.clamp(max=vocabulary - 1)
-    place = beam.unsqueeze(-1) * vocabulary + token  # in the flattened scores of the sentence
-    token_scores = scores.flatten(1).gather(1, place.flatten(1))
-    beam_scores = so_far.gather(1, beam)
-    sums = token_scores.view_as(token) + beam_scores.unsqueeze(-1)
+    tokens = first_tokens.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)
+    is_outside = tokens >= vocabulary
+    tokens = tokens.clamp(max=vocabulary - 1)
+    # The places of the tokens in the flattened scores of their sentence.
+    places = block_beams.unsqueeze(-1) * vocabulary + tokens
+    token_scores = scores.flatten(1).gather(1, places.flatten(1))
+    beam_scores = so_far.gather(1, block_beams)
+    sums = token_scores.view_as(tokens) + beam_scores.unsqueeze(-1)
     # The last block may reach beyond the vocabulary. If there are more beams than tokens, such
     # places are still chosen, with the log probability -inf.
     sums = sums.masked_fill(is_outside, -math.inf)
     best_sums, chosen = sums.flatten(1).topk(beams)
     return Continuations(
         log_probabilities=best_sums,
-        beams=beam.gather(1, chosen // BLOCK),
-        tokens=token.flatten(1).gather(1, chosen),
+        beams=block_beams.gather(1, chosen // BLOCK),
+        tokens=tokens.flatten(1).gather(1, chosen),
     )
 
 
@@ -326,6 +327,7 @@ class _Beams:
         newly_done = self._newly_done(continuations.log_probabilities)
         rows = [row for row, sentence in enumerate(self.sentences) if not sentence.done]
         done_count = len(self.sentences) - len(rows)
+        # Without rows the batch has ended, whatever MAX_DONE is.
         if done_count > MAX_DONE * len(self.sentences) or not rows:
             remaining = torch.tensor(rows, dtype=torch.long, device=end_scores.device)
             self._keep(remaining)
@@ -363,6 +365,7 @@ class _Beams:
             [sentence.limit for sentence in self.sentences],
             device=end_scores.device,
         )
+        # A beam with -inf has no translation that could end.
         at_limit = (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
         not_done = torch.tensor(
             [not sentence.done for sentence in self.sentences],
@@ -385,8 +388,9 @@ class _Beams:
         return is_best[:, :beams] & (end_scores > -math.inf)
 
     def _set_aside(self, rows: Tensor, beams: Tensor, log_probabilities: Tensor) -> None:
-        """Add these beams to the finished hypotheses of their sentences.
+        """Add ended beams to the finished hypotheses of their sentences.
 
+        `rows` and `beams` are the indices of the sentence and the beam of each, and
         `log_probabilities` are those of the beams with END.
         """
         token_lists = self.tokens[rows, beams, 1 : self.length + 1].tolist()

@@ -56,7 +56,8 @@ def use_rounded_products(network: nn.Module) -> None:
     """
     for module in network.modules():
         if type(module) is nn.Linear and module.bias is not None:
-            module.__class__ = _RoundedLinear
+            module.__class__ = _RoundedLinear  # another `forward`, and the same parameters
+        # Attention multiplies by some rows of its matrix too, which no module of nn.Linear does.
         if isinstance(module, MultiHeadAttention):
             module.linear = _rounded_linear
 
@@ -84,7 +85,7 @@ class FastDropout(nn.Dropout):
 
 def use_fast_dropout(network: nn.Module) -> None:
     """Replace every `nn.Dropout` of a network by a `FastDropout`."""
-    for module in list(network.modules()):
+    for module in list(network.modules()):  # listed first, as the loop replaces modules
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, FastDropout(child.p))

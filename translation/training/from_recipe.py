@@ -89,6 +89,7 @@ def train_model(
             networks.append(trained[number].network)
         else:
             networks.append(training.finished(number))
+    # Rank 0 always trains seed 0.
     model = _model(training, networks, trained[0].progress, process_group.world_size)
     return replace(model, card=save_model(models / recipe.name, model))
 
@@ -278,6 +279,7 @@ def _cache_once(
     def choose(recipe: Recipe) -> str:
         return choose_size(recipe, device, process_group.world_size)
 
+    # Only rank 0 writes here: the others find the files written.
     cached = cache_corpus(recipe, work, choose)
     if process_group.rank == 0:
         process_group.broadcast(0.0)  # let the others go on

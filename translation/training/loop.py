@@ -122,10 +122,8 @@ class Check:
     def __str__(self) -> str:
         bleu = "" if self.validation_bleu is None else f", BLEU {self.validation_bleu:.1f}"
         figures = f"loss {self.train_loss:.3f}, validation {self.validation_loss:.3f}{bleu}"
-        pace = (
-            f"{self.tokens_per_second:.0f} tokens a second, {self.seconds_left / 60:.0f} min "
-            "left at most"
-        )
+        minutes_left = self.seconds_left / 60
+        pace = f"{self.tokens_per_second:.0f} tokens a second, {minutes_left:.0f} min left at most"
         return f"step {self.step:,}, epoch {self.epoch:.1f}: {figures}; {pace}"
 
 
@@ -151,7 +149,7 @@ def learning_rate(step: int, done: float, width: int, config: TrainingConfig) ->
     warmup = config.warmup
     is_linear = config.schedule == "linear"
     peak = config.peak
-    if peak is None:
+    if peak is None:  # the highest of eq. 3, with the published warm-up where ours is a share
         steps_to_peak = WARMUP if is_linear else warmup
         peak = (width * steps_to_peak) ** -0.5
     if is_linear:
@@ -218,12 +216,13 @@ def training_step_of(
     dtype = next(network.parameters()).dtype
     precision = format_of(config.precision, dtype)
     muon_precision = format_of(config.muon_precision, dtype)
+    # These layers, and the loss with its `product_dtype`, differ from torch's on a CPU alone. Muon
+    # does not look at the device, so its type on CUDA is chosen here.
     use_fast_dropout(network)
     if precision == "bfloat16":
         use_rounded_products(network)
     network.to(device).train()
-    on_cuda = device.type == "cuda"
-    muon_dtype = torch.bfloat16 if on_cuda else getattr(torch, muon_precision)
+    muon_dtype = torch.bfloat16 if device.type == "cuda" else getattr(torch, muon_precision)
     return TrainingStep(
         network=network,
         optimisers=optimisers_of(network, config.optimiser, muon_dtype),
@@ -330,7 +329,7 @@ def _load_best(
     def figure(steps: list[int]) -> float:
         load_weights(network, average_weights(context.folder, steps))
         if context.bleu is not None:
-            return context.bleu(network, SINGLE_PROCESS)
+            return context.bleu(network, SINGLE_PROCESS)  # only rank 0 is here
         return -validation_loss(network, validation, config.batch_tokens, context.device)
 
     progress.saved = max(_candidates(progress, config), key=figure)
@@ -451,7 +450,7 @@ def _check(
     """Validate, record whether the figure improved, report, and save weights and state.
 
     The check is reported before it is saved: a training that is killed in between resumes from the
-    check before, and reports this one again. None is lost.
+    check before, and reports this one again. So no report is lost.
     """
     process_group = context.process_group
     loss = validation_loss(network, validation, config.batch_tokens, context.device, process_group)

@@ -32,17 +32,18 @@ class _OutputLayerLoss(torch.autograd.Function):
         total = decoded.new_zeros(())
         decoded_gradient = torch.empty_like(decoded)
         weight_gradient = torch.zeros_like(weight)
-        rounded = decoded.to(product_dtype)
+        rounded_decoded = decoded.to(product_dtype)
         rounded_weight = weight.to(product_dtype)
         # All blocks use the same memory: allocating some for each would take as long as filling it.
+        # Of equal types, products and scores share it, and a copy between them changes nothing.
         vocabulary = len(weight)
-        block_of_products = rounded.new_empty(POSITIONS_AT_ONCE, vocabulary)
+        block_of_products = rounded_decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
         if product_dtype == decoded.dtype:
             block_of_scores = block_of_products
         else:
             block_of_scores = decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
         blocks = zip(
-            rounded.split(POSITIONS_AT_ONCE),
+            rounded_decoded.split(POSITIONS_AT_ONCE),
             expected.unsqueeze(-1).split(POSITIONS_AT_ONCE),
             decoded_gradient.split(POSITIONS_AT_ONCE),
             strict=True,
@@ -56,18 +57,21 @@ class _OutputLayerLoss(torch.autograd.Function):
             score_of_expected = scores.gather(-1, tokens)
             mean = scores.mean(dim=-1, keepdim=True)
             highest = scores.amax(dim=-1, keepdim=True)
-            normaliser = scores.sub_(highest).exp_().sum(dim=-1, keepdim=True)
+            # From here on, the memory of `scores` holds the exponentials, then `score_gradient`.
+            exponentials = scores.sub_(highest).exp_()
+            normaliser = exponentials.sum(dim=-1, keepdim=True)
             log_normaliser = normaliser.log() + highest
             # The share `smoothing` of a loss is the mean cross-entropy over all tokens.
             # The rest is that of the expected token.
             losses = log_normaliser - (1 - smoothing) * score_of_expected - smoothing * mean
             total += losses.sum()
             # The gradient of the scores: softmax less the smoothed target.
-            scores.div_(normaliser).sub_(smoothing / vocabulary)
-            scores.scatter_add_(-1, tokens, torch.full_like(score_of_expected, smoothing - 1))
-            score_gradient = part_products.copy_(scores)  # in the type of the products
-            gradient.copy_(score_gradient @ rounded_weight)
-            weight_gradient.add_(score_gradient.T @ part)
+            score_gradient = exponentials.div_(normaliser).sub_(smoothing / vocabulary)
+            minus_share_of_expected = torch.full_like(score_of_expected, smoothing - 1)
+            score_gradient.scatter_add_(-1, tokens, minus_share_of_expected)
+            rounded_gradient = part_products.copy_(score_gradient)  # in the type of the products
+            gradient.copy_(rounded_gradient @ rounded_weight)
+            weight_gradient.add_(rounded_gradient.T @ part)
         ctx.save_for_backward(decoded_gradient, weight_gradient)
         return total
 

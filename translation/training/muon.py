@@ -33,7 +33,10 @@ class Muon(Optimizer):
         *,
         product_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        """Multiply matrices in the type `product_dtype`; bfloat16 is precise enough."""
+        """Multiply matrices in the type `product_dtype`, on any device.
+
+        bfloat16 is precise enough.
+        """
         super().__init__(parameters, {"lr": lr})
         self.product_dtype = product_dtype
 
@@ -65,8 +68,10 @@ class Muon(Optimizer):
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(matrix)
             buffers.append(state["momentum_buffer"])
-            if matrix.grad is not None:
+            if matrix.grad is not None:  # always so; a type checker cannot know it
                 gradients.append(matrix.grad)
+        # The momenta move towards the gradients, in place. Nesterov's momenta are new tensors: the
+        # gradients, moved towards the momenta.
         torch._foreach_lerp_(buffers, gradients, 1 - MOMENTUM)
         return torch.stack(torch._foreach_lerp(gradients, buffers, MOMENTUM))
 

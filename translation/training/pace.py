@@ -79,7 +79,7 @@ def _pace_of(step: TrainingStep, batch: Batch) -> float:
 
     The steps have the learning rate 0 and the dropout seed 0.
     """
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP):  # if memory runs out here, it does so in the loop below too
         step([(0, batch)], 0.0)
     tokens = 0
     start = time.monotonic()

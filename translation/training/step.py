@@ -99,7 +99,7 @@ class TrainingStep:
         loss = 0.0
         tokens = 0
         for seed, batch in batches:
-            torch.manual_seed(seed)
+            torch.manual_seed(seed)  # of the dropout
             loss_of_batch = self._loss(batch)
             loss_of_batch.backward()
             loss += loss_of_batch.item()
@@ -152,7 +152,8 @@ class TrainingStep:
 
         self.network.zero_grad()
         longest = max(examples.source.lengths.max(), examples.target.lengths.max())
-        return out_of_memory(batch_tokens, int(longest) + 1, attempt)
+        longest_with_end = int(longest) + 1
+        return out_of_memory(batch_tokens, longest_with_end, attempt)
 
     def _two_moments(self) -> list[Tensor]:
         """Allocate as much memory as Adam's state does at the first step."""
