@@ -123,7 +123,7 @@ class Quotes:
         # A rejected bar counts only where no accepted one is in its place.
         gone = np.isfinite(rejected_cells) & np.isnan(closed)
         leaps = np.abs(closed / _last_before(closed) - 1) > max_return
-        leaps &= ~_first_after(gone, closed)  # there the rejected bar counts as the move
+        leaps &= ~_first_after(gone, closed)  # the rejected bar is the move: this price stays
         opened[leaps] = np.nan
         closed[leaps] = np.nan
         moved = _first_after(gone | leaps, closed)
