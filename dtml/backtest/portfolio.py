@@ -200,7 +200,7 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
     else:
         place = places(probability)
         side_size = np.minimum(strategy.top, count // 2)
-        is_long = place <= side_size
+        is_long = place <= side_size  # false where the place is NaN
         is_short = place > count - side_size
         weights = (is_long * 1.0 - is_short) / np.maximum(2 * side_size, 1)
     capped = np.clip(weights, -strategy.max_weight, strategy.max_weight)

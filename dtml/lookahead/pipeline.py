@@ -184,7 +184,7 @@ class History:
     def _market_at(self, at: pd.Timestamp, *, change_day: date, leaving: Sequence[str]) -> Market:
         """Return the market with other memberships after the day `at`, and the same ones up to it.
 
-        All later entries happen on `change_day`, at whatever later day they truly happened. All
+        All later entries happen on `change_day`, whichever later day they truly happened on. All
         later exits are dropped. Instead, the stocks `leaving` leave on `change_day`, whether they
         had an exit or not; a stay that ended by `at` is left as it is. `NEVER` as the `change_day`
         drops the later entries too.
