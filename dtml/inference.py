@@ -50,15 +50,16 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
         deviation = members.std(dim=0, correction=0)
     else:  # windows without a day: torch warns of a deviation without numbers
         deviation = members.new_empty(members.shape[1:])
-    day, stock = windows.observed.nonzero(as_tuple=True)
-    by_seed = members[:, day, stock].double().numpy()
+    # The positions of the day and of the stock of each row.
+    day_places, stock_places = windows.observed.nonzero(as_tuple=True)
+    by_seed = members[:, day_places, stock_places].double().numpy()  # [seeds rows]
     return pd.DataFrame(
         {
-            "as_of": windows.as_of[day.numpy()],
-            "target": windows.target[day.numpy()],
-            "symbol": pd.Index(windows.symbols)[stock.numpy()],
-            "probability": mean[day, stock].double().numpy(),
-            "probability_std": deviation[day, stock].double().numpy(),
+            "as_of": windows.as_of[day_places.numpy()],
+            "target": windows.target[day_places.numpy()],
+            "symbol": pd.Index(windows.symbols)[stock_places.numpy()],
+            "probability": mean[day_places, stock_places].double().numpy(),
+            "probability_std": deviation[day_places, stock_places].double().numpy(),
             "lowest": by_seed.min(axis=0),
             "highest": by_seed.max(axis=0),
             "rising_share": (by_seed > 0.5).mean(axis=0),
@@ -86,11 +87,13 @@ def member_probabilities(
     try:
         for position in range(len(ensemble.seeds)):
             model = _model(ensemble, position, device)
+            # The number of days that fitted for this member is the first tried for the next.
             at_once = _fill_probabilities(
                 probabilities[position], model, windows, days, device, at_once
             )
     finally:
         torch.set_num_threads(threads)
+    # A network also returns logits, without a meaning, for stocks that are not observed.
     return probabilities.masked_fill(~windows.observed, torch.nan)
 
 

@@ -163,7 +163,7 @@ class LSTM(nn.Module):
             train=self.training,
             bidirectional=False,
             batch_first=False,
-        )[0]
+        )[0]  # the states of all sessions; the others are those of the last session alone
         return states.view(*inputs.shape[:3], -1)  # days and symbols are separate axes again
 
     def _weights_of_torch(self) -> list[Tensor]:

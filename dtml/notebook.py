@@ -123,6 +123,7 @@ class Study:
             index=index,
         )
         self.market = loaded
+        # The source is opened first, because it may have to say which stocks there are.
         if not loaded.symbols:  # a market without a list: the stocks that the source has
             self.market = loaded.with_symbols(source.symbols() or ())
         start = pd.Timestamp(first).date()
@@ -173,8 +174,9 @@ class Study:
         if not isinstance(estimator, str | Path):
             scores = self._scores_of_estimator(estimator, walk_folds)
         elif isinstance(estimator, str) and estimator in RULES:
+            # Only a day's constituents that have a bar are ranked.
             scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
-        else:
+        else:  # a path, or a text that is the name of no rule and so taken for a path
             spans = [(fold.trained, fold.scored) for fold in walk_folds]
             own = _own(estimator)
             scores, _last_model = own.walk(self._panel, history.there, history.relative, spans)

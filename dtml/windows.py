@@ -165,8 +165,8 @@ def build_windows(
         max_return=config.largest_return,
     ).astype(np.float32)
     complete = _has_whole_window(values, config.window)
-    days = _days_with_a_window(complete)
-    if not len(days):
+    day_places = _days_with_a_window(complete)  # positions on the grid
+    if not len(day_places):
         raise _no_window(bars, symbols, index_symbol, config)
 
     views = (
@@ -175,22 +175,22 @@ def build_windows(
         .permute(0, 1, 3, 2)
     )  # [windows symbols window features], without copies
     # The window of a day begins window - 1 sessions before it.
-    first_window = int(days[0]) - config.window + 1
-    last_window = int(days[-1]) - config.window + 1
+    first_window = int(day_places[0]) - config.window + 1
+    last_window = int(day_places[-1]) - config.window + 1
     views = views[first_window : last_window + 1]
 
     movement = _movement(panel, grid, sessions, config.largest_return)
-    stock_is_complete = complete[days, :-1]
-    index_is_complete = complete[days, -1:]  # [days 1], to combine with every stock
+    stock_is_complete = complete[day_places, :-1]
+    index_is_complete = complete[day_places, -1:]  # [days 1], to combine with every stock
     observed = stock_is_complete & index_is_complete
     return Windows(
-        stocks=views[:, :-1],
+        stocks=views[:, :-1],  # the last symbol is the index
         index=views[:, -1],
         observed=torch.from_numpy(observed),
-        movement=torch.from_numpy(movement[days, :-1]).float(),
-        as_of=grid[days],
+        movement=torch.from_numpy(movement[day_places, :-1]).float(),
+        as_of=grid[day_places],
         # The session of the exchange after each day.
-        target=sessions[sessions.searchsorted(grid[days], side="right")],
+        target=sessions[sessions.searchsorted(grid[day_places], side="right")],
         symbols=symbols,
     )
 

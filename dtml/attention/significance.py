@@ -62,6 +62,7 @@ def find(
     come from `seed`.
     """
     days, stocks = both_observed.shape[:2]
+    # [networks stocks stocks]
     attention_means = np.array([over_days(weights, both_observed) for weights in attention])
     distance, p_value = distance_test(attention_means, seeds, seed=seed)
     true_attention = attention[:seeds].mean(axis=0)
@@ -130,7 +131,7 @@ def importance_by_day(
         for draw in range(draws):
             generator = np.random.default_rng([seed, draw])
             source_days = _other_days(observed.numpy(), generator)
-            for v in range(stocks):
+            for v in range(stocks):  # all days at once, each with other rows of stock v alone
                 changed_rows = rows.clone()
                 changed_rows[:, :, v] = rows[source_days[:, v], :, v]
                 changed_logits = network.logits(changed_rows.flatten(0, 1), _places(rows), observed)

@@ -123,7 +123,7 @@ class Quotes:
         # A rejected bar counts only where no accepted one is in its place.
         gone = np.isfinite(rejected_cells) & np.isnan(closed)
         leaps = np.abs(closed / _last_before(closed) - 1) > max_return
-        leaps &= ~_first_after(gone, closed)  # there the rejected bar counts as the move
+        leaps &= ~_first_after(gone, closed)  # the rejected bar is the move: this price stays
         opened[leaps] = np.nan
         closed[leaps] = np.nan
         moved = _first_after(gone | leaps, closed)
@@ -200,7 +200,7 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
     else:
         place = places(probability)
         side_size = np.minimum(strategy.top, count // 2)
-        is_long = place <= side_size
+        is_long = place <= side_size  # false where the place is NaN
         is_short = place > count - side_size
         weights = (is_long * 1.0 - is_short) / np.maximum(2 * side_size, 1)
     capped = np.clip(weights, -strategy.max_weight, strategy.max_weight)

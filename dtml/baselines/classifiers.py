@@ -56,10 +56,10 @@ class Fitted:
 
         Above 0.5 is a rise.
         """
-        x, day, stock = design(windows)
+        x, day_places, stock_places = design(windows)
         probability = np.full(windows.observed.shape, np.nan)
-        if len(x):
-            probability[day, stock] = self.rising(x)
+        if len(x):  # scikit-learn refuses to predict no rows
+            probability[day_places, stock_places] = self.rising(x)
         return probability
 
 
@@ -74,12 +74,12 @@ def design(
     """
     if counted is None:
         counted = windows.observed.numpy()
-    day, stock = np.nonzero(counted)
-    of_stocks = windows.stocks.numpy()[day, stock]
-    of_index = windows.index.numpy()[day]
+    day_places, stock_places = np.nonzero(counted)
+    of_stocks = windows.stocks.numpy()[day_places, stock_places]  # [rows window features]
+    of_index = windows.index.numpy()[day_places]
     columns = 2 * windows.index.shape[1:].numel()
-    rows = np.stack([of_stocks, of_index], axis=1).reshape(len(day), columns)
-    return rows, day, stock
+    rows = np.stack([of_stocks, of_index], axis=1).reshape(len(day_places), columns)
+    return rows, day_places, stock_places
 
 
 def fit_classifier(
@@ -107,13 +107,13 @@ def fit_classifier(
 def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
     """Return the stock-days that count; DtmlError, with the name of the `span`, where none does."""
     counted = windows.labelled(protocol).numpy()
-    x, day, stock = design(windows, counted)
+    x, day_places, stock_places = design(windows, counted)
     if not len(x):
         raise DtmlError(
             f"no stock-day of the {span} span counts under the protocol {protocol!r}: "
             "choose a longer span, and check that its prices change"
         )
-    return Labelled(x=x, rises=windows.rises().numpy()[day, stock])
+    return Labelled(x=x, rises=windows.rises().numpy()[day_places, stock_places])
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:

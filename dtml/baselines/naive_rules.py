@@ -117,6 +117,7 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     falls = (labels == -1).sum(axis=1)
     correct = {}
     for rule in directions.columns:
+        # A rule gives all stocks of a day one direction: it is correct for those with this label.
         correct_by_day = np.where(directions[rule] == 1, rises, falls)
         correct[rule] = int(correct_by_day.sum())
     return max(correct, key=lambda rule: correct[rule])

@@ -223,6 +223,7 @@ def _gains(
 ) -> dict[str, Float[ndarray, " predictors"]]:
     """Return by how much the model's MCC exceeds that of each rule; NaN for the model itself."""
     model = names.index(MODEL)
+    # The model is also compared with itself here; those places become NaN below.
     gain, low, high = gain_in_mcc(counts[:, model], counts, resamples=RESAMPLES)
     is_model = np.arange(len(names)) == model
     return {
@@ -245,7 +246,7 @@ def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.Da
         "predictor": names,
         "n": total.sum(axis=-1),
         "days": days,
-        "rises": total[:, 0] + total[:, 2],
+        "rises": total[:, 0] + total[:, 2],  # true rises and false falls
     }
     with np.errstate(invalid="ignore"):  # of a stock that never counted
         for name, statistic in STATISTICS.items():

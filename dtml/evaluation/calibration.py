@@ -185,8 +185,7 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     Laplace's, which adds one rising and one falling day. Platt's targets lie inside (0, 1), which
     keeps the line finite. On a few days the height and the slope may be chance, so both are
     multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with
-    the least error.
-    It tends to 1 with more days.
+    the least error. It tends to 1 with more days.
     """
     rose = sample.rose
     weight = sample.weight
@@ -206,7 +205,7 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     estimate, variance = _regression(place, target, sample)
     if estimate[1] <= 0:  # the model ranked the wrong way round
         return 0.0, base_rate
-    relative_variance = variance / np.maximum(estimate**2, 1e-30)
+    relative_variance = variance / np.maximum(estimate**2, 1e-30)  # never divided by 0
     height_at_centre, slope_in_deviations = estimate / (1 + relative_variance)
     slope = float(slope_in_deviations / deviation)
     return slope, float(height_at_centre - slope * centre)
@@ -233,8 +232,8 @@ def _regression(
     )
     estimate = np.array([model.intercept_[0], model.coef_[0, 0]])
 
-    # The sandwich estimate of the covariance, with the gradient of a day as one draw.
-    design = np.stack([np.ones_like(place), place])
+    # The sandwich estimate of the covariance, with the gradient of a day, [2 days], as one draw.
+    design = np.stack([np.ones_like(place), place])  # [2 stock_days]
     chance = _logistic(estimate @ design)
     weighted_design = design * sample.weight * chance * (1 - chance)
     inverse = np.linalg.inv(weighted_design @ design.T)
@@ -465,6 +464,7 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     points = int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS))
     curve = binned_curve(bins, points)
     middle_of_bin = bins["bin"].to_numpy() / BINS + 0.5 / BINS
+    # Groups do not overlap, so the first that ends above the middle of a bin holds the bin.
     place = np.searchsorted(curve["bin_high"].to_numpy(), middle_of_bin)
     group = np.clip(place, 0, len(curve) - 1)
     counts = ["rises", "n"]

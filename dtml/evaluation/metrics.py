@@ -143,7 +143,8 @@ def measured(
 ) -> dict[str, PerModel]:
     """Return a statistic of each model and the ends of its interval.
 
-    They are named `NAME`, `NAME_low` and `NAME_high`. `summands` is as in `day_interval`.
+    They are named `NAME`, `NAME_low` and `NAME_high`, where NAME is `name`. `summands` is as in
+    `day_interval`.
     """
     low, high = day_interval(summands, statistic, resamples=resamples, seed=0)
     return {

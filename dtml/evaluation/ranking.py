@@ -255,7 +255,10 @@ def newey_west_t(daily: Daily, *, lags: int) -> float:
 
 
 def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
-    """Return which values rank in the upper half of their day; false where missing."""
+    """Return which values rank in the upper half of their day.
+
+    A rank in the middle is not, and a missing value is not.
+    """
     return np.asarray(np.nan_to_num(ranked(values), nan=-1.0) > 0)
 
 

@@ -283,12 +283,14 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     """Return the rows of `scoreboard` of one sample, a row a predictor."""
     names = [predictor.name for predictor in predictors]
     best = names.index(best_rule)
+    # Of each predictor, [seeds days stocks] and [days stocks].
     of_seeds = [predictor.probability[:, sample.days] for predictor in predictors]
     of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]
-    # [days predictors 4]
+    # [days predictors 4]: true rises, false rises, false falls, true falls. Every day of a sample
+    # has a stock-day that counts.
     counts = np.stack([sample.counts(probability) for probability in of_ensembles], axis=1)
-    # The share of each day's stocks predicted to rise.
-    predicted_rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
+    # The first two of the four are the stocks predicted to rise.
+    share_of_rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # [days predictors]
     # Each predictor beside the best rule, as `difference` takes them: [days predictors 8].
     of_best_rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
     paired = np.concatenate([counts, of_best_rule], axis=-1)
@@ -307,7 +309,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             **measured("acc_gain", paired, difference(accuracy), sample.resamples),
             **measured("mcc_gain", paired, difference(mcc), sample.resamples),
             **_of_probabilities(of_ensembles, sample),
-            "same_direction": np.maximum(predicted_rises, 1 - predicted_rises).mean(axis=0),
+            "same_direction": np.maximum(share_of_rises, 1 - share_of_rises).mean(axis=0),
         }
     )
     # The best rule has no gain over itself; the 0.0 and 1.0 of rules are no probabilities.
@@ -348,13 +350,13 @@ def _of_probabilities(of_ensembles: Sequence[PerStock], sample: _Sample) -> Colu
     lines = []
     rank_ic = []
     for probability in of_ensembles:
-        error = np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1)
-        brier.append(np.stack([error, stocks_by_day], axis=-1))
+        squared_error = np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1)
+        brier.append(np.stack([squared_error, stocks_by_day], axis=-1))
         pairs.append(pairs_by_day(probability, rose, counted))
         lines.append(calibration_line(probability[counted], rose[counted]))
         scores, outcome = both_known(np.where(counted, probability, np.nan), sample.movement)
         rank_ic.append(mean_of_days(rank_ics(scores, outcome)))
-    all_pairs = np.stack(pairs, axis=1)
+    all_pairs = np.stack(pairs, axis=1)  # [days predictors 2]
     auc = measured("auc", all_pairs, ratio, sample.resamples)
     if not all_pairs[..., 1].any():  # no pair on any day: `ratio` has answered one half
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}

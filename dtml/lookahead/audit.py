@@ -99,8 +99,7 @@ def _exact(pipeline: Pipeline, history: History, seed: int, dates: int) -> list[
     for at, trained in _dates(quick, history, seed, dates):
         findings.extend(_to_the_last_bit(quick, history, at, trained, seed))
         findings.append(spans_apart(quick, history, at))
-    last_date = findings[-1].at
-    findings.append(whole_days(quick, history, last_date))
+    findings.append(whole_days(quick, history, findings[-1].at))  # at the last date drawn
     findings.append(index_in_step(history))
     return findings
 
@@ -222,7 +221,7 @@ def _changed_at_all(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
         return ["symbols"]
     changed = _changed(old, new)
     is_known = torch.from_numpy(np.asarray(old.target <= at))
-    old_movement = old.movement[is_known].nan_to_num()
+    old_movement = old.movement[is_known].nan_to_num()  # so that missing outcomes (NaN) are equal
     new_movement = new.movement[is_known].nan_to_num()
     if not torch.equal(old_movement, new_movement):
         changed.append("movement")
@@ -233,8 +232,7 @@ def rescaled_past(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Fin
     """Check that windows ignore the scale of past prices, which later dividends and splits set."""
     past = history.known_at(at)
     windows = pipeline.windows(past)
-    rescaled_windows = pipeline.windows(past.rescaled())
-    changed = _changed(windows, rescaled_windows)
+    changed = _changed(windows, pipeline.windows(past.rescaled()))
     if changed:
         detail = f"later dividends and splits change {', '.join(changed)} of earlier days"
     else:
@@ -283,11 +281,12 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
     is_known = _same_outcomes(train, other_train) and _same_outcomes(validation, other_validation)
 
     fitted = _days_with_outcome(train)
-    chosen = _days_with_outcome(validation)
-    ends = pd.DatetimeIndex([fitted.max(), chosen.min(), chosen.max(), at])
-    fitted_last, chosen_first, chosen_last, now = history.sessions.get_indexer(ends)
-    between = chosen_first - fitted_last - 1
-    after = now - chosen_last
+    choosing = _days_with_outcome(validation)
+    ends = pd.DatetimeIndex([fitted.max(), choosing.min(), choosing.max(), at])  # targets, and `at`
+    fitted_last, choosing_first, choosing_last, training = history.sessions.get_indexer(ends)
+    between = choosing_first - fitted_last - 1
+    # The first target predicted is the session after the training, so no 1 is subtracted here.
+    after = training - choosing_last
     gap = max(LEAST_GAP, pipeline.experiment.gap_sessions)
     detail = (
         f"fitted up to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}; "
@@ -308,14 +307,17 @@ def _days_with_outcome(windows: Windows) -> pd.DatetimeIndex:
 
 
 def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """Check that from `at` on every observed stock is predicted: no outcome chooses the rows."""
+    """Check that every observed stock of `at` and the next `LOOK_AHEAD` days is predicted.
+
+    No outcome may choose the rows, and there may be no others. The model is trained as of `at`.
+    """
     windows = pipeline.windows(history)
     days = _around(windows, at, back=0)
     model = pipeline.model(windows, at)
     rows = pipeline.predict(model, days)
-    day, stock = days.observed.nonzero(as_tuple=True)
+    day_places, stock_places = days.observed.nonzero(as_tuple=True)
     expected = pd.MultiIndex.from_arrays(
-        [days.as_of[day.numpy()], pd.Index(days.symbols)[stock.numpy()]]
+        [days.as_of[day_places.numpy()], pd.Index(days.symbols)[stock_places.numpy()]]
     )
     missing = expected.difference(pd.MultiIndex.from_frame(rows[["as_of", "symbol"]]))
     detail = (
@@ -341,11 +343,11 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
     """
     details: list[str] = []
     sides: list[int] = []  # of each interval: 1 above 0, -1 below it, 0 where it covers 0
-    # Every seed has drawings of its own.
+    # Every seed has drawings of its own. After the loop, `at` is the date of the last drawing.
     for drawing in range(DRAWINGS * seed, DRAWINGS * (seed + 1)):
-        at, mcc, (low, high), rises = _score_tossed(pipeline, history.tossed(drawing))
-        if not ONE_SIDED <= rises <= 1 - ONE_SIDED:
-            details.append(f"undefined ({rises:.0%} of the predictions are rises)")
+        at, mcc, (low, high), share_of_rises = _score_tossed(pipeline, history.tossed(drawing))
+        if not ONE_SIDED <= share_of_rises <= 1 - ONE_SIDED:
+            details.append(f"undefined ({share_of_rises:.0%} of the predictions are rises)")
             continue
         details.append(f"{mcc:+.3f} [{low:+.3f}, {high:+.3f}]")
         side = int(low > 0) - int(high < 0)
@@ -366,18 +368,17 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
 def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experiment:
     """Return the same experiment with few seeds and a short training on few days."""
     training = experiment.training
-    train_sessions = experiment.train_sessions or TRAIN_DAYS
     return vary(
         experiment,
         {
             "epochs": epochs,
-            "first_kept_epoch": 1,
-            "patience": None,
-            "learning_rate": 0.01,
+            "first_kept_epoch": 1,  # the validation days choose among all of the few epochs
+            "patience": None,  # and none of them is left out
+            "learning_rate": 0.01,  # a leak must be learnt in these few epochs: by larger steps,
+            "batch_days": min(training.batch_days, 16),  # more of them to an epoch,
+            "penalty": min(training.penalty, 0.01),  # and less regularisation
             "seeds": seeds,
-            "batch_days": min(training.batch_days, 16),
-            "penalty": min(training.penalty, 0.01),
-            "train_sessions": min(train_sessions, TRAIN_DAYS),
+            "train_sessions": min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
             "validation_sessions": min(experiment.validation_sessions, VALIDATION_DAYS),
         },
     )
@@ -386,7 +387,7 @@ def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experimen
 def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
     """Say how two frames `as_of, symbol, probability` differ: in values, rows or their order."""
     paired = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
-    changed = paired[paired["probability"] != paired["probability_other"]]
+    changed = paired[paired["probability"] != paired["probability_other"]]  # NaN: a row of one only
     if changed.empty:
         return "the same probabilities in different rows or in a different sequence"
     first = changed.sort_values(["as_of", "symbol"]).iloc[0]
@@ -423,10 +424,10 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     place = int(windows.as_of.searchsorted(at))
     model = pipeline.model(windows, at)
     days_before = windows.days(slice(max(0, place - MEDIAN_DAYS), place))
-    before = pipeline.predict(model, days_before)
+    rows_before = pipeline.predict(model, days_before)
     rows = pipeline.predict(model, windows.days(slice(place, len(windows))))
     change = pd.Series(returns_of(rows, tossed.bars, tossed.market.returns))
-    is_rise = rows["probability"] > before["probability"].median()
+    is_rise = rows["probability"] > rows_before["probability"].median()
     directions = pd.DataFrame({"session": rows["target"], "predicted": is_rise, "rose": change > 0})
     # A coin cannot change the sign of a return of 0.
     directions = directions[change.notna() & (change != 0)]
@@ -454,7 +455,7 @@ def _served(
 
 
 def _around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
-    """Return the day of a date, `back` days before it, and `LOOK_AHEAD` after it."""
+    """Return the day of a date, and up to `back` days before it and `LOOK_AHEAD` after it."""
     place = int(windows.as_of.searchsorted(at))
     return windows.days(slice(max(0, place - back), place + 1 + LOOK_AHEAD))
 

@@ -181,10 +181,10 @@ class MemberChosenOnTest(Leak):
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
         ensemble = super().model(windows, as_of)
         tested = windows.between(first=as_of + pd.Timedelta(1, "D"))
-        rises = member_probabilities(ensemble, tested, CPU)
+        probability = member_probabilities(ensemble, tested, CPU)  # [members days stocks], of rises
         counted = tested.labelled("all")
         # The probability that each member gave to what happened.
-        of_outcome = torch.where(tested.rises(), rises, 1 - rises)
+        of_outcome = torch.where(tested.rises(), probability, 1 - probability)
         likelihood = of_outcome[:, counted].log().sum(dim=1)
         best = int(likelihood.argmax())
         only = slice(best, best + 1)
@@ -262,6 +262,7 @@ def fit_for_leaks(history: History, seed: int) -> History:
     days = np.sort(history.bars["session"].unique())
     middle = days[len(days) // 3 : -len(days) // 8]
     constituents = list(history.market.constituents)
+    # By their place in a drawn order, one in three enters, one in three leaves, one does neither.
     for place, position in enumerate(generator.permutation(len(constituents))):
         day = pd.Timestamp(generator.choice(middle)).date()
         if place % 3 == 1:

@@ -54,7 +54,7 @@ class History:
         return replace(
             self,
             bars=self.bars[self.bars["session"] <= at],
-            market=self._market_at(at, NEVER, ()),
+            market=self._market_at(at, change_day=NEVER, leaving=()),
         )
 
     def with_holes(self, at: pd.Timestamp, seed: int) -> "History":
@@ -90,7 +90,8 @@ class History:
         future = future[~has_ended & is_kept]
 
         shuffled_places = generator.permutation(len(future))
-        drawn = future.iloc[shuffled_places]
+        drawn = future.iloc[shuffled_places]  # a copy
+        # One factor for all prices of a bar, of about 5 % up or down.
         noise = generator.standard_normal((len(drawn), 1))
         drawn[ADJUSTED_TOO] *= np.exp(0.05 * noise)
         # Each stock's volumes change by one factor, so that a ranking of stocks by volume changes.
@@ -102,7 +103,8 @@ class History:
             by_price = price.sort_values(ascending=course == "rising")
             drawn = drawn.loc[by_price.index]
 
-        # Each stock keeps its sessions, and its rows get them in the new order.
+        # Each stock keeps its sessions, and its rows get them in the new order, which a stable sort
+        # by symbol keeps.
         inserted = drawn.sort_values("symbol", kind="stable")
         sessions = future.sort_values(["symbol", "session"])["session"]
         inserted["session"] = sessions.to_numpy()
@@ -110,7 +112,7 @@ class History:
         return replace(
             self,
             bars=pd.concat([past, inserted]),
-            market=self._market_at(at, day_after, ended),
+            market=self._market_at(at, change_day=day_after, leaving=ended),
         )
 
     def rescaled(self) -> "History":
@@ -149,6 +151,7 @@ class History:
         change = log_price.groupby(bars["symbol"]).diff().fillna(0.0)
         tossed_change = side * change
         growth = tossed_change.groupby(bars["symbol"]).cumsum()
+        # The price of every stock starts at 100, and is its close and its adjusted close.
         level = 100 * np.exp(growth)
         # A bar that is turned over has its high where its low was.
         close = bars["close"]
@@ -169,7 +172,7 @@ class History:
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)
         shuffled = generator.permutation(len(symbols))
-        chosen = sorted(shuffled[:stocks])
+        chosen = sorted(shuffled[:stocks])  # the stocks stay in the order of the market
         market = self.market.with_symbols(symbols[chosen].tolist())
         is_stock = self.bars["symbol"].isin(market.symbols)
         is_index = self.bars["symbol"] == market.index.symbol
@@ -178,24 +181,26 @@ class History:
         is_kept = (is_stock | is_index) & is_recent
         return replace(self, bars=self.bars[is_kept], market=market)
 
-    def _market_at(self, at: pd.Timestamp, entry: date, leaving: Sequence[str]) -> Market:
-        """Return the market with other memberships after `at`, and the same before.
+    def _market_at(self, at: pd.Timestamp, *, change_day: date, leaving: Sequence[str]) -> Market:
+        """Return the market with other memberships after the day `at`, and the same ones up to it.
 
-        Stocks that enter later enter on the day `entry`. Of later exits, only those of the stocks
-        `leaving` happen, also on that day.
+        All later entries happen on `change_day`, whichever later day they truly happened on. All
+        later exits are dropped. Instead, the stocks `leaving` leave on `change_day`, whether they
+        had an exit or not; a stay that ended by `at` is left as it is. `NEVER` as the `change_day`
+        drops the later entries too.
         """
         day = at.date()
 
-        def known_then(stay: Constituent) -> Constituent:
+        def changed(stay: Constituent) -> Constituent:
             since = stay.since
             if since is not None and since > day:
-                since = entry
+                since = change_day
             until = stay.until
             if until is None or until > day:
-                until = entry if stay.symbol in leaving else None
+                until = change_day if stay.symbol in leaving else None
             return replace(stay, since=since, until=until)
 
-        constituents = tuple(known_then(stay) for stay in self.market.constituents)
+        constituents = tuple(changed(stay) for stay in self.market.constituents)
         return replace(self.market, constituents=constituents)
 
     def _some_constituents(self, at: pd.Timestamp, seed: int) -> list[str]:
@@ -204,6 +209,7 @@ class History:
         constituents = [
             stay.symbol for stay in self.market.constituents_on(at.date()) if stay.symbol in traded
         ]
+        # Another series of draws than that of `scrambled_after`, whose seed is `seed` alone.
         drawn = np.random.default_rng([seed, 1]).permutation(len(constituents))
         count = 1 + int(STRUCK * len(constituents))
         return [constituents[place] for place in drawn[:count]]
@@ -248,13 +254,14 @@ class Pipeline:
         """Train all members, or return those of an earlier training on equal days and settings."""
         key = hashlib.sha256(repr(self.experiment).encode())
         for part in (train, validation):
+            # `digest` covers the inputs alone, but the outcomes decide the weights too.
             movement = part.movement.contiguous().numpy().tobytes()
             key.update(part.digest.encode() + movement)
-        name = key.hexdigest()
-        if name not in self.fits:
+        digest = key.hexdigest()
+        if digest not in self.fits:
             members = self.experiment.members_of()
             fits = fit_members(train, validation, members, device=CPU)
-            self.fits[name] = Ensemble(
+            self.fits[digest] = Ensemble(
                 market="audit",
                 symbols=train.symbols,
                 seeds=tuple(member.seed for member in members),
@@ -262,7 +269,7 @@ class Pipeline:
                 windows=self.experiment.windows,
                 weights=stack_members(fits),
             )
-        return self.fits[name]
+        return self.fits[digest]
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
         """Return the model that serves from the close of a date on."""
@@ -272,7 +279,8 @@ class Pipeline:
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
         """Return rows as `dtml.inference.predict` does.
 
-        Days are predicted one at a time, as nights are.
+        Days are predicted one at a time, as nights are; at least one day must have an observed
+        stock.
         """
         has_stocks = windows.observed.any(dim=1)
         predictions = []

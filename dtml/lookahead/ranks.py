@@ -164,8 +164,9 @@ def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed
     has_outcome = np.isfinite(inputs.outcome)
     random_outcome = generator.random(has_outcome.shape)
     randomised = replace(inputs, outcome=np.where(has_outcome, random_outcome, np.nan))
-    measured = _until(randomised, at).outcome[-VALIDATION_DAYS:]
-    rows = int(np.isfinite(measured).sum())
+    # The stock-days on which `fit` measures the slopes: those of the validation days.
+    validation_outcome = _until(randomised, at).outcome[-VALIDATION_DAYS:]
+    rows = int(np.isfinite(validation_outcome).sum())
     slopes = path.fit(randomised, at, path.config).slopes
     # The variance of a slope is 48 / rows: the outcome has a variance of 1/4, ranks one of 1/12.
     deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}

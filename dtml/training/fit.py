@@ -133,7 +133,9 @@ def fit_members(
     if begin is not None:
         for fit, weights in zip(fits, begin, strict=True):
             fit.network.load_state_dict(weights)
-    queues = []  # for each device its fits, as iterators whose next() trains one epoch
+    # For each device its fits, in the turn in which they were given to the devices above, as
+    # iterators whose next() trains one epoch.
+    queues = []
     for position, fit_device in enumerate(devices[: len(fits)]):
         train_spans = {protocol: Span.of(train, protocol, fit_device) for protocol in protocols}
         validation_spans = {
@@ -208,7 +210,7 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
             try:
                 goes_on = next(fit, None) is not None
             except BaseException:
-                # Set here, as this thread may be joined only after the others have ended.
+                # Set here, because the main thread may wait for others before it sees this error.
                 interrupted.set()
                 raise
             if goes_on and on_cpu:
@@ -231,7 +233,9 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
                 for future in futures:
                     future.result()
             except BaseException:
-                interrupted.set()  # the others stop after their epoch, which is saved
+                # Set here too, because a KeyboardInterrupt reaches the main thread alone. The fits
+                # stop after their present epoch, which is saved.
+                interrupted.set()
                 raise
     finally:
         torch.set_num_threads(threads)
@@ -292,6 +296,7 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
         if len(days) == 0:
             return fit.penalty.new_zeros(())
     counted = is_counted.sum()
+    # `fit.order` is not drawn from below, so `undo` need not restore it.
     random_state = fit.random.get_state()
 
     def add_up(at_once: int) -> Tensor:

@@ -208,11 +208,11 @@ def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
     fit.order.set_state(tensors["order"])
     fit.random.set_state(tensors["random"])
     # The file holds the moments alone; the groups of parameters are those of the new optimiser.
-    state = fit.optimiser.state_dict()
+    optimiser_state = fit.optimiser.state_dict()
     for name, value in _under("adam.", tensors).items():
         parameter, moment = name.split(".")
-        state["state"].setdefault(int(parameter), {})[moment] = value
-    fit.optimiser.load_state_dict(state)
+        optimiser_state["state"].setdefault(int(parameter), {})[moment] = value
+    fit.optimiser.load_state_dict(optimiser_state)
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

@@ -28,8 +28,8 @@ MISTAKES = (
     Mistake("train", f"{FIT}:Span.batch", "positions.to(device)", "positions"),
     Mistake("train", f"{FIT}:_step", "days.to(train.counted.device)", "days"),
     Mistake("train", f"{FIT}:_step", "torch.zeros_like(fit.penalty)", "torch.zeros(())"),
-    Mistake("train_some", f"{FIT}:_step", ".values.to(counts.device)", ".values"),
-    Mistake("train_some", f"{FIT}:_step", "counts.any(dim=1).cpu()", "counts.any(dim=1)"),
+    Mistake("train_some", f"{FIT}:_step", ".values.to(is_counted.device)", ".values"),
+    Mistake("train_some", f"{FIT}:_step", "is_counted.any(dim=1).cpu()", "is_counted.any(dim=1)"),
     Mistake(
         "train",
         f"{FIT}:_epoch",
