@@ -357,6 +357,7 @@ def _peers(returns: Float[ndarray, "sessions stocks"]) -> Int[ndarray, "stocks p
     # Centred on each stock's own mean; a missing excess is 0 and does not enter a product.
     excess = np.where(is_known, excess - mean_of_known(excess, 0), 0.0)
     size = np.sqrt((excess**2).sum(axis=0))
+    # A stock whose excess is always 0 has the correlation 0: nothing is divided by 0.
     norm = np.maximum(np.outer(size, size), np.finfo(float).tiny)
     correlation = excess.T @ excess / norm
     # A correlation of 0 makes no peer: no stock is its own, and one with few returns has none and
