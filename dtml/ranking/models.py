@@ -168,8 +168,8 @@ def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
     """Return scikit-learn's trees as arrays.
 
-    The mean outcome that they start from does not affect a ranking and is left out. Trees are padded
-    to the largest number of nodes; no row of features reaches a node of the padding.
+    The mean outcome that they start from does not affect a ranking and is left out. Trees are
+    padded to the largest number of nodes; no row of features reaches a node of the padding.
     """
     shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded
     column = np.zeros(shape, dtype=np.int64)

@@ -107,8 +107,8 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
     """Return the folds of a walk that scores the closes from `first` to `last`.
 
     Each model is trained on every session whose outcome ended at least `GAP` sessions before the
-    first close that it scores. Raises DtmlError when the first model has too few sessions, when prices end
-    before `last`, or when no day can be ranked.
+    first close that it scores. Raises DtmlError when the first model has too few sessions, when
+    prices end before `last`, or when no day can be ranked.
     """
     sessions = history.panel.sessions
     if last > sessions[-1]:

@@ -220,8 +220,8 @@ class SimulatedSource(Source):
         # The adjusted close ends at the close: it is divided by the shares of the last bar.
         last_traded = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)  # a position, by stock
         last_shares = shares[last_traded, np.arange(traded.shape[1])]
-        # The close of the session before, divided by the split of this one. The first session, which
-        # has none before it, takes its own close.
+        # The close of the session before, divided by the split of this one. The first session has
+        # none before it, and takes its own close.
         prior = np.vstack([close[:1], close[:-1]]) / split
 
         stream = "stock" if actions else "index"

@@ -71,6 +71,7 @@ def _in_utf8(content: bytes, encoding: str | None) -> bytes:
         return content.decode("utf-16").encode()
     if content.startswith(codecs.BOM_UTF8):
         return content[len(codecs.BOM_UTF8) :]
+    # Only the header is tried. Bytes below it that are not UTF-8 are an error of Arrow's.
     first_line = content.partition(b"\n")[0]
     try:
         first_line.decode("utf-8")
