@@ -375,10 +375,7 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
 
 
 def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
-    """Return the panel of one figure, the model before the rules.
-
-    `lines` are the scores of each predictor, by its name. A predictor without a value is left out.
-    """
+    """Return the panel of one figure, the model first; `lines` are the scores by predictor."""
     series = {}
     for name in sorted(lines, key=lambda name: (name != MODEL, name)):
         rows = lines[name]

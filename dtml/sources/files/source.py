@@ -271,6 +271,7 @@ class FileSource(Source):
         numbers = [symbol for symbol in self._market_symbols if symbol.isdigit()]
         left = [symbol.lstrip("0") for symbol in numbers]
         counts = Counter(left)
+        # Digits that two symbols leave could mean either; nothing is left of a symbol of zeros.
         return {
             short: symbol
             for short, symbol in zip(left, numbers, strict=True)
