@@ -62,7 +62,8 @@ def load_market(name: str) -> Market:
 def load_market_file(path: Path, text: str | None = None) -> Market:
     """Read a user's own market, named after its file; no market of the package may have the name.
 
-    `text` replaces a file that no longer exists. Raises UsageError, one line with file and key, for
+    `text`, if given, is read in place of the file, which may no longer exist. The market keeps the
+    file's absolute path and its text as `file`. Raises UsageError, one line with file and key, for
     any mistake.
     """
     if path.stem in market_names():
@@ -329,7 +330,8 @@ def _constituent(table: Table, position: int, row: object, suffix: str) -> Const
     entry = Table(table.path, f"{table.prefix}symbols[{position}].", values)
     entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
     symbol = _symbol(entry, "symbol")
-    # A source symbol that is not given is the symbol with the list's suffix.
+    # A source symbol that is not given is the symbol with the list's suffix. An error then names
+    # the key `suffix`, as the symbol alone is valid.
     if "source_symbol" in values:
         source_symbol = _symbol(entry, "source_symbol")
     else:
@@ -371,7 +373,10 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
 
 
 def _follows(stay: Constituent, earlier_until: date | None) -> bool:
-    """Return whether a stay begins when the one before has ended; False where a date is unknown."""
+    """Return whether a stay begins on or after the end of the one before.
+
+    False where either date is unknown.
+    """
     if earlier_until is None or stay.since is None:
         return False
     return stay.since >= earlier_until

@@ -85,6 +85,7 @@ def _character(table: Table, key: str) -> str | None:
     if key not in table.values:
         return None
     value = table.values[key]
+    # A line end or a quote has a meaning of its own in a CSV.
     if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '\r\n"':
         raise table.error(key, f"expected one character such as ';', got {value!r}")
     return value

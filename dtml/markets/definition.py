@@ -181,8 +181,8 @@ def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64
 
     if isinstance(rate, float | int):
         return np.full(len(sessions), float(rate))
-    since = np.array([day for day, _ in rate]).astype("datetime64[D]")
-    values = np.array([value for _, value in rate])
+    since = np.array([day for day, _ in rate]).astype("datetime64[D]")  # [dates], ascending
+    values = np.array([value for _, value in rate])  # [dates]
     days = sessions.to_numpy().astype("datetime64[D]")
     dates_begun = since.searchsorted(days, side="right")  # dates up to each session; 0 before all
     return np.asarray(values[np.maximum(dates_begun - 1, 0)], dtype=float)
@@ -378,17 +378,17 @@ class Market:
         """
         import numpy as np
 
-        day = days.to_numpy().astype("datetime64[D]")  # [days]
+        dates = days.to_numpy().astype("datetime64[D]")  # [days]
         symbols = self.symbols if stocks is None else stocks
         column = {symbol: position for position, symbol in enumerate(symbols)}
         is_constituent = np.zeros((len(days), len(column)), dtype=bool)
         for stay in self.constituents:
-            if stay.symbol not in column:
+            if stay.symbol not in column:  # it is not among `stocks`
                 continue
             since = np.datetime64(stay.since or date.min)
             until = np.datetime64(stay.until or date.max)
             # A stock that came back is one in any of its stays.
-            is_constituent[:, column[stay.symbol]] |= (since <= day) & (day < until)
+            is_constituent[:, column[stay.symbol]] |= (since <= dates) & (dates < until)
         return is_constituent
 
     @property

@@ -122,7 +122,7 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     that the market is too short to test gives a single row.
     """
     whole = _panel(history)
-    # Only the description is needed, so a few sessions are enough.
+    # Only the description is needed, so any small number of sessions is enough.
     description, _values = user_code.values(cut(whole, slice(-EARLY[1], None)))
     refused_history = _refused_history(description, whole)
     if refused_history is not None:
@@ -182,7 +182,7 @@ def _check_with_changes(
     base = answers_of(user_code, panel)
     # A feature that differs when it is called again differs in the other checks too. Its finding
     # comes first, as the first failure of a feature is the one reported.
-    differences = {("asked_twice", name): "" for name in description["features"]}
+    differences = {("asked_twice", name): "" for name in description["features"]}  # "": none
     for other_history in _other_histories(part, panel, positions):
         days = range(other_history.at + 1)
         _description, values = user_code.values(other_history.panel, days)
@@ -251,6 +251,7 @@ def _compare_with_nights(
     for panel in other_sizes(whole):
         neighbours = answers_of(user_code, panel, _last_days(panel, NEIGHBOURS))
         compared.append(("market_size", neighbours))
+    # The windows are chosen once, on the few stocks, and used for all comparisons.
     windows = windows_of(user_code, description, every_session)
     findings = []
     for check, compared_answers in compared:
@@ -407,6 +408,7 @@ def _fit_and_score(
     its leg, has no bar. With `backwards`, the last day is scored first.
     """
     outcome = np.where(panel.observed, outcomes(panel, leg), np.nan)
+    # The outcome of a day ends `sessions_to(leg)` sessions later, before the first day scored.
     trained = slice(0, days.start - sessions_to(leg))
     scores, _fitted_model = user_code.fits(
         ranks,

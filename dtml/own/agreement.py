@@ -47,7 +47,7 @@ class Answers:
     values: Features
 
     def on(self, days: Sequence[int]) -> "Answers":
-        """Return the answers of some of the days, ascending."""
+        """Return the answers of `days`, ascending, each of which must be a day of these answers."""
         rows = np.searchsorted(self.days, days)
         return replace(self, days=days, values=self.values[rows])
 
@@ -77,8 +77,9 @@ def windows_of(
 ) -> dict[str, int]:
     """Return, by feature, the number of sessions from which to compute it as a night does.
 
-    It is the smallest number of `SHORT` from which the feature gets the same values on the last
-    `TRIED` days of `answers` as it has there; else it is the whole HISTORY that the code states.
+    It is the smallest number of `SHORT` from which the feature gets, on the last `TRIED` days of
+    `answers`, the same values as in `answers`. Where no number of `SHORT` is enough, it is the
+    whole HISTORY that the code states.
     With fewer sessions the comparison that follows (`disagreements`) is faster, and it finds
     look-ahead as well.
     """
@@ -86,13 +87,13 @@ def windows_of(
     windows = dict.fromkeys(description["features"], history)
     some_answers = answers.on(answers.days[-TRIED:])
     for short in sorted(SHORT, reverse=True):  # the smallest is tried last, and so overrides
-        if short >= history:
+        if short >= history:  # a feature never reads more than its HISTORY
             continue
         nights = user_code.nights(
             some_answers.panel, some_answers.days, dict.fromkeys(windows, short)
         )
         for column, name in enumerate(description["features"]):
-            if not some_answers.difference(column, nights):
+            if not some_answers.difference(column, nights):  # empty words: the values are the same
                 windows[name] = short
     return windows
 
@@ -107,12 +108,13 @@ def disagreements(
     """
     history = int(description["history"])
     differing = _differing(user_code, description, answers, windows)
-    short = [name for name in differing if windows[name] < history]
+    shortened = [name for name in differing if windows[name] < history]
     # On some days these features may read more sessions than on the days that `windows_of` tried:
     # they are compared again, and only a difference from their whole HISTORY counts.
-    if short:
-        with_history = _differing(user_code, description, answers, dict.fromkeys(short, history))
-        differing = {name: nights for name, nights in differing.items() if name not in short}
+    if shortened:
+        whole_windows = dict.fromkeys(shortened, history)
+        with_history = _differing(user_code, description, answers, whole_windows)
+        differing = {name: nights for name, nights in differing.items() if name not in shortened}
         differing.update(with_history)
     return {
         name: _explained(user_code, description, answers, name, nights)
@@ -155,8 +157,9 @@ def _explained(
     if that_day.difference(column, known_then):
         detail = answers.difference(column, nights, ending="from what was known then")
         return Disagreement(detail, reads_too_far=False)
+    nights_of_day = nights[[row]]  # [1 stocks features]
     detail = that_day.difference(
-        column, nights[[row]], ending=f"from the last {description['history']} sessions"
+        column, nights_of_day, ending=f"from the last {description['history']} sessions"
     )
     return Disagreement(detail, reads_too_far=True)
 
@@ -236,7 +239,11 @@ def turns(sessions: pd.DatetimeIndex) -> list[int]:
 
 
 def other_sizes(panel: Panel) -> tuple[Panel, Panel]:
-    """Return a panel with a session less and a stock more, and the other way round."""
+    """Return two panels of other sizes than a panel.
+
+    The first has one session less and one stock more, the second one session more and one stock
+    less, so that both numbers differ from those of the panel in either direction.
+    """
     fewer_sessions = cut(panel, slice(0, -1))
     fewer_stocks = _without_a_stock(panel)
     return _with_a_stock(fewer_sessions), _with_a_session(fewer_stocks)
@@ -269,7 +276,7 @@ def _with_a_session(panel: Panel) -> Panel:
         panel,
         sessions=pd.DatetimeIndex([*panel.sessions, next_day]),
         symbols=panel.symbols,
-        change=lambda grid: np.vstack([grid, grid[-2:-1]]),
+        change=lambda grid: np.vstack([grid, grid[-2:-1]]),  # [sessions stocks]
     )
 
 

@@ -279,9 +279,9 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     outcome; a classifier learns whether the rank is above 0. Where a feature's rank is missing, a
     user's model reads 0, the middle of the day. A torch module learns one day in each step.
     """
-    has_outcome = np.isfinite(relative[days])
-    x = ranks[days][has_outcome]
-    y = relative[days][has_outcome]
+    has_outcome = np.isfinite(relative[days])  # [days stocks]
+    x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in time
+    y = relative[days][has_outcome]  # [rows]
     if model is None:
         return fit_boosting(x, y, BoostingConfig())
     fresh = _fresh(model)

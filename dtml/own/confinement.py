@@ -78,6 +78,8 @@ def _landlocked(folder: Path) -> bool:
     rights = WRITE_FILE | CHANGE_FOLDERS
     if version >= TRUNCATE_SINCE:
         rights |= TRUNCATE
+    # The rights that a ruleset handles are denied everywhere except where a rule allows them. The
+    # last argument of each of Landlock's calls is its flags, of which 0 sets none.
     handled = _Ruleset(handled_access_fs=rights)
     ruleset = system.syscall(CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     if ruleset < 0:
@@ -85,6 +87,7 @@ def _landlocked(folder: Path) -> bool:
     needed = [path for path in NEEDED if path.exists()]
     for path in (folder, *needed):
         _allow(system, ruleset, path, rights)
+    # Without this, Landlock refuses to restrict a process that has no privilege.
     system.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     is_restricted = system.syscall(RESTRICT_SELF, ruleset, 0) == 0
     os.close(ruleset)

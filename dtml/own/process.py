@@ -117,7 +117,8 @@ class IsolatedCode:
     def night(self, panel: Panel, there: There, fitted: Fitted) -> Grid:
         """Return the scores of the last day of a panel, [1 stocks]; NaN where `there` is false.
 
-        The features and the model run in two processes, so that no model can look up a price.
+        `there` is [sessions stocks], of which only the last row is read. The features and the model
+        run in two processes, so that no model can look up a price.
         """
         history = int(fitted.description["history"])
         recent = cut(panel, slice(-history, None))
@@ -202,9 +203,11 @@ class _Server:
         variables = {
             key: value
             for key, value in os.environ.items()
+            # Those of coverage, so that a measurement of the tests includes this process.
             if key in PASSED_ON_VARIABLES or key.startswith("COVERAGE_")
         }
         self.process = Popen(
+            # With -P, no module is imported from the working folder.
             [sys.executable, "-P", "-m", "dtml.own.work"],
             env={**variables, **FIXED_VARIABLES},
             stdin=PIPE,
@@ -231,7 +234,8 @@ class _Server:
         # started. There is no such group where the child has ended and left none.
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        # Read in both cases, so that the next question does not find this line.
+        # This line comes in both cases, as a child that was killed has an exit status too. It is
+        # read in both, so that the next question does not find it.
         exit_status = int(self.process.stdout.readline())
         return exit_status if answered else None
 
@@ -251,7 +255,9 @@ def _run(folder: Path, seconds: float) -> int | None:
     server = _idle.pop() if _idle else _Server()
     try:
         exit_status = server.run(folder, seconds)
-    except (OSError, ValueError):  # the server was killed after its last question
+    except (OSError, ValueError):
+        # The server was killed after its last question: the pipe to it is broken, or an empty line
+        # is read where the id of a process should be. A new server does the task.
         server = _Server()
         exit_status = server.run(folder, seconds)
     _idle.append(server)

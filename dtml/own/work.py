@@ -124,8 +124,9 @@ def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays)
     """Fit and score each fold; return all `scores`, and the arrays of the last fold's model.
 
     A fold is the first day and the end of those trained on, then of those scored. Ranks are
-    [sessions stocks features], `there` and `relative` [sessions stocks]. The names of the model's
-    arrays begin with "own.".
+    [sessions stocks features], `there` and `relative` [sessions stocks]. Scores are NaN on the days
+    that no fold scores. The names of the model's arrays begin with "own.". The task's `backwards`
+    says whether the last day of a fold is scored first.
     """
     ranks = arrays["ranks"]
     there = arrays["there"]
@@ -138,8 +139,9 @@ def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays)
         days = slice(start, stop)
         model = own.fit(loaded.model, ranks, relative, trained)
         scores[days] = own.scored(model, ranks[days], there[days], backwards=task["backwards"])
-        learnt_arrays = own.kept(model, ranks, relative, trained)
-    # The prefix tells them from the scores here, and in a checkpoint from those of other rankers.
+        learnt_arrays = own.kept(model, ranks, relative, trained)  # of the last fold, in the end
+    # The prefix tells the model's arrays from the scores here, and in a checkpoint from the arrays
+    # of other rankers.
     answers = {"scores": scores}
     for name, array in learnt_arrays.items():
         answers[f"own.{name}"] = array
@@ -164,8 +166,8 @@ def serve() -> None:
     """Fork a process for each folder that standard input names, one on a line.
 
     For each folder it prints two lines: the id of the process at once, and its exit status when it
-    has ended. The libraries that a task's text imports are imported before the fork, so that the
-    next question finds them loaded.
+    has ended. Of `LIBRARIES`, those that a task's text names are imported before the fork: the
+    server keeps them, so that every later child has them without importing them again.
     """
     for line in sys.stdin:
         folder = Path(line.strip())
@@ -176,7 +178,8 @@ def serve() -> None:
         gc.freeze()  # otherwise a collection in the child copies every page that holds an object
         child = os.fork()
         if child == 0:
-            # A process group of its own, which the asker kills with all that the code started.
+            # A process group of its own, so that the process that asked can kill the child together
+            # with all that the user's code started.
             os.setsid()
             # What the code prints must not be read as the server's lines.
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -187,7 +190,8 @@ def serve() -> None:
                 main(folder)
                 exit_status = 0
             finally:
-                # Whatever is raised, the child ends here: the loop is the server's.
+                # Whatever is raised, the child ends here. Otherwise it would go on with the loop,
+                # which is the server's.
                 os._exit(exit_status)
         print(child, flush=True)  # noqa: T201
         _, status = os.waitpid(child, 0)

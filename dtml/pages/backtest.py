@@ -120,7 +120,7 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
     Say also whether these, or the best portfolio if there are none, beat the index.
     """
     rows = _ordered(performances)
-    index = next((row for row in rows if row["portfolio"] == INDEX), None)
+    index = next((row for row in rows if row["portfolio"] == INDEX), None)  # None: no index
     traded = [row for row in rows if _is_traded(row["portfolio"])]
     if not traded:
         return "There is no tradable portfolio."
@@ -375,7 +375,7 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
 
 
 def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
-    """Return the panel of one figure, the model before the rules."""
+    """Return the panel of one figure, the model first; `lines` are the scores by predictor."""
     series = {}
     for name in sorted(lines, key=lambda name: (name != MODEL, name)):
         rows = lines[name]
@@ -406,6 +406,7 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]
         row["value"]: row for row in _sliced(scores, "fold", "all") if row["predictor"] == MODEL
     }
     missing = dict.fromkeys(FOLD_FIGURES, np.nan)
+    # Later entries replace earlier ones: a fold's own `validation_acc`, if it has one, is kept.
     return [
         {
             **missing,
@@ -429,10 +430,10 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
     )
     stocks = scores[of_stocks].dropna(subset=["mcc"])
     stocks = stocks.sort_values(["mcc", "value"], ascending=[False, True])
-    best = min(EXTREMES, (len(stocks) + 1) // 2)  # the number of them: at most the better half
-    first_worst = max(best, len(stocks) - EXTREMES)
+    best_count = min(EXTREMES, (len(stocks) + 1) // 2)  # at most the better half
+    first_worst = max(best_count, len(stocks) - EXTREMES)
     return {
-        "best": records(stocks.iloc[:best]),
+        "best": records(stocks.iloc[:best_count]),
         "worst": records(stocks.iloc[first_worst:]),
         "measured": int(stocks["mcc_low"].notna().sum()),
         "above": int((stocks["mcc_low"] > 0).sum()),

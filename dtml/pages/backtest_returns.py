@@ -112,10 +112,10 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
     """
     depth = pd.Series(drawdown(line.to_numpy()), line.index)
     below = depth < 0
-    # A session at a peak starts a new number, which the sessions below that peak share.
-    peak = (~below).cumsum()
+    # Each session at a peak starts a new number, which the sessions below that peak share.
+    peak_number = (~below).cumsum()
     spells: list[dict[str, Any]] = []
-    for _, spell in depth[below].groupby(peak[below]):
+    for _, spell in depth[below].groupby(peak_number[below]):
         is_later = depth.index > spell.index[-1]
         later = depth.index[is_later]  # the first of them is back at the peak
         spells.append(
@@ -180,7 +180,7 @@ def months_chart(name: str, line: "pd.Series[float]") -> Chart:
         f"Net return of each month, {name}",
         words,
         calendar[["x", "y"]].merge(rows, how="left"),
-        (44, 24),
+        (44, 24),  # width and height of a cell, in pixels
         "percent",
         is_signed=True,
         is_written=True,

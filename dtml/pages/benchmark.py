@@ -47,10 +47,10 @@ COLUMNS = (
 
 
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Say in one sentence whether DTML's ensemble beats the best rule in each protocol.
+    """Say in one sentence whether DTML's ensemble beats a naive rule in each protocol.
 
-    That is the naive rule that was best on the training span. The interval of the paired gain in
-    ACC decides.
+    The rule is the one that was best on the training span. The interval of the paired gain in ACC
+    decides.
     """
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:

@@ -163,7 +163,7 @@ class Panel:
             if name in ids:
                 columns[f"low{ids[name]}"] = band["low"]
                 columns[f"high{ids[name]}"] = band["high"]
-        distinct = {}
+        distinct = {}  # a frame of several lines needs one value a session
         for column, values in columns.items():
             line_values = values.dropna()
             is_repeated = line_values.index.duplicated()
@@ -214,7 +214,7 @@ def over_sessions(
     Lines without a value are left out; `hidden` lines are drawn once a reader switches them on,
     `dashed` lines are drawn dashed. None where fewer than two days have a value.
     """
-    ids = _line_ids(panels)
+    ids = _line_ids(panels)  # only lines with a value have one
     drawn: list[tuple[Panel, pd.DataFrame]] = []
     days: set[str] = set()
     for panel in panels:

@@ -223,7 +223,7 @@ def _axis(rows: list[dict[str, Any]], threshold: float | None) -> Axis:
         return axis
     reach_of_stocks = axis.high - 0.5
     reach_of_band = threshold - 0.5
-    if reach_of_band > 2 * reach_of_stocks:
+    if reach_of_band > 2 * reach_of_stocks:  # the stocks would fill less than half of the scale
         return axis
     return probability_axis([*values, threshold])
 

@@ -39,7 +39,7 @@ def ranking_words(
         return f"{words}. No ranking of this market has an outcome yet."
     score = records(ranker_scores)[0]
     rules = scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
-    rule = records(rules)[0]
+    rule = records(rules)[0]  # there is one, as every night that is scored scores the rules too
     return (
         f"{words}. Over {score['days']} nights, its rank IC is {with_interval(score, 'rank_ic')}; "
         f"that of the best rule, {rule['predictor']}, is {with_interval(rule, 'rank_ic')}. "

@@ -62,6 +62,7 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
             "stock, not the index"
         )
     returns_of_stocks = prices.pct_change(fill_method=None)
+    # `pop` removes the index, so that the mean is that of the stocks. Both are [sessions 1].
     returns_of_index = returns_of_stocks.pop(index_symbol).to_frame().to_numpy()
     mean_of_stocks = returns_of_stocks.mean(axis=1).to_frame().to_numpy()
     shifts = _shifts(returns_of_index, mean_of_stocks, ENOUGH_OF_INDEX)
@@ -162,6 +163,7 @@ def _shifts(series: Changes, others: Changes, enough: int) -> pd.DataFrame:
         # and the difference of two has sqrt(2) times that.
         difference = np.arctanh(apart) - np.arctanh(together)
         errors = difference * np.sqrt((sessions - 3) / 2)
+    # The errors of a series that is not judged are NaN, which is not above `SURE`.
     shift = np.where(errors > SURE, np.array(SHIFTS)[best], 0)
     return pd.DataFrame({"shift": shift, "apart": apart, "together": together})
 
@@ -197,6 +199,7 @@ def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]
     early. Both arguments are bars frames. A few closes are enough, as no two sessions of a stock
     that moves close at the same price to a millionth time after time.
     """
+    # Sorted, so that the shifts below give the closes of the sessions before and after.
     known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])
     of_symbol = known.groupby("symbol")["close"]
     known = known.assign(before=of_symbol.shift(1), after=of_symbol.shift(-1))

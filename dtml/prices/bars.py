@@ -126,7 +126,8 @@ def check(
     if brief_jump.any():  # the bar after a jump is compared with the one before it
         before = _row_before(judged, usable & ~brief_jump)
 
-    is_stock = (judged.symbols != index_symbol)[judged.code]
+    is_stock_symbol = judged.symbols != index_symbol  # [symbols]
+    is_stock = is_stock_symbol[judged.code]  # [bars]
     repeated = is_stock & _repeats_close(rows, judged, before)
     evidence = _Evidence(
         last=judged.price[before],
@@ -159,13 +160,18 @@ class _Judged:
 
     @staticmethod
     def of(rows: pd.DataFrame, returns: Returns) -> "_Judged":
-        """Return the columns of a bars frame; a symbol without an adjusted close has its close."""
+        """Return the columns of a bars frame.
+
+        The price of a symbol is its adjusted close, NaN where a bar lacks it; where returns are
+        taken from the close, or no bar of the symbol has an adjusted close, it is the close.
+        """
         code, symbols = pd.factorize(rows["symbol"])
         close = rows["close"].to_numpy(np.float64)
         adjusted = rows["adj_close"].to_numpy(np.float64)
         by_adjusted = np.zeros(len(rows), dtype=bool)
         if returns == "adj_close":
-            by_adjusted = np.isin(code, np.unique(code[np.isfinite(adjusted)]))
+            codes_with_adjusted = np.unique(code[np.isfinite(adjusted)])
+            by_adjusted = np.isin(code, codes_with_adjusted)
         return _Judged(
             code=code,
             symbols=np.asarray(symbols, dtype=object),
@@ -218,6 +224,7 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
     is_shared = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
     if not is_shared.any():
         return is_shared
+    # A symbol and session whose rows are all equal keeps one row here, the first.
     distinct = rows[is_shared].drop_duplicates()
     is_single = ~distinct.duplicated(["symbol", "session"], keep=False)
     good_rows = distinct.index[is_single]
@@ -254,6 +261,8 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
     """
     order = np.lexsort((judged.session, judged.code))  # by symbol, then by session
     symbol = judged.code[order]
+    # By sorted row: the position of the last usable row of its symbol up to it. It may be the row
+    # itself, so the one before it is that of the sorted row above (`shift`).
     last = pd.Series(order).where(usable[order]).groupby(symbol).ffill()
     before = np.full(len(order), -1)
     before[order] = last.groupby(symbol).shift().fillna(-1).astype(int)
@@ -265,7 +274,8 @@ def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
 
     The distance is a factor of 1 or more. `before` is the position of the bar before each, -1 where
     there is none. A price at or between the two closes has a distance of 1, so that a crash or a
-    first day is not wide. NaN where a price is missing or not above 0.
+    first day is not wide. NaN where the open, high or low is missing. Of no meaning where the close
+    is missing or a price is not above 0: an earlier one of `REASONS` rejects such a bar.
     """
     opening = rows["open"].to_numpy(np.float64)
     high = rows["high"].to_numpy(np.float64)
@@ -273,6 +283,7 @@ def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
     close = rows["close"].to_numpy(np.float64)
     last = np.where(before >= 0, close[before], np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # `fmax` and `fmin` leave out the close before where there is none.
         above = np.maximum(opening, high) / np.fmax(close, last)
         below = np.fmin(close, last) / np.minimum(opening, low)
     return np.asarray(np.maximum(above, below))
@@ -319,7 +330,7 @@ def _stale_share(
     """
     flags = pd.DataFrame({"repeated": repeated & is_placed_stock, "there": is_placed_stock})
     counts = flags.groupby(session).transform("sum")
-    stocks = counts["there"].clip(lower=max(market_size, 1))
+    stocks = counts["there"].clip(lower=max(market_size, 1))  # 1: nothing is divided by 0
     return np.asarray(counts["repeated"] / stocks)
 
 

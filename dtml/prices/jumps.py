@@ -51,6 +51,7 @@ def _first_bar_back(level: Prices, first: int, max_return: float) -> int:
     near_bars = np.flatnonzero(distance < np.log(FACTOR))
     if not len(near_bars):
         return first
+    # The run ends at the first near bar. If that bar is at a third level, the run is none.
     end = first + int(near_bars[0])
     came_back = abs(np.exp(level[end] - level_before) - 1) <= max_return
     run = level[first:end]

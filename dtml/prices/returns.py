@@ -34,6 +34,7 @@ def on_grid(
 
     Bars of other sessions and symbols are left out.
     """
+    # The row and the column of each bar in the grid, -1 for a session or symbol that is not in it.
     row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
     column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
     is_placed = (row >= 0) & (column >= 0)
@@ -101,6 +102,7 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     stocks = stocks.assign(price=adjusted_price(stocks, market.returns))
     price = on_grid(stocks, "price", sessions, symbols)
     close = on_grid(stocks, "close", sessions, symbols)
+    # No stock has a price before the first session: `_mean` is 1 there, and the index at `level`.
     no_price = np.full((1, len(symbols)), np.nan)
     before = np.vstack([no_price, price[:-1]])
     is_constituent = market.is_constituent(sessions)

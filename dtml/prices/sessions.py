@@ -161,7 +161,7 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     # night of such a session is caught up later.
     usual = frozenset(int(weekday) for weekday in shares.index[shares > _RARE])
     return UsualWeek(
-        close=since_midnight.index[0].to_pytimedelta(),
+        close=since_midnight.index[0].to_pytimedelta(),  # `value_counts` puts the most common first
         weekdays=usual,
         timezone=exchange.timezone,
     )
@@ -236,7 +236,7 @@ def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchang
 
     Sessions that the library does not have open and close at the exchange's usual local times.
     """
-    week = usual_week(own_calendar.code, library.last)
+    week = usual_week(own_calendar.code, library.last)  # of the last year that the library knows
     # The days after the library's last session, none where the file describes no later day.
     following = pd.date_range(
         library.last + timedelta(days=1), own_calendar.known_to or library.last

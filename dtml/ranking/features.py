@@ -65,10 +65,10 @@ class Bars:
         returns = change(close)
         plausible = np.where(np.abs(returns) > max_return, np.nan, returns)
         # Means over stocks are those of a session, so the returns go back to their sessions.
-        grid = np.full_like(panel.close, np.nan)
-        np.put_along_axis(grid, position, plausible, axis=0)
-        market = mean_of_known(grid, 1)[:, None]  # [sessions 1]
-        session_mean = np.broadcast_to(market, grid.shape)
+        by_session = np.full_like(panel.close, np.nan)  # [sessions stocks]
+        np.put_along_axis(by_session, position, plausible, axis=0)
+        market = mean_of_known(by_session, 1)[:, None]  # [sessions 1]
+        session_mean = np.broadcast_to(market, by_session.shape)
         return cls(
             open=by_bar(panel.open),
             high=by_bar(panel.high),
@@ -77,7 +77,7 @@ class Bars:
             volume=by_bar(panel.volume),
             value=by_bar(panel.value),
             market=by_bar(session_mean),
-            peers=by_bar(peer_returns(grid, panel.sessions)),
+            peers=by_bar(peer_returns(by_session, panel.sessions)),
             position=position,
         )
 
@@ -357,6 +357,7 @@ def _peers(returns: Float[ndarray, "sessions stocks"]) -> Int[ndarray, "stocks p
     # Centred on each stock's own mean; a missing excess is 0 and does not enter a product.
     excess = np.where(is_known, excess - mean_of_known(excess, 0), 0.0)
     size = np.sqrt((excess**2).sum(axis=0))
+    # A stock whose excess is always 0 has the correlation 0: nothing is divided by 0.
     norm = np.maximum(np.outer(size, size), np.finfo(float).tiny)
     correlation = excess.T @ excess / norm
     # A correlation of 0 makes no peer: no stock is its own, and one with few returns has none and

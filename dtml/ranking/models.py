@@ -168,7 +168,8 @@ def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
     """Return scikit-learn's trees as arrays.
 
-    The mean outcome that they start from does not affect a ranking and is left out.
+    The mean outcome that they start from does not affect a ranking and is left out. Trees are
+    padded to the largest number of nodes; no row of features reaches a node of the padding.
     """
     shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded
     column = np.zeros(shape, dtype=np.int64)
@@ -179,7 +180,8 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
     value = np.zeros(shape)
     for tree, nodes in enumerate(trees):
         here = slice(0, len(nodes))
-        itself = np.arange(len(nodes))  # a leaf is its own child
+        # A leaf is its own child, whatever its column and threshold say.
+        itself = np.arange(len(nodes))
         is_leaf = nodes["is_leaf"].astype(bool)
         column[tree, here] = np.where(is_leaf, 0, nodes["feature_idx"])
         threshold[tree, here] = nodes["num_threshold"]

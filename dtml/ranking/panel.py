@@ -121,6 +121,7 @@ def with_ties(means: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stoc
     order = np.argsort(means, axis=1, kind="stable")  # NaN comes last
     rising = np.take_along_axis(means, order, axis=1)
     # Ties are groups of neighbours in a rising day; each takes the mean that its group starts with.
+    # NaN, which comes last, joins the group before it, and is put back in the end.
     begins_group = np.diff(rising, axis=1, prepend=-np.inf) > ROUNDING
     group_start = np.where(begins_group, np.arange(means.shape[1]), 0)
     first = np.maximum.accumulate(group_start, axis=1)  # the place where the group of each starts

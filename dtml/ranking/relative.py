@@ -38,6 +38,8 @@ PAPER_FEATURES = (
     "return_1",
     *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name),
 )
+# Chosen for DTML by the comparison of settings in benchmarks/README.md; the other networks use the
+# same settings.
 RECIPE = TrainingConfig(
     protocol="all",
     epochs=10,

@@ -106,9 +106,9 @@ def earliest(leg: Leg) -> int:
 def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Split]:
     """Return the folds of a walk that scores the closes from `first` to `last`.
 
-    Each model is trained on every session whose outcome ended `GAP` sessions before the first close
-    that it scores. Raises DtmlError when the first model has too few sessions, when prices end
-    before `last`, or when no day can be ranked.
+    Each model is trained on every session whose outcome ended at least `GAP` sessions before the
+    first close that it scores. Raises DtmlError when the first model has too few sessions, when
+    prices end before `last`, or when no day can be ranked.
     """
     sessions = history.panel.sessions
     if last > sessions[-1]:
@@ -130,7 +130,7 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
             "choose other days, or fetch more stocks or later prices"
         )
     horizon = sessions_to(history.leg)
-    days = known_before(start, horizon=horizon)
+    days = known_before(start, horizon=horizon)  # that the first model can be trained on
     if days < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
             f"{max(days, 0)} sessions before {first.date()} have an outcome, but training needs "

@@ -38,7 +38,7 @@ class Fetched:
         # Missing for a symbol that was not asked for, so that its bars are dropped too.
         first_of_bar = pd.to_datetime(bars["symbol"].map(dict(first)))
         is_requested = (bars["session"] >= first_of_bar).to_numpy()
-        if not is_requested.all():
+        if not is_requested.all():  # a large frame is copied only where bars are dropped
             bars = bars[is_requested].reset_index(drop=True)
         rows = bars["symbol"].value_counts()
         outcomes: list[tuple[str, Status, int, str]] = []

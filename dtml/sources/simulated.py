@@ -218,9 +218,10 @@ class SimulatedSource(Source):
         shares = np.cumprod(split / (1 - paid), axis=0)
         close = total / shares
         # The adjusted close ends at the close: it is divided by the shares of the last bar.
-        last_traded = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
+        last_traded = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)  # a position, by stock
         last_shares = shares[last_traded, np.arange(traded.shape[1])]
-        # The close of the session before, divided by the split of this one.
+        # The close of the session before, divided by the split of this one. The first session has
+        # none before it, and takes its own close.
         prior = np.vstack([close[:1], close[:-1]]) / split
 
         stream = "stock" if actions else "index"
@@ -235,11 +236,11 @@ class SimulatedSource(Source):
             """Return the values of the stock-days that have a bar, session by session."""
             return np.asarray(values[traded])
 
-        session, stock = np.nonzero(traded)
+        session_places, stock_places = np.nonzero(traded)  # of the bars, session by session
         bars = pd.DataFrame(
             {
-                "symbol": np.array(symbols)[stock],
-                "session": sessions[session],
+                "symbol": np.array(symbols)[stock_places],
+                "session": sessions[session_places],
                 "open": of_bars(opening),
                 "high": of_bars(np.maximum(opening, close) * (1 + above)),
                 "low": of_bars(np.minimum(opening, close) * (1 - below)),

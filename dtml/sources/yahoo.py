@@ -190,6 +190,7 @@ class _Batch:
                 self._unanswered = 0
             if status == "rate_limited":
                 self._stopped = "Yahoo's rate limit was reached"
+            # Once stopped, answers that are still under way do not change the number in its reason.
             elif self._unanswered >= OUTAGE and not self._stopped:
                 self._stopped = f"{self._unanswered} symbols in a row had no usable answer"
 

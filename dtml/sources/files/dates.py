@@ -23,9 +23,9 @@ def days_of(
     """Return the date in each cell of a column, None where it is no date.
 
     Texts and whole numbers are read by `formats`, or without any as in ISO 8601. Of several
-    formats, the one that reads all cells counts; AmbiguousDateError is raised where two of them do
-    and differ. Cells that are dates or moments already need no format; a moment with a time zone
-    gets the date that it has in `timezone` (`_of_moments`).
+    formats, the one that reads all cells counts; AmbiguousDateError is raised where the first two
+    that do so differ. Cells that are dates or moments already need no format; a moment with a time
+    zone gets the date that it has in `timezone` (`_of_moments`).
     """
     if NANOSECONDS in formats:
         return _of_moments([_since_1970(value) for value in values], timezone)
@@ -45,6 +45,7 @@ def _of_moments(moments: Sequence[date | None], timezone: str) -> list[date | No
     instants = [
         moment for moment in moments if isinstance(moment, datetime) and moment.tzinfo is not None
     ]
+    # Both are true where all are midnights of UTC that are written in UTC.
     holds_dates_of_utc = all(instant.astimezone(UTC).time() == MIDNIGHT for instant in instants)
     holds_dates_as_written = all(instant.time() == MIDNIGHT for instant in instants)
     days: list[date | None] = []
@@ -84,7 +85,7 @@ def _in_one_format(values: Sequence[object], formats: Sequence[str]) -> list[dat
     """Return the dates in the cells by the one of several formats that reads all of them.
 
     Where none reads all, the format that reads most counts, and the cells that it cannot read are
-    None. AmbiguousDateError is raised where two formats read all and differ.
+    None. AmbiguousDateError is raised where the first two formats that read all differ.
     """
     written = [None if value is None else str(value).strip() for value in values]
     readings = {}
@@ -93,9 +94,9 @@ def _in_one_format(values: Sequence[object], formats: Sequence[str]) -> list[dat
         readings[pattern] = days
     cells = sum(text is not None for text in written)
     counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}
-    whole = [pattern for pattern in formats if counts[pattern] == cells]
-    if len(whole) > 1:
-        _refuse_two_readings(written, readings[whole[0]], readings[whole[1]])
+    reading_all = [pattern for pattern in formats if counts[pattern] == cells]
+    if len(reading_all) > 1:
+        _refuse_two_readings(written, readings[reading_all[0]], readings[reading_all[1]])
     best = max(formats, key=lambda pattern: counts[pattern])
     return readings[best]
 

@@ -200,7 +200,7 @@ def _refuse_misspelt(layout: Layout, place: Path) -> None:
     unknown = {key: name for key, name in headers.items() if key not in NAMES}
     missing = [_word(name) for name in BAR_COLUMNS if name not in layout.columns]
     for name in missing:
-        for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):
+        for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):  # one or none
             raise UsageError(
                 f"{place}: there is no column {name}: if {unknown[near]!r} is "
                 "that column, rename it"

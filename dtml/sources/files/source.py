@@ -69,6 +69,7 @@ class FileSource(Source):
         sessions = np.concatenate([table.sessions for table in tables])
         dates, stocks = np.unique(sessions, return_counts=True)
         usual = np.median(stocks[-RECENT:])
+        # Dates that more than half of the usual number of stocks have.
         reached_by_most = dates[stocks * 2 > usual]
         if reached_by_most[-1] < dates[-1]:
             raise self._date_beyond(tables, reached_by_most[-1])
@@ -78,7 +79,10 @@ class FileSource(Source):
         return min(last, self._index.last_session())
 
     def _date_beyond(self, tables: Sequence[TableFile], reached: np.datetime64) -> UsageError:
-        """Return the error of the first row after the last date of most stocks."""
+        """Return the error that names a row dated after `reached`, the last date of most stocks.
+
+        It is the first such row of the table with the latest date.
+        """
         table = max(tables, key=TableFile.last_session)
         row = int(np.flatnonzero(table.sessions > reached)[0])
         symbol = f" ({shown(table.symbol_of(row))})" if table.has_symbols else ""
@@ -109,7 +113,7 @@ class FileSource(Source):
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol
         tables = [*self._price_tables(first, earliest, last), no_bars()]
-        if self._index is not None:
+        if self._index is not None:  # its own file replaces what the prices hold of the index
             tables = [table[table["symbol"] != index] for table in tables]
             tables.append(self._index_table(self._index, earliest, last))
         # Tables without rows are left out, but for one that keeps the columns if none has rows; a
@@ -184,6 +188,7 @@ class FileSource(Source):
         unreadable = {}
         for table in self._tables:
             is_stock = table.path in self._faults and table.path not in self._strangers
+            # `table.stem` would need the layout, which may be what cannot be read.
             symbol = self._market_symbol(table.container.stem)
             if is_stock and is_symbol(symbol):
                 unreadable[symbol] = str(self._faults[table.path])
@@ -266,6 +271,7 @@ class FileSource(Source):
         numbers = [symbol for symbol in self._market_symbols if symbol.isdigit()]
         left = [symbol.lstrip("0") for symbol in numbers]
         counts = Counter(left)
+        # Digits that two symbols leave could mean either; nothing is left of a symbol of zeros.
         return {
             short: symbol
             for short, symbol in zip(left, numbers, strict=True)

@@ -105,21 +105,21 @@ class TableFile:
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         sessions = self.sessions
         is_inside = (sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last))
-        row = np.flatnonzero(is_inside)
+        row_positions = np.flatnonzero(is_inside)
         columns: dict[str, pd.Series] = {}
         if with_symbol:
-            symbols = self._symbols(row)
+            symbols = self._symbols(row_positions)
             if only is not None:
                 is_wanted = symbols.isin(only).to_numpy()
                 if not is_wanted.all():
                     symbols = symbols[is_wanted].reset_index(drop=True)
-                    row = row[is_wanted]
+                    row_positions = row_positions[is_wanted]
             columns["symbol"] = symbols
         for name in BAR_COLUMNS[2:]:  # one at a time: a file may be large
             if name in self.layout.columns:
-                columns[name] = self._numbers(name, row)
-        rows = pd.DataFrame({"session": sessions[row], **columns}, copy=False)
-        return self._converted(rows, row)
+                columns[name] = self._numbers(name, row_positions)
+        rows = pd.DataFrame({"session": sessions[row_positions], **columns}, copy=False)
+        return self._converted(rows, row_positions)
 
     def symbols(self) -> list[str]:
         """Return the distinct symbols, sorted; none when the file has no column of them."""
@@ -198,7 +198,7 @@ class TableFile:
         layout = layout_of(cells.header, stated, self.path)
         dates = _dates_position(layout, cells)
         if "close" not in layout.columns and is_wide(cells.header, dates):
-            assert dates is not None
+            assert dates is not None  # `is_wide` is false without dates
             known = dialect("wide")
             with self.container.readable():
                 cells = reshaped_wide(cells, dates)
@@ -218,7 +218,7 @@ class TableFile:
         with self.container.readable():
             if content.startswith(PARQUET):
                 return self._parquet(pa.BufferReader(content))
-            if content.startswith(ZIP):
+            if content.startswith(ZIP):  # a workbook, which `content` leaves packed
                 from dtml.sources.files.workbooks import csv_of_workbook
 
                 content = csv_of_workbook(content)
@@ -269,14 +269,16 @@ class TableFile:
         if self._cells.rows == 0:
             raise UsageError(f"{self.path}: the file has no rows")
 
-    def _symbols(self, row: ndarray) -> pd.Series:
-        """Return symbols as text, as they are written.
+    def _symbols(self, row_positions: ndarray) -> pd.Series:
+        """Return the symbols of some rows as text, as they are written.
 
-        A number has lost its leading zeros: it is refused, unless the market lists the symbol.
+        One that has lost its leading zeros becomes the market's symbol (`zero_filled`). Raises
+        UsageError for a column of numbers that are not all symbols of the market, and for a row
+        without a symbol.
         """
-        position = self.layout.columns["symbol"]
+        column_position = self.layout.columns["symbol"]
         with self.container.readable():
-            column = plain(self._cells.rows_at(position, row))
+            column = plain(self._cells.rows_at(column_position, row_positions))
         if pa.types.is_integer(column.type):
             column = self._symbols_of_numbers(column)
         if not is_text(column.type):
@@ -291,7 +293,7 @@ class TableFile:
         codes = encoded.indices.fill_null(len(names) - 1).to_numpy()
         blank_rows = np.flatnonzero((names == "").to_numpy()[codes])
         if len(blank_rows):
-            number = self.row_number(row[blank_rows[0]])
+            number = self.row_number(row_positions[blank_rows[0]])
             raise UsageError(
                 f"{self.path}: row {number} has no symbol in column "
                 f"{self.layout.header_of('symbol')!r}: write the stock's symbol, or delete the row"
@@ -304,10 +306,13 @@ class TableFile:
         unknown = set(written.unique().to_pylist()) - self.zero_filled.keys()
         return column if unknown else written
 
-    def _numbers(self, name: str, row: ndarray) -> pd.Series:
-        """Return numbers as float64; text is parsed as a number, blanks are NaN."""
+    def _numbers(self, name: str, row_positions: ndarray) -> pd.Series:
+        """Return a column of some rows as float64; text is parsed as a number, blanks are NaN.
+
+        Raises UsageError for a text that is no number, and for a column of another type.
+        """
         with self.container.readable():
-            column = plain(self._cells.rows_at(self.layout.columns[name], row))
+            column = plain(self._cells.rows_at(self.layout.columns[name], row_positions))
         header = self.layout.header_of(name)
         if is_numeric(column.type):
             return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
@@ -317,7 +322,7 @@ class TableFile:
         numbers, is_bad = parsed(written, self._number_format(name))
         bad_rows = np.flatnonzero(is_bad)
         if len(bad_rows):
-            number = self.row_number(row[bad_rows[0]])
+            number = self.row_number(row_positions[bad_rows[0]])
             value = shown(written.iloc[bad_rows[0]].strip())
             raise UsageError(f"{self.path}: row {number}: {header} {value} is not a number")
         return numbers
@@ -327,10 +332,10 @@ class TableFile:
         numbers = self.layout.numbers
         return numbers if name == "volume" else replace(numbers, magnitudes=False)
 
-    def _converted(self, rows: pd.DataFrame, row: ndarray) -> pd.DataFrame:
+    def _converted(self, rows: pd.DataFrame, row_positions: ndarray) -> pd.DataFrame:
         """Return rows with volumes in shares, and prices as we hold them.
 
-        `row` are the positions of the rows in the table. The frame is changed in place. Raises
+        `row_positions` are those of the rows in the table. The frame is changed in place. Raises
         UsageError for rows that are no daily bars of a stock by the rules of their dialect.
         """
         if self.layout.volume_unit != 1 and "volume" in rows:
@@ -338,47 +343,49 @@ class TableFile:
         known = self.layout.dialect
         if known is None:
             return rows
-        self._refuse_other_rows(known, row)
+        self._refuse_other_rows(known, row_positions)
         if known.absolute:
             for name in set(PER_SHARE).intersection(rows):  # 0 stands for no price there
                 rows[name] = rows[name].abs().where(rows[name] != 0)
         if known.divisor is not None:
-            self._adjust(known, rows, row)
+            self._adjust(known, rows, row_positions)
         for name, original in known.copies.items():
             if name not in rows:
                 rows[name] = rows[original]
         return rows
 
-    def _adjust(self, known: Dialect, rows: pd.DataFrame, row: ndarray) -> None:
+    def _adjust(self, known: Dialect, rows: pd.DataFrame, row_positions: ndarray) -> None:
         """Divide prices, and multiply volumes, by the factors of their rows."""
-        divisor = self._factors(row, known.divisor or "")
+        divisor = self._factors(row_positions, known.divisor or "")
         for name in set(PER_SHARE).intersection(rows):
             rows[name] = rows[name] / divisor
         if "volume" in rows and known.volume_factor:
-            factor = self._factors(row, *known.volume_factor)
+            factor = self._factors(row_positions, *known.volume_factor)
             rows["volume"] = (rows["volume"] * factor).round(DIGITS)
 
-    def _factors(self, row: ndarray, *headers: str) -> pd.Series:
+    def _factors(self, row_positions: ndarray, *headers: str) -> pd.Series:
         """Return the factors of rows from the first of these columns, NaN where not above 0."""
         position = self.layout.position(*headers)
         assert position is not None
         with self.container.readable():
-            column = plain(self._cells.rows_at(position, row))
+            column = plain(self._cells.rows_at(position, row_positions))
             texts = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
             factors, _ = parsed(texts, NumberFormat())
         return factors.where(factors > 0)
 
-    def _refuse_other_rows(self, known: Dialect, row: ndarray) -> None:
+    def _refuse_other_rows(self, known: Dialect, row_positions: ndarray) -> None:
         """Raise UsageError for rows other than a dialect's daily bars, such as those of minutes."""
         for header, value in known.only.items():
             position = self.layout.position(header)
             if position is None:
                 continue
             with self.container.readable():
-                texts = self._cells.rows_at(position, row).cast(pa.string()).to_pandas()
+                column = self._cells.rows_at(position, row_positions)
+                texts = column.cast(pa.string()).to_pandas()
+            # A missing value is taken for the right one.
             others = np.flatnonzero(texts.fillna(value) != value)
             if len(others):
-                number = self.row_number(row[others[0]])
+                number = self.row_number(row_positions[others[0]])
                 name = self._cells.header[position]
                 raise UsageError(
                     f"{self.path}: row {number}: {name} is {shown(texts.iloc[others[0]])}, but "

@@ -71,6 +71,7 @@ def _in_utf8(content: bytes, encoding: str | None) -> bytes:
         return content.decode("utf-16").encode()
     if content.startswith(codecs.BOM_UTF8):
         return content[len(codecs.BOM_UTF8) :]
+    # Only the header is tried. Bytes below it that are not UTF-8 are an error of Arrow's.
     first_line = content.partition(b"\n")[0]
     try:
         first_line.decode("utf-8")
@@ -192,13 +193,13 @@ def _without_footer(text: bytes, separator: str, fields: int) -> tuple[bytes, st
     footer: list[str] = []
     rest = text.rstrip(b"\r\n")
     while fields > 1 and len(footer) < LONGEST_FOOTER:
-        start, _, line = rest.rpartition(b"\n")
-        words = line.decode("utf-8", errors="replace").strip()
+        above, _, last_line = rest.rpartition(b"\n")
+        words = last_line.decode("utf-8", errors="replace").strip()
         is_sentence = len(words.split()) >= FEWEST_WORDS
         if not is_sentence or len(_record(words, separator)) > 1:
             break
         footer.insert(0, words)
-        rest = start.rstrip(b"\r\n")
+        rest = above.rstrip(b"\r\n")
     if not footer:
         return text, ""
     return rest + b"\n", f"the footer {' '.join(footer)!r}"
