@@ -235,9 +235,9 @@ def _with_outcomes(windows: Windows) -> Windows:
 
     Without this, the day after the last bar would be the last one, with no outcome.
     """
-    has_return = windows.movement.isfinite().any(dim=1)
-    days = has_return.nonzero()
-    return windows.days(slice(int(days[0]), int(days[-1]) + 1))
+    has_return = windows.movement.isfinite().any(dim=1)  # [days], of any stock
+    day_places = has_return.nonzero()  # [days with a return, 1]
+    return windows.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:

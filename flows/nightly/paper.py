@@ -227,12 +227,12 @@ def _positions(
     held: Float[ndarray, "fills stocks"], fills: pd.DatetimeIndex, symbols: tuple[str, ...]
 ) -> pd.DataFrame:
     """Return a row `session, symbol, weight` for each stock that is held after each fill."""
-    fill, stock = np.nonzero(held)
+    fill_places, stock_places = np.nonzero(held)
     return pd.DataFrame(
         {
-            "session": fills[fill],
-            "symbol": np.array(symbols)[stock],
-            "weight": held[fill, stock],
+            "session": fills[fill_places],
+            "symbol": np.array(symbols)[stock_places],
+            "weight": held[fill_places, stock_places],
         }
     )
 

@@ -169,7 +169,7 @@ def market_then(market: Market, run: Mapping[str, Any]) -> Market:
         constituents.append(
             Constituent(
                 symbol=symbol,
-                source_symbol=symbol,
+                source_symbol=symbol,  # the one of the source is not recorded, and nothing is asked
                 since=date.fromisoformat(since) if since else None,
                 until=date.fromisoformat(until) if until else None,
             )
