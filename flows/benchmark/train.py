@@ -103,7 +103,7 @@ class PublishedExperiment:
         latest_first = sorted(stored[stored.index.isin(stocks)], reverse=True)
         if index not in stored or 2 * len(latest_first) < len(stocks):
             return None
-        # All of the first half of the stocks, rounded up, reach the last session of the last one.
+        # The last session of the stock in the middle: half of the stocks, rounded up, reach it.
         half_of_stocks = (len(stocks) + 1) // 2
         of_half_the_stocks = latest_first[half_of_stocks - 1].date()
         of_index = stored[index].date()

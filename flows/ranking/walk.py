@@ -371,7 +371,7 @@ def _store(
         predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
     returns = {leg: walk.outcome(leg)[days] for leg in LEGS}
     parts = dict(_parts(walk, days))
-    # [stocks], on any day. Ridge stands for the models here: every walk trains it.
+    # [stocks], on any day. Every walk trains ridge, and ridge scores each stock that is ranked.
     is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)
     _, watermark = walk.bars
     row = {
