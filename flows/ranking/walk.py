@@ -146,6 +146,7 @@ class Walk:
     def config(self) -> dict[str, Any]:
         """Return every setting, for the column `config`."""
         market = self.context.market
+        # The dates from which rates hold become text, as the column holds JSON.
         trading_as_json = json.dumps(asdict(market.trading), default=str)
         return {
             **asdict(self.rankers),
