@@ -316,6 +316,7 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     record_outcomes(
         conn,
         backtest.context,
+        # For nights of the market that these outcomes settle: they are scored too.
         NightBars(backtest.context, backtest.plan.last),
         rows,
         known_at=backtest.known_at,
