@@ -295,6 +295,7 @@ def run_fold(job: Job) -> Path:
         kind="backtest",
         known_at=known_at,
         previous=previous,
+        # A part of the run's id: equal weights that predict from other bars are another run.
         serves=nights.digest,
     )
     predictions, refused = nights.predict(model)
@@ -308,12 +309,16 @@ def run_fold(job: Job) -> Path:
         "refused": refused,
         "seconds": time.perf_counter() - start,
     }
+    # `str` is applied to days and moments, which `read_card` converts back.
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     return job.card
 
 
 def run_seed(job: Job, seed: int) -> None:
-    """Train one seed of a fold from random weights, and leave its state for `run_fold`."""
+    """Train one seed of a fold from random weights, and leave its state for `run_fold`.
+
+    The training has the same arguments as in `run_fold`, so that both have the same state folder.
+    """
     context, nights, known_at = _opened(job)
     fit_seed(
         context, job.fold.as_of, seed, kind="backtest", known_at=known_at, serves=nights.digest

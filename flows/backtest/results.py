@@ -309,12 +309,14 @@ def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
     """Store the outcome of every prediction whose return is known, as a night's scoring would."""
     is_settled = np.isfinite(record.probability) & np.isfinite(record.movement)
-    day, stock = np.nonzero(is_settled)
-    symbols = pd.Index(record.symbols)[stock]
-    rows = outcome_rows(symbols, record.target[day], record.movement[day, stock])
+    day_places, stock_places = np.nonzero(is_settled)
+    symbols = pd.Index(record.symbols)[stock_places]
+    returns = record.movement[day_places, stock_places]
+    rows = outcome_rows(symbols, record.target[day_places], returns)
     record_outcomes(
         conn,
         backtest.context,
+        # For nights of the market that these outcomes settle: they are scored too.
         NightBars(backtest.context, backtest.plan.last),
         rows,
         known_at=backtest.known_at,

@@ -99,14 +99,15 @@ def run_benchmark(
 
 
 def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
-    """Return a benchmark from the store, or None; write its page where it is missing."""
+    """Return a benchmark from the store, None if it is not stored; write its page if missing."""
     with reading(engine) as conn:
         row = benchmarks.benchmark(conn, benchmark_id)
         if row is None:
             return None
         scores = benchmarks.benchmark_scores(conn, benchmark_id)
         seeds = benchmarks.benchmark_seeds(conn, benchmark_id)
-        # How often the test span of the set has been read: the benchmarks are in that order.
+        # The number of this benchmark among those of its market, in the order in which they read
+        # the test span: 3 says that two others had read it before.
         ids_of_set = benchmarks.benchmarks(conn, row["market"])["id"].tolist()
         number = ids_of_set.index(benchmark_id) + 1
         page_file = page_of("benchmark", row)
@@ -136,7 +137,7 @@ def _curves(
     )
     models = scores[~scores["is_rule"]]
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
-    is_of_run = history["run_id"].isin(runs.values())
+    is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
     has_outcome = history["realised_return"].notna()
     # A row a stock-day, a column a run. `dropna` leaves the stock-days that every model predicted.
     probabilities = (
@@ -220,6 +221,7 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
         record_outcomes(
             conn,
             experiment.context,
+            # For nights of the same market that these outcomes settle: they are scored too.
             NightBars(experiment.context, experiment.paper.test[1]),
             outcomes,
             known_at=test.known_at,
@@ -366,12 +368,13 @@ def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataF
     Columns: as_of, target, symbol, and the values under their names.
     """
     first_values = next(iter(values.values()))
-    day, stock = np.nonzero(np.isfinite(first_values))
+    # The places of each known value on the axes of days and of stocks.
+    day_places, stock_places = np.nonzero(np.isfinite(first_values))
     columns: dict[str, Any] = {
-        "as_of": windows.as_of[day],
-        "target": windows.target[day],
-        "symbol": pd.Index(windows.symbols)[stock],
+        "as_of": windows.as_of[day_places],
+        "target": windows.target[day_places],
+        "symbol": pd.Index(windows.symbols)[stock_places],
     }
     for name, value in values.items():
-        columns[name] = value[day, stock]
+        columns[name] = value[day_places, stock_places]
     return pd.DataFrame(columns)

@@ -103,7 +103,7 @@ class PublishedExperiment:
         latest_first = sorted(stored[stored.index.isin(stocks)], reverse=True)
         if index not in stored or 2 * len(latest_first) < len(stocks):
             return None
-        # All of the first half of the stocks, rounded up, reach the last session of the last one.
+        # The last session of the stock in the middle: half of the stocks, rounded up, reach it.
         half_of_stocks = (len(stocks) + 1) // 2
         of_half_the_stocks = latest_first[half_of_stocks - 1].date()
         of_index = stored[index].date()
@@ -235,9 +235,9 @@ def _with_outcomes(windows: Windows) -> Windows:
 
     Without this, the day after the last bar would be the last one, with no outcome.
     """
-    has_return = windows.movement.isfinite().any(dim=1)
-    days = has_return.nonzero()
-    return windows.days(slice(int(days[0]), int(days[-1]) + 1))
+    has_return = windows.movement.isfinite().any(dim=1)  # [days], of any stock
+    day_places = has_return.nonzero()  # [days with a return, 1]
+    return windows.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:

@@ -168,9 +168,10 @@ class _Part:
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
-    """Fetch and check the symbols wanted, some at a time; without any, yield one empty part.
+    """Fetch and check the symbols wanted, some at a time.
 
-    Once a source stops answering, it is asked no more.
+    Once a source stops answering, it is asked no more. If a computed index is all that is wanted,
+    there is one part, which is empty: those that join the parts need at least one.
     """
     asked = list(wanted.asked.items())
     stopped = ""  # the reason why the source stopped answering; empty while it answers
@@ -319,10 +320,7 @@ def _newly_asked(wanted: _Wanted, result: FetchResult, index_bars: pd.DataFrame)
 def _doubtful(
     context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame, with_index: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the stocks whose dates, adjusted closes or recorded actions look wrong.
-
-    Columns: symbol, reason, value.
-    """
+    """Return `symbol, reason, value` of stocks with doubtful dates, adjusted closes or actions."""
     market = context.market
     histories = _histories(context, wanted, accepted)
     faults = [
@@ -420,7 +418,7 @@ def _span_lacking(
     last = as_of
     for symbol in (context.market.index.symbol, *context.market.symbols):
         newest = newest_stored.get(symbol)
-        # Nothing is stored, or the history must now begin earlier than what was asked for.
+        # Nothing was stored or answered, or the history must now begin earlier than it did.
         if newest is None or symbol not in asked_from or start < asked_from[symbol]:
             first[symbol] = market_start if newest is None else start
             # Where the stored bars begin after `as_of`, fetch up to them.
@@ -474,9 +472,10 @@ def _computed_index(
 ) -> pd.DataFrame:
     """Return the bars that the store lacks of an index that is computed from its constituents.
 
-    They go on from the stored level of the index. If the history now begins earlier than before, or
-    if a whole history is fetched, the index is computed anew from its start. No bars are returned
-    for an index that a source has.
+    They go on from the stored level of the index. If none of its bars is stored from the first
+    session wanted on, if the history now begins earlier than before, or if a whole history is
+    fetched, the index is computed anew from its start. No bars are returned for an index that a
+    source has, or that lacks none.
     """
     symbol = context.market.index.symbol
     first = wanted.first.get(symbol) if symbol in wanted.computed else None
@@ -487,12 +486,14 @@ def _computed_index(
     frames = [part.accepted for part in parts]
     # Of a fetched and a stored bar, the fetched one stays.
     known = pd.concat([*frames, stored]).drop_duplicates(["symbol", "session"])
-    held = stored[stored["symbol"] == symbol].sort_values("session")
-    if held.empty or first <= wanted.asked_from[symbol]:
+    stored_index = stored[stored["symbol"] == symbol].sort_values("session")
+    # An index with stored bars has its `asked_from`, which the same transaction stores. `first` is
+    # later only if this fetch goes on from the newest stored sessions.
+    if stored_index.empty or first <= wanted.asked_from[symbol]:
         return index_of_constituents(context.market, known)
     # Start from the stored level of the first session that was fetched again, and keep the bars
     # after the last stored one.
-    known = known[known["session"] >= held["session"].iloc[0]]
-    chained = index_of_constituents(context.market, known, level=held["close"].iloc[0])
-    newer: pd.DataFrame = chained[chained["session"] > held["session"].iloc[-1]]
+    known = known[known["session"] >= stored_index["session"].iloc[0]]
+    chained = index_of_constituents(context.market, known, level=stored_index["close"].iloc[0])
+    newer: pd.DataFrame = chained[chained["session"] > stored_index["session"].iloc[-1]]
     return newer

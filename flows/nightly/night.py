@@ -224,6 +224,7 @@ def _predict(
 
     def models() -> tuple[Model, Trained | None]:
         if only_stored:
+            # No caller gives both `only_stored` and `known_at`: the latest model may serve.
             model = load_model(context, as_of)
         else:
             model = _train_if_due(context, as_of, known_at)

@@ -106,7 +106,7 @@ def train_own(
         relative = history.relative[split.scored]
         slope = slope_of(ranked(scores[split.scored]), relative)
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
-        trust(model.code)
+        trust(model.code)  # it is the user's own file, so later nights and replays may run it
         return rankers, {OWN: {**record, "features": model.description["features"]}}
     except (OwnCodeError, UsageError) as error:
         return rankers, {OWN: {**record, "refused": str(error)}}

@@ -144,6 +144,7 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
     calendar = market.calendar
     with reading(context.engine) as conn:
         last_booked = stored.last_booked(conn, context.name)  # session and equity of each portfolio
+        # The account and its yardsticks are stored together: if any is there, the account is.
         last_day = last_booked[ACCOUNT][0] if last_booked else None
         after = next_known_session(calendar, last_day) if last_day else None
         if last_day and after is None:
@@ -227,12 +228,12 @@ def _positions(
     held: Float[ndarray, "fills stocks"], fills: pd.DatetimeIndex, symbols: tuple[str, ...]
 ) -> pd.DataFrame:
     """Return a row `session, symbol, weight` for each stock that is held after each fill."""
-    fill, stock = np.nonzero(held)
+    fill_places, stock_places = np.nonzero(held)
     return pd.DataFrame(
         {
-            "session": fills[fill],
-            "symbol": np.array(symbols)[stock],
-            "weight": held[fill, stock],
+            "session": fills[fill_places],
+            "symbol": np.array(symbols)[stock_places],
+            "weight": held[fill_places, stock_places],
         }
     )
 

@@ -307,7 +307,8 @@ def score_rankings(
         scores_before, on=["target", "predictor"], how="left", suffixes=("", "_before")
     )
     is_same = np.isclose(compared["rank_ic"], compared["rank_ic_before"], equal_nan=True)
-    is_new = compared["n_before"].isna()  # a stored score always has its `n`
+    # A new score without a rank IC counts as the same: NaN beside NaN. A stored one has its `n`.
+    is_new = compared["n_before"].isna()
     new_or_changed = compared[~is_same | is_new]
     if len(new_or_changed):
         first = new_or_changed["target"].min()

@@ -183,7 +183,10 @@ def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
 
 
 def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
-    """Return the calibration of each run that has one, by its id, without thresholds."""
+    """Return the calibration of each run that has one, by its id.
+
+    It has only the slope and the intercept, which the page applies to bins of probabilities.
+    """
     fitted = runs.dropna(subset=["slope", "intercept"])
     by_run = {}
     for run_id, slope, intercept in zip(

@@ -116,7 +116,7 @@ def record_outcomes(
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
     unscored = stored_outcomes.unscored(conn, context.name, sessions)
     counted = []
-    if unscored:  # in the order of the days
+    if unscored:  # which is in the order of the days
         counted = day_counts(conn, context, night_bars, unscored[-1], unscored[0])
     stored = stored_scores.scores(conn, context.name, span="night")
     changed = _targets_to_score(counted, stored)

@@ -198,6 +198,7 @@ def fit_model(
         "data_watermark": watermark,
         "train_last": as_of,
     }
+    # The folder keeps the id that the run had before `_free_run_id`.
     drop_states(context.name, as_of, kind, folder.name)
     return Model(run_id, fitted.ensemble, fitted.calibration), row
 
@@ -211,7 +212,7 @@ def fit_seed(
     trained by several processes. A run that is stored is not trained.
     """
     bars, _ = stored_bars(context, history_start(context, as_of), as_of, known_at)
-    run_id = _run_id(context, as_of, bars, [kind, serves, None])
+    run_id = _run_id(context, as_of, bars, [kind, serves, None])  # None: no warm start
     if _stored_run(context, run_id) is None:
         fit_bars(context, as_of, bars, states_folder(kind) / run_id, seeds=(seed,))
 

@@ -146,6 +146,7 @@ class Walk:
     def config(self) -> dict[str, Any]:
         """Return every setting, for the column `config`."""
         market = self.context.market
+        # The dates from which rates hold become text, as the column holds JSON.
         trading_as_json = json.dumps(asdict(market.trading), default=str)
         return {
             **asdict(self.rankers),
@@ -323,10 +324,12 @@ def _portfolios(
     """
     history = walk.history
     sessions = history.panel.sessions
+    # Places in `sessions`: of the first close, just after the last one, and of the first session
+    # of the validation.
     first = walked[0].scored.start
-    last = walked[-1].scored.stop
-    scores = scores.copy()  # those of the validation are written into it
+    stop = walked[-1].scored.stop
     begin = max(first - VALIDATION, earliest(history.leg))
+    scores = scores.copy()  # those of the validation are written into it
     if first - begin >= MINIMUM_DAYS:
         validation_scores = walk_rankers(
             history,
@@ -338,7 +341,7 @@ def _portfolios(
         scores[begin:first] = validation_scores[HEADLINE][begin:first]
     else:
         begin = first
-    days = slice(begin, last)
+    days = slice(begin, stop)
     bars, _ = walk.bars
     return after_costs(
         scores=np.where(history.there[days], scores[days], np.nan),
@@ -369,7 +372,8 @@ def _store(
         predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
     returns = {leg: walk.outcome(leg)[days] for leg in LEGS}
     parts = dict(_parts(walk, days))
-    is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)  # [stocks], on any day
+    # [stocks], on any day. Every walk trains ridge, and ridge scores each stock that is ranked.
+    is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)
     _, watermark = walk.bars
     row = {
         "id": walk.id,
@@ -457,7 +461,8 @@ def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         median = np.nanmedian(outcome, axis=1, keepdims=True)
         size_rank = ranked(np.abs(outcome - median))  # in [-0.5, 0.5] within the day
-    third = np.floor(3 * (size_rank + 0.5)).clip(0, 2)  # 0, 1 or 2
+    # 0, 1 or 2; without the clip, the largest rank, 0.5, would give 3.
+    third = np.floor(3 * (size_rank + 0.5)).clip(0, 2)
     for number, value in enumerate(("small", "middle", "large")):
         yield ("move", value), third == number
 

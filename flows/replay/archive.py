@@ -169,7 +169,7 @@ def market_then(market: Market, run: Mapping[str, Any]) -> Market:
         constituents.append(
             Constituent(
                 symbol=symbol,
-                source_symbol=symbol,
+                source_symbol=symbol,  # the one of the source is not recorded, and nothing is asked
                 since=date.fromisoformat(since) if since else None,
                 until=date.fromisoformat(until) if until else None,
             )
@@ -414,7 +414,7 @@ def _ranking_difference(
         if stored.empty:
             return None
         # A session that was ranked more than once has its newest ranking last. Every ranking names
-        # the row of its rankers, so there is one.
+        # the row of its rankers, so there is one: `or {}` is for the type checker alone.
         ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1])
         trained = load_trained(context, ranker or {})
     stored = stored[stored["ranker_id"] == trained.row["id"]]  # the newest ranking alone

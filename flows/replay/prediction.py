@@ -110,7 +110,7 @@ class Reproduction:
 
     @property
     def differing(self) -> list[str]:
-        """Return the figures that are not the same to the last bit."""
+        """Return the figures that are not the same to the last bit; none if `again` is None."""
         again = self.again or {}
         return [name for name in again if not same(self.prediction[name], again[name])]
 

@@ -138,7 +138,7 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
     weights that belong to no model of the backup, and where the data folder has another file under
     the name of a checkpoint.
     """
-    prepare(target)
+    prepare(target)  # makes the tables in an empty database
     with reading(target) as conn:
         require_empty(conn)
     with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:

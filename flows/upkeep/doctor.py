@@ -309,6 +309,7 @@ def _difference_of_translations(device: torch.device) -> float:
         )
         network = config.build().eval()
     settings = Search(extra=5)
+    # In this order: `to` moves the network itself, not a copy of it.
     on_cpu = search(IncrementalTransformer(network), sources, settings)
     on_device = search(IncrementalTransformer(network.to(device)), sources, settings, device=device)
     differences: list[float] = []
