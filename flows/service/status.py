@@ -362,6 +362,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         closed = last_closed_session(market.calendar, now)
         first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
         rejected = prices.rejected_bars(conn, market.name, first, now.date())
+        # A bar has a row for each check that it failed.
         rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
         clock = replace(clock, closed=closed, rejected_bars=rejected_bars)
         clock = replace(clock, due=due_night(market, now, delay))
@@ -402,7 +403,11 @@ def _model_age(
 
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
-    """Return the model's figure, and the best figure of the rules scored on as many nights."""
+    """Return the model's figure, and the best figure of the rules scored on as many nights.
+
+    `scores` are those of one session, `figure` the name of a column. None where the model has no
+    such figure.
+    """
     pair = beside_rules(scores[scores[figure].notna()])
     if pair is None:
         return None
