@@ -100,8 +100,8 @@ def serve_markets(service: Service) -> None:
             end.set()  # for `_end_with` and the printer of ended runs
             exit_code = None if server is None else server.process.poll()
             if exit_code is not None:
-                # The server has ended by itself, and `_end_with` has sent this process SIGTERM. That
-                # ends `_serve` without an error or, before the runner handles signals, with a
+                # The server has ended by itself, and `_end_with` has sent SIGTERM to this process.
+                # That ends `_serve` without an error or, before the runner handles signals, with a
                 # KeyboardInterrupt, which `suppress` would hide: this error takes its place.
                 raise DtmlError(DEATH.format(exit_code))
     out.print("ended")
