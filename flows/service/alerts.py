@@ -168,11 +168,11 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
 
 def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:
     """Return the rows of measures that have drifted in a night and had not in the night before."""
-    before, _ = nights.neighbours(conn, market, as_of)
+    night_before, _night_after = nights.neighbours(conn, market, as_of)
     drifted = nights.drift(conn, market, as_of).query("drifted == 1")
-    if not before:
+    if not night_before:  # the first night: every drift is new
         return records(drifted)
-    drifted_before = nights.drift(conn, market, before).query("drifted == 1")
+    drifted_before = nights.drift(conn, market, night_before).query("drifted == 1")
     return records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
 
 

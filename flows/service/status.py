@@ -146,9 +146,10 @@ def named_markets(
 ) -> dict[str, Market | None]:
     """Return the markets of these names and files, by name.
 
-    Without names, they are all of which the store has a night or a fetch, and the files only define
-    some of these. A name maps to None if neither the package nor a file, given or stored, defines
-    it. With names, raises UsageError for a name or a file of a market that the store lacks.
+    Without names, they are all markets of which the store has a night or a fetch. `files` then add
+    none: they only define users' own markets among these. A name maps to None if neither the
+    package nor a file, given or stored, defines it. With names, raises UsageError for a name or a
+    file of a market that the store lacks.
     """
     markets_of_files: dict[str, Market] = {}
     for file in files:
