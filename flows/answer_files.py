@@ -92,6 +92,7 @@ def _write_groups(answer: Answer, file: Path, largest_bytes: int) -> int:
         rows = 0
         for group in _groups(answer):
             wider_schema = _common(schema, group.schema) if parts else group.schema
+            # The first group begins the first part, so that `writer` is set below.
             if not parts or wider_schema != schema:
                 open_writer.close()  # completes the part before
                 schema = wider_schema
@@ -125,10 +126,11 @@ def _merge(parts: Sequence[Path], schema: pa.Schema, file: Path) -> None:
 def _groups(answer: Answer) -> Iterator[pa.Table]:
     """Yield the rows of an answer in tables of about GROUP rows, or of fewer in GROUP_BYTES.
 
-    The last table may have no rows: an answer without rows is one table, which has its columns.
+    The last table may have no rows. An answer without rows is one table, which has its columns.
     """
     empty = _table([], answer.names)
-    pending = [empty]  # an answer without rows gets the names of its columns from it
+    # Each table begins with an empty one, so that the last table has columns even without rows.
+    pending = [empty]
     for batch in answer.batches:
         pending.append(_table(batch, answer.names))
         rows = sum(table.num_rows for table in pending)
@@ -170,7 +172,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
     mappings become JSON text. Raises an error of pyarrow for other mixtures of types.
     """
     kinds = {type(value) for value in values} - {type(None)}
-    if kinds & {dict, list}:
+    if kinds & {dict, list}:  # text or numbers may be among them
         return pa.array([None if value is None else json.dumps(value) for value in values])
     is_mix_of_numbers = len(kinds) > 1 and kinds <= {Decimal, int, float}
     if is_mix_of_numbers or kinds == {Decimal}:
@@ -205,7 +207,7 @@ def _common(first: pa.Schema, second: pa.Schema) -> pa.Schema:
         name = first_field.name
         types = {first_field.type, second_field.type} - {pa.null()}
         if not types:
-            common_type = pa.null()
+            common_type = pa.null()  # neither schema has a value there
         elif len(types) == 1:
             common_type = types.pop()
         elif types == {pa.int64(), pa.float64()}:

@@ -94,6 +94,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
     rows = _rows("pipeline", findings)
     tell("nights from a store")
+    # As of the session that the first check of the pipeline drew from the seed.
     rows += _rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
     with reading(context.engine) as conn:
         is_trained = runs.latest_run(conn, context.name, on_or_before=as_of) is not None
@@ -107,6 +108,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     rows += _rows("ranking", audit_ranking(path, part, seed=SEED))
     trained = rankers_for(context, as_of, only_stored=True)
     if trained is not None:
+        # The checks ask a path to train: this one answers with the stored rankers.
         path_of_stored = replace(path, fit=lambda *_: trained.rankers)
         findings_of_stored = audit_ranking(path_of_stored, history, seed=SEED, trains=False)
         rows += _rows(trained.row["id"], findings_of_stored)
@@ -153,7 +155,7 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     digest is part of its run's name, nor any prediction may change by a bit. The finding has no
     power where the single nights or the fold have no prediction.
     """
-    # The bars after `at` change, but the memberships of the stocks stay.
+    # The bars after `at` change; with the original market, the memberships of the stocks stay.
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
     without_later = _nights(context, history, at)
     with_later = _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
@@ -165,22 +167,22 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
         (without_later.nights, with_later.nights),
         (without_later.fold, with_later.fold),
     )
-    differing = [(rows, others) for rows, others in pairs if not rows.equals(others)]
+    differing_pairs = [(rows, others) for rows, others in pairs if not rows.equals(others)]
     is_same_run = without_later.run_id == with_later.run_id
     if not is_same_run:
         detail = (
             f"the training as of {at.date()} reads bars of later sessions or fetches, or a "
             "later model is used"
         )
-    elif differing:
-        detail = look_ahead.changes(*differing[0])
+    elif differing_pairs:
+        detail = look_ahead.changes(*differing_pairs[0])
     else:
         detail = (
             f"{len(without_later.nights)} predictions of single nights and "
             f"{len(without_later.fold)} of a fold's are equal to the last bit, whatever later data "
             "the store has"
         )
-    return Finding("stored_nights", at, is_same_run and not differing, detail)
+    return Finding("stored_nights", at, is_same_run and not differing_pairs, detail)
 
 
 def _nights(
@@ -201,7 +203,7 @@ def _nights(
         audited = replace(
             context, market=history.market, engine=engine, experiment=brief, device="cpu"
         )
-        upgrade(engine)
+        upgrade(engine)  # makes the tables of the new store
         with transaction(engine) as conn:
             save_universe(conn, audited)
             prices.append_prices(conn, audited.name, history.bars, source="audit", known_at=FETCHED)
@@ -209,6 +211,7 @@ def _nights(
                 prices.append_prices(
                     conn, audited.name, restated, source="audit", known_at=FETCHED_AGAIN
                 )
+        # The days with a bar of the index, which every night needs.
         is_index = history.bars["symbol"] == audited.market.index.symbol
         index_sessions = history.bars.loc[is_index, "session"]
         past_sessions = index_sessions[index_sessions <= at].sort_values()
@@ -216,7 +219,7 @@ def _nights(
         later = history.sessions[history.sessions > at][look_ahead.LOOK_AHEAD - 1].date()
         train_model(audited, at.date(), known_at=FETCHED)
         if restated is not None:
-            train_model(audited, later)
+            train_model(audited, later)  # on all fetches: no night up to `at` may use this model
         model = load_model(audited, at.date())
         forecasts = [forecast(audited, model, NightBars(audited, day, FETCHED)) for day in days]
         first = next_session(audited.market.calendar, days[0])

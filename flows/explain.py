@@ -135,13 +135,15 @@ def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
     as_of = run["train_last"]
     symbols = run["config"].get("stocks") or context.constituents(as_of)
     market = context.market.with_symbols(symbols)
-    count = STOCK_DAYS // min(significance.STOCKS, len(market.symbols))
-    first = sessions_up_to(calendar, as_of, count)[0].date()
+    stocks_used = min(significance.STOCKS, len(market.symbols))
+    session_count = STOCK_DAYS // stocks_used
+    first = sessions_up_to(calendar, as_of, session_count)[0].date()
     bars, _ = stored_bars(context, first, as_of, run["data_watermark"])
     first_stored = bars["session"].min().date()  # after `first` where the store begins later
     # A history has the session after its last bar too.
     sessions = sessions_between(calendar, first_stored, next_session(calendar, as_of))
-    return History(bars, sessions, market).cut(stocks=significance.STOCKS, sessions=count, seed=0)
+    whole = History(bars, sessions, market)
+    return whole.cut(stocks=significance.STOCKS, sessions=session_count, seed=0)
 
 
 def explain(
@@ -163,7 +165,8 @@ def explain(
     train, validation = pipeline.spans(pipeline.windows(history), as_of)
     days = days_looked_at(validation)
     is_present = validation.observed[days].numpy()  # [days, stocks]
-    # Only stocks that are present on more than half of the days: any two of them share a day.
+    # The positions of the stocks that are present on more than half of the days: any two of them
+    # share a day.
     stocks = np.flatnonzero(2 * is_present.sum(axis=0) > len(days))
     if len(stocks) < FEWEST_STOCKS:
         raise DtmlError(
@@ -184,10 +187,12 @@ def explain(
 
     importances = _side_by_side(importance_of, len(true_networks))
     attentions = _side_by_side(attention_of, len(networks))
-    # Each result is [days, stocks that look, stocks looked at], over all stocks of the windows.
+    # Each result is [days, stocks that look, stocks looked at], over all stocks of the windows;
+    # `chosen` selects from it all days and, on both other axes, the `stocks` above.
     chosen = np.ix_(np.arange(len(days)), stocks, stocks)
     symbols = [validation.symbols[stock] for stock in stocks]
     is_chosen_present = is_present[:, stocks]
+    # [days, stocks that look, stocks looked at]
     are_both_present = is_chosen_present[:, :, None] & is_chosen_present[:, None, :]
     return significance.find(
         attention=np.array([by_day[chosen] for by_day in attentions]),
@@ -267,7 +272,8 @@ def train_networks(
 
         seed = trial.seeds + place
         fits = fit_members(
-            significance.shuffled(train, 2 * seed),  # no two shuffles have the same seed
+            # With 2 * seed and 2 * seed + 1, no two shuffles have the same seed.
+            significance.shuffled(train, 2 * seed),
             significance.shuffled(validation, 2 * seed + 1),
             experiment.members_of(seed),
             device=CPU,
@@ -312,7 +318,7 @@ def _side_by_side(
             results.append(result)
             report(len(results))
     finally:
-        stopped.set()
+        stopped.set()  # after an error, this ends the works in progress, for which shutdown waits
         pool.shutdown(cancel_futures=True)
         # Trainings set this number too, and those that end side by side may leave another one.
         torch.set_num_threads(threads)

@@ -66,7 +66,7 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
         return None
     from httpx import HTTPError, HTTPStatusError
 
-    # Prefect may raise an error of its own from that of httpx.
+    # Prefect may raise an error of its own from that of httpx: look along the chain of causes.
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, HTTPError):
         cause = cause.__cause__ or cause.__context__

@@ -65,7 +65,7 @@ def logged_run(
     the work enters one. The line of a run that fails is a warning with its error. Where a run
     inside this one has logged its line, this one logs none.
     """
-    outer = _run_in_progress.get()
+    outer = _run_in_progress.get()  # the run around this one, None outside of any
     run = Run(stage=stage, market=market, night=night)
     token = _run_in_progress.set(run)
     begun = time.monotonic()
@@ -252,6 +252,7 @@ class LineStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write the lines that the text completes."""
+        # What follows the last line break is kept until the rest of its line is written.
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
             if line.strip():
@@ -303,7 +304,7 @@ class Shown(logging.Filter):
             # A run that failed is a warning; the command prints its error anyway.
             is_printed_as_error = self.attended and record.levelno >= logging.WARNING
             return self.as_json or (kind == "run" and not is_printed_as_error)
-        if self.terminal and not self.as_json:
+        if self.terminal and not self.as_json:  # JSON logs are for programs, even on a terminal
             return record.name != BAR
         if record.levelno >= logging.WARNING:
             return True
@@ -340,6 +341,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     if not debug:
         handler.addFilter(Shown(terminal=terminal, as_json=as_json, attended=attended))
     root = logging.getLogger()
+    # Of an earlier call: two handlers would write each line twice.
     for earlier in [each for each in root.handlers if each.get_name() == NAME]:
         root.removeHandler(earlier)
     root.addHandler(handler)

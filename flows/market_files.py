@@ -66,4 +66,5 @@ def _own_market(engine: Engine, name: str) -> Market | None:
     if stored is None:
         return None
     path, text_then = Path(stored[0]), stored[1]
+    # None: the file is read, in which the user may have changed settings since.
     return load_market_file(path, None if path.exists() else text_then)

@@ -29,7 +29,7 @@ def training_progress(
     About LOGGED_EPOCHS epochs of each member are logged. The epochs that a resumed fit had done
     before are added to the bar, and not logged again.
     """
-    sessions_of = windows or [1] * len(members)
+    sessions_of = windows or [1] * len(members)  # equal windows: their length does not matter
     costs = {}  # of an epoch of each member
     for member, sessions in zip(members, sessions_of, strict=True):
         costs[member] = _cost(member) * sessions
@@ -84,6 +84,7 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
         def report(done: int) -> None:
             progress.update(bar, completed=done)
             spent_s = time.monotonic() - begun
+            # The folds of the earlier run are reported too: until then the difference is 0 or less.
             done_by_this_run = max(1, done - already_done)
             left_s = spent_s / done_by_this_run * (total - done)
             log.info(

@@ -166,7 +166,7 @@ def prepare_prefect(*, quiet: bool) -> None:
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
             "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
         }
-    # The older name of the same variable: the user's file then counts.
+    # The older name of PREFECT_LOGGING_CONFIG_PATH: where the user has set it, that file counts.
     if "PREFECT_LOGGING_SETTINGS_PATH" in os.environ:
         del defaults["PREFECT_LOGGING_CONFIG_PATH"]
     for name, value in defaults.items():

@@ -54,7 +54,7 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     values_by_column = zip(*rows, strict=True) if rows else [()] * len(names)
     columns = []
     for name, values in zip(names, values_by_column, strict=True):
-        kinds = {type(value) for value in values} - {type(None)}
+        kinds = {type(value) for value in values} - {type(None)}  # none where all are missing
         are_numbers = bool(kinds) and kinds <= {Decimal, int, float}
         # Whole numbers in a column that also has fractions are written with a decimal point.
         as_float = are_numbers and kinds != {int}

@@ -42,7 +42,7 @@ def serve_dashboard(
     """
     engine = open_reader()
     host_in_address = f"[{host}]" if ":" in host else host
-    is_open = host_in_address not in LOOPBACK
+    is_open = host_in_address not in LOOPBACK  # then others may reach the dashboard
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM then ends it as Ctrl-C does
     sys.setswitchinterval(SWITCH_S)
     # uvicorn raises KeyboardInterrupt again after it has shut down.

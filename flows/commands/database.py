@@ -183,7 +183,7 @@ def export_views(
     """
     engine = open_reader()
     for name in market or []:
-        require_market(engine, name)
+        require_market(engine, name)  # raises an error for a market that the store lacks
     with _progress() as progress:
         exported = export(engine, folder, view or VIEWS, frozenset(market or []), progress)
     removed = ""
@@ -209,6 +209,7 @@ def redate(
     engine = _existing()
     require_current_schema(engine)
     with reading(engine) as conn:
+        # Every fetch of a market stores its list of stocks.
         if markets.constituents(conn, market).empty:
             raise UsageError(f"nothing is stored for market {market} in {location(engine)}")
     with market_lock(engine, market), transaction(engine) as conn:

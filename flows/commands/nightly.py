@@ -266,7 +266,7 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
         ranking = rankings.night_ranking(conn, context.name, row["target"])
         rank_scores = rankings.last_rank_scores(conn, context.name, row["as_of"])
         champion = rankings.champion(conn, context.name, row["target"])
-    newest_scores = scores[scores["target"] == scores["target"].max()]
+    newest_scores = scores[scores["target"] == scores["target"].max()]  # of the last scored session
     directions_at_level = _directions_at(directions["calibrated"], bands, level)
     directions = directions.assign(direction=directions_at_level)
     coverage_at_level = coverage(counts[counts["level"] == level])
@@ -321,6 +321,7 @@ def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
 
 def _print_predictions(predictions: pd.DataFrame) -> None:
     """Print the most and the least probable risers of a night, and their directions."""
+    # The most probable first, and stocks of equal probability in the order of their symbols.
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
     shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
     if len(shown) > 2 * SHOWN:
@@ -347,7 +348,7 @@ def _print_nights(
     _print_predictions(directions)
     if len(ranking):
         _print_ranking(ranking, ranking_text)
-    elif not row["reason"]:
+    elif not row["reason"]:  # else the reason printed below explains it
         out.print(
             "the stocks are not ranked: either there is less than a year of sessions, or the "
             "night's log gives the reason"

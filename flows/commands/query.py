@@ -53,8 +53,8 @@ def query(
 
     Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """
-    forms = [as_json, as_csv, parquet is not None]
-    if sum(forms) > 1:
+    chosen_forms = [as_json, as_csv, parquet is not None]
+    if sum(chosen_forms) > 1:
         raise UsageError("--json, --csv and --parquet cannot be combined: choose one")
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
@@ -114,6 +114,7 @@ def _bounded_memory() -> Iterator[None]:
     used = _data_bytes()
     if used is not None:
         own_limit = used + MEMORY
+        # RLIM_INFINITY, for no limit, is a negative number.
         is_lower = own_limit < soft_limit or soft_limit == resource.RLIM_INFINITY
         if is_lower:  # else the user has set a limit that is lower, which stays
             new_limit = own_limit

@@ -136,7 +136,7 @@ def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
     numbers. Days become ISO text, moments text to the minute in UTC.
     """
     if pd.api.types.is_float_dtype(values):
-        known = values.dropna()
+        known = values.dropna()  # a column without any value stays one of floats
         are_whole = bool((known % 1 == 0).all())
         if len(known) and are_whole:
             return values.astype("Int64")

@@ -214,6 +214,7 @@ def rank_sets(
         )
     rankings: dict[str, page.Ranking] = {}
     for name, file in files.items():
+        # The stocks are those of the price file, whichever the list of the set's market has.
         request = RunRequest(
             f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
         )
@@ -245,7 +246,7 @@ def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
 def fetch_named(request: RunRequest, first: date) -> None:
     """Store the prices that the user names with --source or --prices; without these, do nothing.
 
-    They reach from those that a training before the session `first` reads to the newest.
+    The bars reach from the earliest that a training before the session `first` reads to the newest.
     """
     if request.source or request.prices:
         context = open_context(request)

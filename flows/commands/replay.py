@@ -139,7 +139,7 @@ def report(
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
     context, _, _ = archive.of_night(night)
-    night_bars = NightBars(context, night["as_of"], night["known_at"])
+    night_bars = NightBars(context, night["as_of"], night["known_at"])  # as the night knew them
     out.print(str(publish_night(context, night_bars, level)), soft_wrap=True)
 
 
@@ -181,6 +181,8 @@ def _replay_night(
         _print_replay(replay)
         if restated is not None:
             print_at_moment(replay, restated)
+    # `restated` is None for a replay from what the night knew, where nothing may differ, and for a
+    # replay at another moment that failed.
     if replay.reasons and restated is None:
         night = replay.night
         raise NotReplayedError(

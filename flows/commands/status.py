@@ -63,7 +63,9 @@ def status(
         out.print("the store has no night and no fetch yet")
     notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
     problems = [each.problem for each in found if each.problem] if check else []
-    for line in (*notes, *problems, *filter(None, [warning_of_open_server()])):
+    warning = warning_of_open_server()
+    warnings = [] if warning is None else [warning]
+    for line in (*notes, *problems, *warnings):
         err.print(line, markup=False, soft_wrap=True)
     if problems:
         raise typer.Exit(1)

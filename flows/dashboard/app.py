@@ -178,6 +178,8 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.state.engine = engine
     app.state.templates = templates()
     app.state.places = {kind: asyncio.Semaphore(most) for kind, most in PLACES.items()}
+    # Not in `pages`: neither a program that watches the server nor the script of the charts may be
+    # refused because many pages are being read.
     app.add_api_route("/alive", alive)
     app.add_api_route("/health", health)
     app.add_api_route("/metrics", metrics)
@@ -208,7 +210,7 @@ def _with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
                     headers.setdefault(name, value)
             await send(message)
 
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # such as the start and the end of the server
             return await app(scope, receive, send)
         path_as_sent = scope["raw_path"].decode("latin-1")
         return await app({**scope, "path": path_as_sent}, receive, send_with_headers)
@@ -337,6 +339,7 @@ async def table(request: Request, name: PathName, sort: str = "") -> HTMLRespons
     comparisons = request.query_params.getlist("is")
     values = request.query_params.getlist("value")
     where: list[tuple[str, str, str]] = []
+    # Not strict: an address that is typed by hand may give fewer of one than of another.
     for column, comparison, value in zip(columns, comparisons, values, strict=False):
         if column and value:  # the last condition of the form may be empty
             where.append((column, comparison, value))
@@ -359,7 +362,8 @@ async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTM
     statements = _statements(request)
     if q.strip():
         return await statements.run(request, work)
-    return await statements.run_while_read(request, work)  # without a visitor's SQL
+    # The box is empty: no statement runs, so none of the places for statements is needed.
+    return await statements.run_while_read(request, work)
 
 
 @tables.get("/sql/rows.{form}")

@@ -268,7 +268,7 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
     There are no rows without a common session.
     """
     newest_day = head(conn, predictions.common_days(a, b, *shared), 1)
-    target = shared[1]
+    target = shared[1]  # without a common session, no row is of this day either
     if not newest_day.empty:
         target = newest_day["target"].iloc[0].date()
     directions = head(conn, predictions.common_directions(a, b, target), STOCKS)

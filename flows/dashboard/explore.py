@@ -86,7 +86,11 @@ class Asked:
 
     @property
     def sql(self) -> str:
-        """Return the statement in SQL, which a visitor can copy into the box for SQL."""
+        """Return the statement in SQL, which a visitor can copy into the box for SQL.
+
+        Names and operators are written as they are, because `__post_init__` has checked them;
+        values are quoted.
+        """
         types = {column.name: column.type for column in self.view.columns}
         lines = [f"select {', '.join(types)}", f"from {self.view.name}"]
         conditions = [
@@ -214,7 +218,8 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
     Where no two rows have the same date, it has a panel for each of the first PANELS columns of
     fractions. Else it has one panel, of the first column of fractions, with a line for each value
     of the first other column that divides the rows into lines (see `_names_lines`); None where no
-    column does. None also for an answer in which two columns have one name.
+    column does. None also for an answer in which two columns have one name, and for one in which
+    fewer than two days have a value.
     """
     if rows.columns.duplicated().any():  # a column could not be chosen by its name
         return None
@@ -237,6 +242,7 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
         if column != dated_column and _names_lines(rows[column], days):
             lines: dict[str, pd.Series[Any]] = {}
             for value, values in rows[first_number].groupby(rows[column]):
+                # The index of `values` are rows of the answer; here they become their days.
                 lines[str(value)] = values.set_axis(days[values.index])
             return over_sessions("The answer", [Panel(title=first_number, lines=lines)])
     return None

@@ -219,7 +219,7 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
     daily_scores = stored_scores.daily_scores(night["market"], _target_of(night))
     scored = head(conn, daily_scores, SCORED * protocols * predictors)
     of_all_days = scored[scored["protocol"] == "all"]
-    by_session = of_all_days.rename(columns={"target": "session"})
+    by_session = of_all_days.rename(columns={"target": "session"})  # as `predictor_charts` asks
     running_figures = [f"running_{figure}" for figure in FIGURES]
     return {
         "scores": records(_at_last(scored)),
@@ -230,9 +230,10 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
 
 
 def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
-    """Return a chart of the paper account's equity up to a session; None before its first one.
+    """Return a chart of the paper account's equity up to a session.
 
-    It also has the account without costs, equal parts of all stocks, and the index.
+    None where the account has fewer than two sessions by then. The chart also has the account
+    without costs, equal parts of all stocks, and the index.
     """
     returns = rankings.paper_returns(conn, market, last)
     equities: dict[str, pd.Series[Any]] = {}
@@ -320,6 +321,8 @@ def _in_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     banded = directions.drop(columns="direction").merge(
         bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
     )
+    # Correct are a predicted rise that came and a predicted fall that came. For the rows that are
+    # no rise or fall, or have no outcome, the result has no meaning, and `where` below drops it.
     is_correct = (banded["direction"] == "rise") == (banded["realised_return"] > 0)
     has_outcome = banded["realised_return"].notna()
     is_decided = banded["direction"].isin(["rise", "fall"]) & has_outcome
@@ -329,7 +332,11 @@ def _in_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 def night_rows(
     conn: Connection, market: str, last: date, scores: pd.DataFrame
 ) -> list[dict[str, Any]]:
-    """Return the nights up to a day, the newest first, each with its own ACC and MCC."""
+    """Return the nights up to a day, the newest first, each with the ACC and MCC of that night.
+
+    These figures are taken from `scores`, and are NaN for a night that has no row there, such as
+    one whose outcomes are not known yet.
+    """
     newest_nights = head(conn, nights.night_log(market, last), NIGHTS)
     model_scores = scores.loc[scores["predictor"] == MODEL, ["target", "acc", "mcc"]]
     return records(newest_nights.merge(model_scores, on="target", how="left"))

@@ -163,7 +163,7 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
 
     rank_scores = rankings.last_rank_scores(conn, market, night["target"])
     predictor_scores = rank_scores[rank_scores["predictor"] == predictor]
-    if len(predictor_scores):
+    if len(predictor_scores):  # one row, none before its first ranking has an outcome
         score = predictor_scores.iloc[0]
         ranking["rank_days"] = score["days"]
         for end in ENDS:
@@ -193,6 +193,7 @@ def after_costs(conn: Connection, market: str) -> dict[str, Any]:
     and `left_link` is its page. All are None where there is no such source.
     """
     paper = rankings.paper_returns(conn, market)
+    # Returns after costs, [sessions portfolios], of the last year.
     net = paper.pivot(index="session", columns="portfolio", values="net")
     net = net.astype(float).tail(YEAR)
     if len(net) >= MINIMUM_DAYS:

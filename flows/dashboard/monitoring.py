@@ -96,7 +96,7 @@ def metrics(engine: Engine, now: datetime) -> bytes:
 
 
 class _Families(Collector):
-    """Hand families of samples that are read already to a registry."""
+    """Hand families of samples, which were read before, to a registry that asks for them."""
 
     def __init__(self, families: Iterable[GaugeMetricFamily]) -> None:
         self.families = families

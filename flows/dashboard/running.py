@@ -48,7 +48,8 @@ def _running_night(conn: Connection, night: dict[str, Any], now: datetime) -> di
     stages = records(nights.stages(conn, market, night["as_of"]))
     earlier_seconds = _seconds_of_stages(conn, market, previous_night)
     rows = []
-    # Stages of this night are removed from those of the night before: the others have not begun.
+    # `pop` takes each stage of this night out of those of the night before: what then remains there
+    # are the stages that this night has not begun.
     for stage in stages:
         name = stage["stage"]
         rows.append(

@@ -33,9 +33,11 @@ def stock_page(
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
     They are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN where
-    neither is given. `spans` has the scores over these predictions, `whole` those over all
-    predictions of the stock by kind of model. Raises UsageError for an unknown kind or a wrong
-    span, NotThereError for an unknown market or stock.
+    neither is given. `held` is their number, of which `directions` has the newest SHOWN. `shown` is
+    the first and the last session with a prediction or a price, None without any. `spans` has the
+    scores over these predictions, `whole` those over all predictions of the stock by kind of model.
+    Raises UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or
+    stock.
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
@@ -118,6 +120,7 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
         columns = {MODEL: "direction"}
     else:
         scored = with_rules
+        # The direction of a rule is in the column of its name.
         columns = {MODEL: "direction", **{rule: rule for rule in NAIVE_RULES}}
 
     rose = (scored["realised_return"] > 0).to_numpy()
@@ -125,7 +128,7 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for predictor, column in columns.items():
         predicted_rise = (scored[column] == "rise").to_numpy()
-        kinds = confusion(predicted_rise, rose, is_counted)  # [sessions 4]
+        kinds = confusion(predicted_rise, rose, is_counted)  # [sessions 4], a single 1 in each row
         counts = kinds.sum(axis=0)
         rows.append(
             {
@@ -144,9 +147,10 @@ def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Ch
 
     Directions are marked by whether they were correct. The close is shown as it was traded and, if
     that differs, as adjusted for splits and dividends. The band around the probability of a rise is
-    one standard deviation over the seeds on each side.
+    one standard deviation over the seeds on each side. None where fewer than two days have a value.
     """
     by_session = bars.set_index("session").sort_index()
+    # Several models may have predicted a session. The newest prediction comes first, and is kept.
     newest_of_target = directions.drop_duplicates("target", keep="first")
     by_target = newest_of_target.set_index("target").sort_index()
     panels = [_price_panel(by_session), _ways_panel(by_target), _probability_panel(by_target)]
@@ -165,6 +169,7 @@ def _price_panel(bars: pd.DataFrame) -> Panel:
 def _ways_panel(directions: pd.DataFrame) -> Panel:
     """Return a panel of marks, with a row for each of `WAYS`, the first at the top."""
     way_of_direction = way_of(directions)
+    # Heights and labels are counted from the bottom, so the first of WAYS gets the last place.
     marks: dict[str, pd.Series[Any]] = {}
     for height, way in zip((4, 3, 2, 1), WAYS, strict=True):
         targets = way_of_direction.index[way_of_direction == way]

@@ -136,7 +136,7 @@ def send_waiting(engine: Engine, now: datetime) -> None:
                 as_of,
                 services,
             )
-        if time.monotonic() > until:
+        if time.monotonic() > until:  # after an alert, so that each call tries at least one
             break
 
 
@@ -152,6 +152,7 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
     if row["status"] == "refused":
         yield Alert(market, as_of, "refused", f"night of {as_of} refused: {row['reason']}")
     elif row["status"] in nights.COMPLETE:
+        # Of the night's own session, which has the newest outcomes, and of the one scored before.
         scores = stored_scores.running_scores(conn, market, targets=2, last=as_of)
         beaten = _fell_below(scores, pd.Timestamp(as_of))
         if beaten is not None:
@@ -167,17 +168,18 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
 
 def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:
     """Return the rows of measures that have drifted in a night and had not in the night before."""
-    before, _ = nights.neighbours(conn, market, as_of)
+    night_before, _night_after = nights.neighbours(conn, market, as_of)
     drifted = nights.drift(conn, market, as_of).query("drifted == 1")
-    if not before:
+    if not night_before:  # the first night: every drift is new
         return records(drifted)
-    drifted_before = nights.drift(conn, market, before).query("drifted == 1")
+    drifted_before = nights.drift(conn, market, night_before).query("drifted == 1")
     return records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
 
 
 def _of_status(status: MarketStatus) -> Iterable[Alert]:
     """Yield the alerts of a market: its night is refused or late, or its calendar ends soon."""
     is_refused = status.outcome == "refused"
+    # A refused night always has an `as_of`: it is tested for the type checker.
     if is_refused and status.as_of is not None:
         message = f"night of {status.as_of} refused: {status.reason}"
         yield Alert(status.market, status.as_of, "refused", message)

@@ -50,6 +50,7 @@ class BoundedConnection(H11Protocol):
         if self.cycle is None:
             return self
         if self.cycle.response_complete:
+            # This timer runs from the answer until the first byte of the next request.
             is_kept_alive = self.timeout_keep_alive_task is not None
             return None if is_kept_alive else self
         return self.cycle if self.cycle.more_body else None
@@ -58,6 +59,7 @@ class BoundedConnection(H11Protocol):
         if self.transport.get_protocol() is not self:
             return  # it has become a WebSocket, which has its own pings
         unfinished = self.unfinished
+        # The same object as at the last check: the same request is incomplete, or none has come.
         if unfinished is not None and unfinished is self.unfinished_before:
             self.transport.abort()
             return

@@ -143,7 +143,9 @@ def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int
     """Cancel the runs that were due before now, and return their number."""
     count = 0
     due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"before_": datetime.now(UTC)})
-    while True:  # the server returns a limited number of runs at once
+    # The server returns a limited number of runs at once. Those that were cancelled are no longer
+    # scheduled, so each request returns others, and in the end none.
+    while True:
         late_runs = _runs(client, deployments, [StateType.SCHEDULED], next_scheduled_start_time=due)
         if not late_runs:
             return count
@@ -194,6 +196,7 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                 continue
             for run in runs:
                 if run.id not in printed and run.deployment_id is not None:
+                    # The key exists: only runs of the deployments in `jobs` were requested.
                     job = jobs[run.deployment_id]
                     out.print(_line(run, job), markup=False, soft_wrap=True)
                     _log_if_the_run_did_not(run, job)
@@ -224,6 +227,7 @@ def _line(run: FlowRun, job: Job) -> str:
     state = str(run.state.name)
     ending = WORDS.get(state, state.lower())
     message = " ".join((run.state.message or "").split())
+    # The deployment allows one run at a time; Prefect's message about a second one is technical.
     if run.state.is_cancelled() and "concurrency limit" in message:
         ending = "skipped"
         message = "another run of it is in progress"

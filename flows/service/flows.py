@@ -168,7 +168,8 @@ def scheduled_night(
         return Failed(message=str(caught_up.refused[as_of]))
     if caught_up.nights:
         return Completed(message=_summary(caught_up))
-    # Another run has completed this night meanwhile, or only older nights were missed.
+    # No night was run: another run has completed this one since `missed_nights` was asked, or only
+    # older nights were missed, and they were refused.
     if caught_up.refused:
         return _skipped(f"the night of {as_of} is complete already; refused: {caught_up.reason}")
     return _skipped(f"the night of {as_of} is complete already")

@@ -82,7 +82,7 @@ def _end(process: Any) -> None:
     if process.is_alive():
         process.terminate()
         process.join(END_S)
-        process.kill()
+        process.kill()  # does nothing if it has ended
     process.join()
 
 

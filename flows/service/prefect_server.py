@@ -80,7 +80,9 @@ def require_server() -> None:
     if os.environ.get("PREFECT_API_URL"):
         return
     with tempfile.TemporaryFile() as log, _start_lock(folder):
-        server = _start(partial(_listen, 0), folder, log, with_schedules=False)
+        any_free_port = partial(_listen, 0)
+        server = _start(any_free_port, folder, log, with_schedules=False)
+        # Before it answers, so that it is stopped at the exit even if the wait below fails.
         _temporary.append(server)
         atexit.register(stop_temporary_servers)
         # Flows need it anyway, and the import takes as long as the server takes to start.
@@ -124,7 +126,7 @@ def own_server(folder: Path) -> Iterator[Server]:
         try:
             _write_private(login_file, server.login)
             _wait(server, lambda: f"see {log_file}")
-            start_lock.release()
+            start_lock.release()  # the tables are made: other servers may start while this one runs
             yield server
         finally:
             login_file.unlink(missing_ok=True)
@@ -142,7 +144,7 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
     try:
         try:
             acquired = lock.acquire(timeout=PATIENCE_S)
-        except Timeout:  # tell the user, and wait on
+        except Timeout:  # the user is told what the command waits for, and it waits on
             err.print(WAITING)
             acquired = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
@@ -158,8 +160,10 @@ def _start(
 ) -> Server:
     """Start a server on a socket that already listens, so that no other program can take its port.
 
-    `listen` opens the socket. Afterwards the environment variables of this process name the server
-    and its login. Raises UsageError for a login that is not ASCII.
+    `listen` opens the socket. The server works in `folder` and writes its messages to `log`.
+    `with_schedules` lets it run schedules and serve pages too. It may not answer yet when this
+    returns: see `_wait`. Afterwards the environment variables of this process name the server and
+    its login. Raises UsageError for a login that is not ASCII.
     """
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
@@ -176,7 +180,7 @@ def _start(
         [*command, str(socket_number), kind],
         env=_server_environment(url, login),
         cwd=folder,  # Prefect reads settings from files in its working folder
-        stdin=subprocess.PIPE,
+        stdin=subprocess.PIPE,  # closes when this process ends, by which the server notices it
         stdout=log,
         stderr=log,
         pass_fds=[socket_number],
@@ -264,8 +268,8 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
     """
     start = time.monotonic()
     user_is_informed = False
-    # How long a request may take; it doubles. The socket listens before the server runs, so the
-    # first requests wait; and if the server has died, no request is ever answered.
+    # How long a request may take; it doubles with each. The socket listens before the server runs,
+    # so the first requests wait for an answer; after the death of the server they would for ever.
     answer_s = 1.0
     while time.monotonic() - start < START_LIMIT_S:
         code = server.process.poll()

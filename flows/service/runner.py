@@ -57,6 +57,8 @@ class Service:
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
                 parameters: dict[str, Any] = {"request": self.requests[name]}
                 if schedule.work == "night" and self.cron is not None:
+                    # A night of the exchange's own schedule is skipped on days without a session.
+                    # The user's cron decides by itself on which days its nights run.
                     parameters["any_day"] = True
                 schedules.append((schedule, parameters))
         if self.translations is not None:
@@ -95,10 +97,13 @@ def serve_markets(service: Service) -> None:
         try:
             _serve(service, end, server_is_new=server is not None)
         finally:
-            end.set()
-            code = None if server is None else server.process.poll()
-            if code is not None:  # the server has ended by itself, and `_end_with` this process
-                raise DtmlError(DEATH.format(code))
+            end.set()  # for `_end_with` and the printer of ended runs
+            exit_code = None if server is None else server.process.poll()
+            if exit_code is not None:
+                # The server has ended by itself, and `_end_with` has sent SIGTERM to this process.
+                # That ends `_serve` without an error or, before the runner handles signals, with a
+                # KeyboardInterrupt, which `suppress` would hide: this error takes its place.
+                raise DtmlError(DEATH.format(exit_code))
     out.print("ended")
 
 
@@ -160,7 +165,8 @@ def _server() -> Iterator[Server | None]:
     folder = prefect_folder()
     lock = FileLock(folder / "serve.lock")
     try:
-        lock.acquire(timeout=0)  # held until the service ends, by `with lock` below
+        # Not left to `with lock` below, which would wait until another service ends.
+        lock.acquire(timeout=0)
     except Timeout as error:
         raise DtmlError(
             f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "
@@ -198,7 +204,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
 
     now = datetime.now(UTC)
     jobs: dict[UUID, Job] = {}
-    os.environ[SERVICE] = str(os.getpid())
+    os.environ[SERVICE] = str(os.getpid())  # the runs end when this process ends
     os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
     fork_runs()
     # A runner writes into a folder with a fixed name in that of temporary files. In the machine's,
@@ -212,10 +218,10 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         job = Job(schedule=schedule, parameters=parameters)
         deployment = cast(UUID, runner.add_deployment(deployment_of(job)))
         jobs[deployment] = job
-    past_runs = clear(jobs, server_is_new=server_is_new)
+    skipped_runs = clear(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)
-    if past_runs:
-        out.print(f"{past_runs} runs were due before this service started; they are skipped")
+    if skipped_runs:
+        out.print(f"{skipped_runs} runs were due before this service started; they are skipped")
     for deployment, job in jobs.items():
         if job.schedule.work == "night":
             calendar = service.markets[job.schedule.market].calendar
@@ -229,7 +235,8 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
 async def _until_signal(runner: "Runner") -> None:
     """Start the runs that are due until SIGTERM or SIGINT, which end the current runs too."""
     serving = asyncio.create_task(runner.start())
-    # Let the runner set its own handler first, which would leave its runs behind, and replace it.
+    # The runner begins during this sleep, and sets its own handler of SIGTERM, which would leave
+    # its runs behind. The handlers set afterwards replace it.
     await asyncio.sleep(0)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
@@ -238,13 +245,17 @@ async def _until_signal(runner: "Runner") -> None:
 
 
 def _end_with(server: Server, end: Event) -> None:
-    """End this process if its server ends before the service, which `end` tells."""
-    code = server.process.wait()
+    """Wait for the end of the server; end this process too, unless the service has ended before.
+
+    The service sets `end` when it ends.
+    """
+    exit_code = server.process.wait()
     if end.is_set():
         return
-    os.kill(os.getpid(), signal.SIGTERM)
-    if not end.wait(2 * END_LIMIT_S):  # the runner may wait for the dead server
-        err.print(f"error: {DEATH.format(code)}", soft_wrap=True)
+    os.kill(os.getpid(), signal.SIGTERM)  # ends `_serve`; `serve_markets` then raises the error
+    # The runner may not end, because it waits for answers of the dead server.
+    if not end.wait(2 * END_LIMIT_S):
+        err.print(f"error: {DEATH.format(exit_code)}", soft_wrap=True)
         os._exit(1)
 
 
@@ -255,7 +266,7 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
     """
     from flows.service.deployments import next_run
 
-    for schedule, _ in service.schedules(now):
+    for schedule, _parameters in service.schedules(now):
         zone = ZoneInfo(schedule.timezone)
         due = next_run(schedule, now)
         if schedule.work == "night" and service.cron is None:

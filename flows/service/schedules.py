@@ -81,7 +81,7 @@ def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
     """
     week = usual_week(market.calendar, now.date())
     due = week.close + delay  # since midnight of the session; from 24 hours on, it is a day later
-    minutes = due.seconds // 60
+    minutes = due.seconds // 60  # of the day: `due.seconds` leaves out the whole days
     hour, minute = divmod(minutes, 60)
     weekdays = sorted(_cron_weekday(weekday + due.days) for weekday in week.weekdays)
     return f"{minute} {hour} * * {_weekday_field(weekdays)}"
@@ -124,6 +124,7 @@ def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datet
     Raises DtmlError after the end of the calendar.
     """
     week = usual_week(market.calendar, now.date())
+    # The night of this session is due already, so the search begins with the session after it.
     session = last_closed_session(market.calendar, now - delay)
     while True:
         session = next_session(market.calendar, session)

@@ -146,9 +146,10 @@ def named_markets(
 ) -> dict[str, Market | None]:
     """Return the markets of these names and files, by name.
 
-    Without names, they are all of which the store has a night or a fetch, and the files only define
-    some of these. A name maps to None if neither the package nor a file, given or stored, defines
-    it. With names, raises UsageError for a name or a file of a market that the store lacks.
+    Without names, they are all markets of which the store has a night or a fetch. `files` then add
+    none: they only define users' own markets among these. A name maps to None if neither the
+    package nor a file, given or stored, defines it. With names, raises UsageError for a name or a
+    file of a market that the store lacks.
     """
     markets_of_files: dict[str, Market] = {}
     for file in files:
@@ -362,6 +363,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         closed = last_closed_session(market.calendar, now)
         first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
         rejected = prices.rejected_bars(conn, market.name, first, now.date())
+        # A bar has a row for each check that it failed.
         rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
         clock = replace(clock, closed=closed, rejected_bars=rejected_bars)
         clock = replace(clock, due=due_night(market, now, delay))
@@ -402,7 +404,11 @@ def _model_age(
 
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
-    """Return the model's figure, and the best figure of the rules scored on as many nights."""
+    """Return the model's figure, and the best figure of the rules scored on as many nights.
+
+    `scores` are those of one session, `figure` the name of a column. None where the model has no
+    such figure.
+    """
     pair = beside_rules(scores[scores[figure].notna()])
     if pair is None:
         return None

@@ -84,12 +84,14 @@ def _small_maps_of_layer(heads: Tensor) -> list[dict[str, object]]:
 def _small_map(weights: Tensor) -> dict[str, object]:
     """Return the map of a head from its weights `[query, key]`.
 
-    `paths` has an opacity and an SVG path of unit squares for each of SHADES that occurs; smaller
-    weights have no square. `pieces` is the exponential of the mean entropy of the queries' weights:
+    `paths` has an opacity and an SVG path of unit squares for each of SHADES that occurs; the
+    square of a weight is in the path of the largest of SHADES that it reaches, and smaller weights
+    have no square. `pieces` is the exponential of the mean entropy of the queries' weights:
     how many pieces a query attends to, 1 if each attends to one only.
     """
     rows, columns = weights.shape
-    shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)  # 0 below all SHADES
+    # How many of SHADES each weight reaches: 0 below all of them.
+    shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)
     paths: list[tuple[float, str]] = []
     for level in range(1, len(SHADES) + 1):
         cells = (shades == level).nonzero().tolist()
@@ -97,6 +99,7 @@ def _small_map(weights: Tensor) -> dict[str, object]:
         if path:
             opacity = level / len(SHADES)
             paths.append((opacity, path))
+    # `xlogy` is 0 for a weight of 0, whose logarithm is infinite.
     entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
     pieces = entropy.mean().exp()
     return {

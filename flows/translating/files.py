@@ -45,6 +45,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
             try:
                 _translate(model, source, to, how, key)
             finally:
+                # While the lock is held: afterwards another process may already hold this file.
                 Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
         raise TranslationError(

@@ -47,8 +47,9 @@ def train_and_store(
     """Train a recipe's model, and store it and its progress.
 
     In a group of several processes, the first one calls this, the others `assist`. `say` is called
-    with messages about the training, `on_check` with each check on validation. Raises
-    TranslationError while another process trains the model.
+    with messages about the training, `on_check` with each check on validation. A training that was
+    interrupted resumes from its state. Raises TranslationError while another process trains the
+    model.
     """
     name = recipe.name
     work = work_folder(name)
@@ -62,6 +63,7 @@ def train_and_store(
                     translations.forget_progress(conn, name)
 
             def store_check(check: Check) -> None:
+                """Store a check at once, so that the progress can be read during the training."""
                 with transaction(engine) as conn:
                     translations.save_progress(conn, [_progress_row(name, check)])
                 on_check(check)

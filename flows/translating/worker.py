@@ -62,7 +62,7 @@ def work_off(
                         model = open_model(name, device)
                 except TranslationError as error:
                     log.warning("texts for the model %s stay in the queue: %s", name, error)
-                    broken.add(name)
+                    broken.add(name)  # so that its texts are not taken again by this worker
                     _give_back(engine, worker)
                     continue
                 counts.update(_translated(engine, worker, model, texts, how))
@@ -92,6 +92,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
         return
 
     def unwind(number: int, _frame: FrameType | None) -> None:
+        """Note the signal, and raise an exception that ends the work inside."""
         for ignored_number in handlers_before:
             # A second signal would interrupt the unwinding.
             signal.signal(ignored_number, signal.SIG_IGN)
@@ -110,7 +111,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
     finally:
         for number, handler in handlers_before.items():
             signal.signal(number, handler)
-    for received_number in received:
+    for received_number in received:  # one at most, because further signals were ignored
         signal.raise_signal(received_number)
 
 
@@ -152,6 +153,7 @@ def _translated(
         for text_id in ids:
             if text_id in failures:
                 reason = failures[text_id]
+                # 0 for a text that another worker has taken meanwhile
                 failed_count += translation_queue.fail_texts(conn, worker, [text_id], reason)
     return {"done": finished_count, "failed": failed_count}
 
