@@ -124,14 +124,14 @@ def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datet
     Raises DtmlError after the end of the calendar.
     """
     week = usual_week(market.calendar, now.date())
-    # The night of this session is due already, so the search begins with the session after it.
+    # The night of this session is due already, unless it closed earlier than usual: then the cron
+    # still starts it at the usual time.
     session = last_closed_session(market.calendar, now - delay)
     while True:
-        session = next_session(market.calendar, session)
-        if session.weekday() not in week.weekdays:  # on such a day the cron starts no run
-            continue
         midnight = datetime.combine(session, time())
         local = midnight + week.close + delay
         moment = local.replace(tzinfo=week.timezone).astimezone(UTC)
-        if moment > now:
+        has_run = session.weekday() in week.weekdays  # on other days the cron starts none
+        if has_run and moment > now:
             return moment
+        session = next_session(market.calendar, session)

@@ -114,6 +114,11 @@ def test_a_korean_night_is_due_well_after_the_close_of_a_session_that_ends_late(
             "2026-12-24 12:00 America/New_York",
             "2026-12-24 23:30",
         ),  # a half day keeps its hour
+        (
+            "sp500",
+            "2026-12-24 17:00 America/New_York",
+            "2026-12-24 23:30",
+        ),  # also when it has long closed
         ("sp500", "2026-12-24 22:00 America/New_York", "2026-12-28 23:30"),
         ("kospi200", "2026-06-02 20:00 Asia/Seoul", "2026-06-04 09:00"),  # elections
         ("ni225", "2026-11-20 20:00 Asia/Tokyo", "2026-11-24 09:00"),  # Labour Thanksgiving
