@@ -229,9 +229,11 @@ def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[An
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))
     if isinstance(column.type, UtcTimestamp):
         return codes, list(moments.to_pydatetime())
-    if moments.tz is not None or not (moments == moments.normalize()).all():
+    is_time = (moments != moments.normalize()) | (moments.tz is not None)
+    if is_time.any():
         raise StoreError(
-            f"{column.table.name}.{column.name} must hold dates, got times such as {moments[0]}"
+            f"{column.table.name}.{column.name} must hold dates, got times such as "
+            f"{moments[is_time][0]}"
         )
     return codes, list(moments.date)
 

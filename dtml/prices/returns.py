@@ -89,10 +89,10 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 
     It is rebalanced every session. `bars` are accepted bars; without any of a constituent, the
     index has none. It closes at `level` on the first of their sessions. From each session to the
-    next it changes by the mean return of the stocks that were constituents and have a bar on both;
-    it does not change on a session on which no stock has. Open, high and low are means too, so that
-    the close is between low and high, though the stocks reach theirs at different times. The volume
-    is missing.
+    next it changes by the mean return of the stocks that are constituents on the later one and have
+    a bar on both; it does not change on a session on which no stock has. Open, high and low are
+    means too, so that the close is between low and high, though the stocks reach theirs at
+    different times. The volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
@@ -104,14 +104,13 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     close = on_grid(stocks, "close", sessions, symbols)
     # No stock has a price before the first session: `_mean` is 1 there, and the index at `level`.
     no_price = np.full((1, len(symbols)), np.nan)
-    before = np.vstack([no_price, price[:-1]])
+    price_before = np.vstack([no_price, price[:-1]])
     is_constituent = market.is_constituent(sessions)
-    # A price of a bar times this factor is adjusted as the close of its bar is, and relative to the
-    # adjusted close of the session before.
-    adjustment = np.where(is_constituent, price / (close * before), np.nan)
-    relative = {
-        name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES
-    }
+    # The prices of a bar times this: by price / close they are adjusted, and by 1 / price_before
+    # they are relative to the adjusted close of the session before. NaN leaves out a stock that is
+    # no constituent on the session.
+    scale = np.where(is_constituent, price / (close * price_before), np.nan)
+    relative = {name: _mean(on_grid(stocks, name, sessions, symbols) * scale) for name in PRICES}
     closes = level * np.cumprod(relative["close"])
     closes_before = np.concatenate([[level], closes[:-1]])
     index = pd.DataFrame(

@@ -105,8 +105,10 @@ def _runs_of(
 def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return how two runs differ in their settings and on the stock-days that both predicted.
 
-    `spans` are the sessions from the first to the last one that each predicted, `shared` is the
-    time in common. Where there is none, `shared` is None, and nothing is compared but the settings.
+    `spans` are the first and the last session that each predicted. `shared` is the time in common,
+    cut to its last `days` calendar days: over it `scores` compares them, and `directions` has both
+    predictions of its last session, on the scale `axis`. Where there is none, `shared` is None, and
+    nothing is compared but the settings.
     """
     a = first["run_id"]
     b = second["run_id"]
@@ -124,10 +126,10 @@ def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any])
     probabilities = directions[["a_probability", "b_probability"]].to_numpy().ravel()
     return {
         **facts,
-        "scores": scores(days(conn, a, b, shared)),
+        "scores": scores(counts_by_day(conn, a, b, shared)),
         "directions": records(directions),
         "axis": probability_axis(probabilities),
-        "days": DAYS,
+        "days": DAYS,  # the limit of `shared`, which the page states
     }
 
 
@@ -256,7 +258,7 @@ def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
     return first_compared, last
 
 
-def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
+def counts_by_day(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
     """Count common stock-days by session: the columns of `db.rows.predictions.common_days`."""
     # A span with both ends has one session more than days between them, at most.
     return head(conn, predictions.common_days(a, b, *shared), DAYS + 1)

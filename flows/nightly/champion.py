@@ -145,8 +145,10 @@ def _save_champion(
 ) -> dict[str, Any]:
     """Store and return the row of the champion from the session `since` on.
 
-    `proof` is the evidence for it against the champion that it `replaced`; both are None for the
-    first champion. `nights` is the number of days on which it was chosen.
+    `nights` is how many daily rank ICs the choice rests on: nights, or walked sessions for a
+    champion chosen by a walk; 0 if it is merely the first listed. `proof` is the evidence for it
+    against the champion that it `replaced`; both are None for one that was not chosen against
+    another.
     """
     row = {
         "market": context.name,

@@ -173,7 +173,7 @@ def with_watermark(bars: pd.DataFrame) -> tuple[pd.DataFrame, datetime]:
     return bars.drop(columns="known_at"), watermark
 
 
-def _moved(rejected: pd.DataFrame) -> pd.DataFrame:
+def _lasting_leaps(rejected: pd.DataFrame) -> pd.DataFrame:
     """Return the bars that were rejected for an unexplained return after which the price stayed.
 
     A bar that was also rejected for a reason of `HINDSIGHT` is left out: a later bar showed that
@@ -199,7 +199,8 @@ def quotes_on(
 ) -> Quotes:
     """Return what `quotes_of` does, but read with an open connection.
 
-    The rejected bars of `_moved` are passed on, so that the quotes know of these moves too.
+    A bar that was rejected for a leap after which the price stayed is not among `bars`. The quotes
+    are told of it, so that they compare no price before the leap with one after it.
     """
     days = bars["session"]
     sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
@@ -212,7 +213,7 @@ def quotes_on(
         symbols,
         market.returns,
         max_return=market.checks.max_return,
-        refused=_moved(rejected),
+        refused=_lasting_leaps(rejected),
         price_limit=market.trading.price_limit,
     )
 

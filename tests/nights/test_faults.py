@@ -46,6 +46,7 @@ def _tried(bench: Bench, name: str, share: int) -> None:
     assert tally.broken == []
 
 
+@pytest.mark.by_quarters
 @pytest.mark.parametrize("name", _each(SHARES))
 def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(
     name: str, tmp_path: Path
@@ -53,6 +54,7 @@ def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(
     _tried(Bench(tmp_path), name, SHARES[name])
 
 
+@pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize("name", _each(SHARES_OF_POSTGRESQL))
 def test_so_it_does_where_a_connection_is_lost(

@@ -52,7 +52,8 @@ def test_a_night_opens_the_prices_once_after_its_fetch(
     first_compared = sessions_up_to("XNYS", AS_OF, OVERLAP)[0].date()
     assert last_stored == last_stored_again == first_compared
     assert later == [of_the_night, of_a_training]
-    assert len(connections) <= 42
+    of_the_lock = 1 if context.engine.dialect.name == "postgresql" else 0  # on SQLite it is a file
+    assert len(connections) <= 42 + of_the_lock
 
 
 def test_a_night_that_is_caught_up_opens_the_prices_once_for_each_of_its_two_moments(

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.soak
 BEGIN = datetime(2026, 12, 20, tzinfo=UTC)
 END = datetime(2027, 1, 10, tzinfo=UTC)
 LAST_OF_SHANGHAI = date(2026, 12, 31)
-STEP = timedelta(hours=3)
+STEP = timedelta(hours=6)
 CALENDARS = {"csi300": "XSHG", "kospi200": "XKRX", "simulated": "XNYS"}
 STOCKS = SimulatedMarket(leaders=3, followers=1, start=date(2026, 1, 5))
 

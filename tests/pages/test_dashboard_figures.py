@@ -231,8 +231,8 @@ def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
     with reading(site.engine) as conn:
         shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
         assert shared
-        found = compare.scores(compare.days(conn, FIRST_RUN, BACKTEST_RUN, shared))
-        alone = compare.scores(compare.days(conn, FIRST_RUN, FIRST_RUN, shared))
+        found = compare.scores(compare.counts_by_day(conn, FIRST_RUN, BACKTEST_RUN, shared))
+        alone = compare.scores(compare.counts_by_day(conn, FIRST_RUN, FIRST_RUN, shared))
         assert compare.shared_span(conn, SECOND_RUN, BACKTEST_RUN) is None
     assert (found["n"], found["scored"]) == (len(both), both["realised_return"].notna().sum())
     assert found["same"] == in_float64((both["a"] == both["b"]).mean())

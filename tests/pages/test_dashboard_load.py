@@ -29,7 +29,7 @@ pytestmark = pytest.mark.soak
 
 ASKED = f"select * from price_latest where market = '{MARKET}' and symbol = '{STOCKS[0]}'"
 # The buffers of a connection may hold 4 MB, or what the system allows, before its reader reads.
-TIMES = 8
+TIMES = 4
 WIDE = (
     f"select p.* from price_latest p cross join ({' union all '.join(['select 1 as n'] * TIMES)}) n"
 )

@@ -185,8 +185,8 @@ def test_a_network_is_asked_for_the_order_when_named(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = RelativeConfig(window=3, seeds=1, training=replace(relative.RECIPE, epochs=1))
-    asking = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
-    monkeypatch.setattr(RelativeConfig, "asking", asking)
+    for_network = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
+    monkeypatch.setattr(RelativeConfig, "for_network", for_network)
     found = run_ranking(Walk(walk.context, replace(walk.plan, networks=("dtml", "lstm"), seeds=1)))
     assert set(found.scores["predictor"]) == MODELS | set(RULES) | {
         "dtml_relative",

@@ -87,6 +87,7 @@ def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
     assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2  # .42 to .55 in six markets
 
 
+@pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_can_be_asked(network: NetworkName) -> None:

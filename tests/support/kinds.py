@@ -82,7 +82,9 @@ def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         is_on_the_other_engine = _is_on_the_other_engine(item)
         if is_further or is_on_the_other_engine:
             item.add_marker("soak")
-        is_of_a_quarter = is_further or is_on_the_other_engine or "by_quarters" in item.keywords
+        is_in_soak = item.get_closest_marker("soak") is not None
+        is_case_of_many = is_in_soak and item.get_closest_marker("by_quarters") is not None
+        is_of_a_quarter = is_further or is_on_the_other_engine or is_case_of_many
         if is_of_a_quarter and QUARTER not in ("all", _quarter_of(item)):
             of_other_quarters.add(item)
         if is_quick(item):

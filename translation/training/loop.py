@@ -212,17 +212,18 @@ def train_network(
 def training_step_of(
     network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
 ) -> TrainingStep:
-    """Move a network to a device, prepare it for training, and return its training step."""
+    """Move a network to a device, replace its slow layers, and return its training step."""
     dtype = next(network.parameters()).dtype
-    precision = format_of(config.precision, dtype)
-    muon_precision = format_of(config.muon_precision, dtype)
-    # These layers, and the loss with its `product_dtype`, differ from torch's on a CPU alone. Muon
-    # does not look at the device, so its type on CUDA is chosen here.
+    # "float32" or "bfloat16", in place of "auto".
+    layer_format = format_of(config.precision, dtype)
+    muon_format = format_of(config.muon_precision, dtype)
+    # On CUDA the replaced layers, and the loss with its `product_dtype`, compute as torch's own do.
     use_fast_dropout(network)
-    if precision == "bfloat16":
+    if layer_format == "bfloat16":
         use_rounded_products(network)
     network.to(device).train()
-    muon_dtype = torch.bfloat16 if device.type == "cuda" else getattr(torch, muon_precision)
+    # Muon does not look at the device: on CUDA it always multiplies in bfloat16.
+    muon_dtype = torch.bfloat16 if device.type == "cuda" else getattr(torch, muon_format)
     return TrainingStep(
         network=network,
         optimisers=optimisers_of(network, config.optimiser, muon_dtype),
@@ -230,7 +231,7 @@ def training_step_of(
         clip=config.clip,
         device=device,
         process_group=process_group,
-        product_dtype=getattr(torch, precision),
+        product_dtype=getattr(torch, layer_format),
     )
 
 
