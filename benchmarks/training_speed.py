@@ -12,7 +12,8 @@ First, and with `--one-thread` only, one seed on one thread by processor time: o
 machine disturbs that least, and it is what each core does in the ways above.
 
 `--device cuda` compares on a GPU instead: the plain network with its windows on the GPU, a seed
-after the other, in float32 and with bfloat16 products, against our seeds side by side.
+after the other, in float32 and with bfloat16 products, against our seeds side by side. Both run
+with the product's deterministic kernels.
 """
 
 import argparse

@@ -9,7 +9,8 @@ Adam that is not fused; by default `nn.Transformer` drops out attention weights 
 turns; medians of rounds, in target tokens a second, without padding. First the loss and its
 gradients must be the same for both networks with the same weights. On a machine that has other
 work, one thread and `--clock processor` give the ratio by processor time. With `--device cuda` all
-ways run on a GPU, with bfloat16 products; a step's time then includes that the GPU has ended it.
+ways run on a GPU, with bfloat16 products and the product's kernel of attention, or with
+`--torch-attention` the one that torch chooses; a time then includes that the GPU has ended.
 """
 
 import argparse
@@ -38,7 +39,13 @@ from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import TrainingConfig
 from translation.training.loss import smoothed_loss
 from translation.training.step import TrainingStep, batch_loss
-from translation.transformer import MultiHeadAttention, Transformer, TransformerConfig, sinusoids
+from translation.transformer import (
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    prepare_cuda,
+    sinusoids,
+)
 
 VOCABULARY = 10_000
 MADE_VOCABULARY = 600
@@ -339,8 +346,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--torch-attention", action="store_true", help="on a GPU, let torch choose the kernel"
+    )
     parser.add_argument("--tokenizer", type=Path, help="one that a training has kept")
     options = parser.parse_args()
+    if options.device == "cuda" and not options.torch_attention:
+        prepare_cuda()
     examples = examples_to_learn(options.tokenizer)
     small_batches = batch_indices(examples, CONFIG.batch_tokens // 4, None)
     check_losses(batch_of(examples, small_batches[20]))

@@ -23,7 +23,7 @@ from dtml.layers.network import cross_entropy
 from dtml.model import DTML
 from dtml.training import fit as fitting
 from dtml.training.fit import EpochReport, Span, _advance, fit_members, no_report, stack_members
-from dtml.training.recipe import Epoch, Member, TrainingConfig
+from dtml.training.recipe import Epoch, Member, ResumedEpoch, TrainingConfig
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig
 from tests.support.bounds import as_drawn, assert_close_in_float32, in_float32
@@ -85,10 +85,12 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
     with pytest.raises(KeyboardInterrupt):
         fit(state_folder=kept, on_epoch=interrupt)
     assert kept.file(Member(0, MODEL, RECIPE), CPU).exists()
-    seen: list[int] = []
-    resumed = fit(state_folder=kept, on_epoch=lambda _, epoch: seen.append(epoch.number))
+    seen: list[Epoch] = []
+    resumed = fit(state_folder=kept, on_epoch=lambda _, epoch: seen.append(epoch))
     undisturbed = fit()
-    assert seen == [3, 4, 5]  # the last one done is told once more, so that progress can count it
+    # The last one done is told once more, so that progress can count it, and told apart.
+    assert [epoch.number for epoch in seen] == [3, 4, 5]
+    assert [isinstance(epoch, ResumedEpoch) for epoch in seen] == [True, False, False]
     assert_same_weights(resumed.best, undisturbed.best)
     assert resumed.epochs == undisturbed.epochs
     assert resumed.best_epoch == undisturbed.best_epoch
