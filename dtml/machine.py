@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "numpy", "pandas", "scikit-learn")
+PACKAGES = ("numpy", "pandas", "scikit-learn")
 PROCESSORS = Path("/proc/cpuinfo")  # absent on systems other than Linux
 
 
@@ -21,11 +21,21 @@ def computed_by(device: torch.device) -> str:
     processor AMD EPYC 7B13 (AVX2), device cpu`.
     """
     pairs = {"dtml": version("dtml-nightshift"), "Python": platform.python_version()}
+    pairs["torch"] = torch_build()
     for package in PACKAGES:
         pairs[package] = version(package)
     pairs["processor"] = _processor()
     pairs["device"] = _device(device)
     return ", ".join(f"{name} {value}" for name, value in pairs.items())
+
+
+def torch_build() -> str:
+    """Return the version of torch with its build, such as 2.11.0+cu130.
+
+    The builds for the CPU and for each CUDA compute with other libraries. The version that pip
+    knows may lack the build.
+    """
+    return str(torch.__version__)
 
 
 def changes(then: str | None, now: str) -> str | None:
@@ -44,6 +54,11 @@ def changes(then: str | None, now: str) -> str | None:
         if value_then != value_now:
             found.append(f"{name} was {value_then}, is {value_now}")
     return "; ".join(found) or None
+
+
+def is_by_cpu(text: str) -> bool:
+    """Return whether a text of `computed_by` says that the CPU computed, and no GPU."""
+    return _pairs(text).get("device") == "cpu"
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -87,3 +87,13 @@ def _say(message: str, code: int) -> int:
         traceback.print_exc()
     print(f"error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
     return code
+
+
+def innermost_lines(error: BaseException, count: int = 6) -> str:
+    """Return the innermost lines of code that raised an error, the line that failed last.
+
+    Each is `file:line function`. The error's own message is left out: it may hold what nobody may
+    read in a log.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-count:]
+    return ", ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

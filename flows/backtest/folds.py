@@ -27,6 +27,7 @@ from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.splits import walk_forward
 from dtml.inference import choose_device
+from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
 from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
 from flows.nightly.context import MarketContext, RunRequest, open_stored_context, read_bars
@@ -122,7 +123,7 @@ class Backtest:
         """
         made_by = [
             version("dtml-nightshift"),
-            version("torch"),
+            torch_build(),
             choose_device(self.context.device).type,
             self.digest,
         ]

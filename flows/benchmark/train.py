@@ -27,6 +27,7 @@ from dtml.baselines.naive_rules import choose_rule, directions_on
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import choose_device, member_probabilities
+from dtml.machine import torch_build
 from dtml.published import PublishedSet, Recipe, grid
 from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.recipe import Member
@@ -161,7 +162,7 @@ class PublishedExperiment:
         settings_of_windows = [asdict(self.window_config(window)) for window in self.windows]
         spans = [self.paper.train, self.paper.validation, self.paper.test, self.last_session]
         device = choose_device(self.context.device).type
-        made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
+        made_by = [version("dtml-nightshift"), torch_build(), version("scikit-learn"), device]
         settings = [
             settings_of_recipes,
             settings_of_windows,

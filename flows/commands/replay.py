@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
 from dtml.training.self_test import TOLERANCE
 from flows.commands import options
-from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets
+from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
 from flows.nightly.bars import NightBars
 from flows.nightly.context import RunRequest, experiment_of
@@ -68,6 +68,7 @@ KNOWN_AT = (
     "Use bars as known at this time (ISO 8601 with a time zone), or at the end of this day in UTC."
 )
 RETRAIN = "With a receipt, retrain its model and compare the weights, or restore lost weights."
+REPLAY_DEVICE = "Where to compute; auto uses what computed then, the CPU or CUDA if it is here."
 LEVEL = "Level of the abstention band, such as 0.9; by default the market's."
 
 
@@ -84,7 +85,7 @@ def replay(
         bool, typer.Option("--all", help="Replay every complete night of the market.")
     ] = False,
     train_again: Annotated[bool, typer.Option("--retrain", help=RETRAIN)] = False,
-    device: DeviceOption = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help=REPLAY_DEVICE)] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Recompute a past night, or one prediction, and compare it bit for bit.

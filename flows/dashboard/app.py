@@ -51,6 +51,7 @@ from flows.dashboard.running import LONGEST_REFRESH_S, running_page
 from flows.dashboard.statements import COME_AGAIN_S, Statements
 from flows.dashboard.stock import stock_page
 from flows.dashboard.studies import study_page
+from flows.failures import innermost_lines
 
 log = logging.getLogger(__name__)
 
@@ -456,7 +457,10 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
     """
     status, message = _failure(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("%s: %s", request.url.path, message)
+        # The request is gone and cannot be repeated with --debug, so the log says where it failed.
+        is_expected = isinstance(error, (DtmlError, StoreError))
+        place = "" if is_expected else f", at {innermost_lines(error)}"
+        log.warning("%s: %s%s", request.url.path, message, place)
     values = {"status": HTTPStatus(status), "said": message}
     response = _rendered(request, "failure", values, status)
     if isinstance(error, HTTPException):

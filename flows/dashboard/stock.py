@@ -204,8 +204,13 @@ def _probability_panel(directions: pd.DataFrame) -> Panel:
 def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
     """Return which of `WAYS` each direction with an outcome is, by the index of the rows."""
     settled = directions.dropna(subset=["correct"])
-    endings = {True: ", correct", False: ", wrong"}
-    return settled["direction"] + settled["correct"].astype(bool).map(endings)
+    is_correct = settled["correct"].astype(bool)
+    endings = pd.Series(
+        data=np.where(is_correct, ", correct", ", wrong"),
+        index=settled.index,
+        dtype=str,  # also where no direction has an outcome
+    )
+    return settled["direction"].astype(str) + endings
 
 
 def way_counts(directions: pd.DataFrame) -> dict[str, int]:

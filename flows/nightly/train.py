@@ -24,7 +24,7 @@ from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ense
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import Calibration, calibrate
 from dtml.inference import choose_device, member_probabilities, name_of
-from dtml.machine import computed_by
+from dtml.machine import computed_by, torch_build
 from dtml.markets import Market
 from dtml.prices.sessions import next_session, previous_session, sessions_between
 from dtml.training.fit import EpochReport, devices_of, fit_members, no_report, stack_members
@@ -344,7 +344,7 @@ def _run_id(
     what it serves, and the run that a warm start begins with.
     """
     device = choose_device(context.device).type
-    versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
+    versions = [version("dtml-nightshift"), torch_build(), device, CALIBRATED]
     settings = [_config(context), universe_of(context.market), versions, purpose]
     digest = hashlib.sha256(json.dumps(settings).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())

@@ -21,7 +21,7 @@ from db.rows import rankings, runs
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
-from dtml.machine import changes, computed_by
+from dtml.machine import changes, computed_by, is_by_cpu
 from dtml.markets import Constituent, Market
 from flows.market_files import read_market
 from flows.nightly.bars import NightBars
@@ -43,7 +43,8 @@ class Archive:
     """Read the past of a market, without ever writing to it.
 
     The past is its nights, its bars as known at any moment, and its models. `models` holds those
-    that were loaded, by the id of their run.
+    that were loaded, by the id of their run. `device` computes again what was computed then: cpu,
+    cuda, or auto for the CPU where the CPU computed it, and otherwise for the GPU, if there is one.
     """
 
     engine: Engine
@@ -91,10 +92,22 @@ class Archive:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
         return complete
 
-    def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
+    def device_for(self, computed_then: str | None) -> str:
+        """Return the device on which to compute again what `computed_then` computed.
+
+        `computed_then` is a text of `dtml.machine.computed_by`; None where none was recorded.
+        """
+        if self.device == "auto" and computed_then is not None and is_by_cpu(computed_then):
+            return "cpu"
+        return self.device
+
+    def context(
+        self, run: Mapping[str, Any], symbols: Iterable[str], computed_then: str | None
+    ) -> MarketContext:
         """Return a market context with these stocks and the index of a run.
 
-        The list and the index that the market has today do not matter.
+        The list and the index that the market has today do not matter. `computed_then` is what
+        computed the predictions that are to be made again.
         """
         without_stocks = replace(market_then(self.market, run), constituents=())
         market = without_stocks.with_symbols(sorted(symbols))
@@ -103,7 +116,7 @@ class Archive:
             source=StoredSource(self.engine, market),
             engine=self.engine,
             experiment=experiment_for(market),
-            device=self.device,
+            device=self.device_for(computed_then),
             notice=None,
         )
 
@@ -118,7 +131,8 @@ class Archive:
         with reading(self.engine) as conn:
             run = runs.run(conn, night["run_id"])
             stored = stored_predictions.night_directions(conn, self.market.name, night["as_of"])
-        return self.context(run, stocks_of(night, stored["symbol"])), run, stored
+        symbols = stocks_of(night, stored["symbol"])
+        return self.context(run, symbols, night["computed_by"]), run, stored
 
     def model(self, run: Mapping[str, Any]) -> Model:
         """Return the model of a run; its weights are loaded and checked only the first time.
@@ -126,7 +140,7 @@ class Archive:
         Raises DtmlError where they are lost or changed.
         """
         if run["id"] not in self.models:
-            self.models[run["id"]] = load_run(self.context(run, []), run)
+            self.models[run["id"]] = load_run(self.context(run, [], run["computed_by"]), run)
         return self.models[run["id"]]
 
     def bars(
@@ -392,7 +406,7 @@ def replay_of(
         night=night,
         run=run,
         known_at=moment,
-        machine=computed_by(choose_device(archive.device)),
+        machine=computed_by(choose_device(context.device)),
         predictions=predictions.sort_values("symbol", ignore_index=True),
         inputs_hash=inputs_hash,
         failure=failure,
@@ -430,7 +444,8 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     A bar is `restated` if the replay reads another version of it than the night did, `new` if only
     the replay reads it, and `gone` if only the night did.
     """
-    context = archive.context(replay.run, {*replay.predictions["symbol"], *replay.left_out})
+    symbols = {*replay.predictions["symbol"], *replay.left_out}
+    context = archive.context(replay.run, symbols, computed_then=None)  # computes nothing
     then = _known_at(archive, context, replay, replay.night["known_at"])
     now = _known_at(archive, context, replay, replay.known_at)
     beside = pd.concat([then, now], axis=1, keys=["then", "now"])

@@ -207,7 +207,7 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         symbols |= {stay.symbol for stay in listed}
         universe = "as its model's training recorded them"
     known_at = prediction["known_at"].to_pydatetime()
-    context = archive.context(run, symbols)
+    context = archive.context(run, symbols, computed_then)
     reproduced, inputs_hash = archive.again(context, archive.model(run), as_of, known_at)
     reproduced = reproduced[reproduced["symbol"] == receipt.symbol]
     again: Mapping[str, float] | None = None
@@ -216,7 +216,7 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     return Reproduction(
         receipt=receipt,
         run=run,
-        machine=computed_by(choose_device(archive.device)),
+        machine=computed_by(choose_device(context.device)),
         computed_by=computed_then,
         prediction=prediction,
         again=again,
@@ -330,7 +330,7 @@ def retrain(
         source=StoredSource(archive.engine, market),
         engine=archive.engine,
         experiment=experiment,
-        device=archive.device,
+        device=archive.device_for(run["computed_by"]),
         notice=None,
     )
     as_of = run["train_last"]
@@ -338,7 +338,7 @@ def retrain(
     with TemporaryDirectory() as folder:
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
-    device = choose_device(archive.device)
+    device = choose_device(context.device)
     # If the stored weights are lost, there is nothing to compare: no parameter differs.
     weights_then: Mapping[str, Tensor] = fitted.ensemble.weights
     if stored_weights is not None:

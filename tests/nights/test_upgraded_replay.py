@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -81,6 +82,16 @@ def test_what_rounds_otherwise_after_an_upgrade_is_told_from_what_is_equal(
     receipt = receipt_of(context, "L02")
     reproduction = reproduce(archive, receipt, run_of(engine, receipt))
     assert (reproduction.reasons, reproduction.differing) == ([], ["probability"])
+
+
+def test_a_machine_with_a_gpu_replays_a_night_of_the_cpu_on_the_cpu(archive: Archive) -> None:
+    here = replace(archive, device="auto")
+    assert here.device_for(HERE) == "cpu"
+    assert here.device_for(HERE.replace("device cpu", "device cuda NVIDIA H200")) == "auto"
+    assert here.device_for(None) == "auto"
+    assert archive.device == archive.device_for(None) == "cpu"
+    asked = replace(archive, device="cuda")
+    assert asked.device_for(HERE) == "cuda"
 
 
 @pytest.mark.parametrize(
