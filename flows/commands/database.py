@@ -202,7 +202,9 @@ def redate(
         str, typer.Argument(help="A market whose newest fetch is dated in the future.")
     ],
 ) -> None:
-    """Correct the dates of what was fetched while the clock was a day or more ahead; back up first.
+    """Correct the dates of what was fetched while the clock was more than a day ahead.
+
+    Make a backup first. If no date is more than a day ahead, nothing is changed.
 
     Example: dtml db redate ndx100
     """
@@ -214,6 +216,9 @@ def redate(
             raise UsageError(f"nothing is stored for market {market} in {location(engine)}")
     with market_lock(engine, market), transaction(engine) as conn:
         moved = redate_moments(conn, market)
+    if not moved:
+        _say(out, f"no time of {market} is more than a day later than this clock: nothing changed")
+        return
     for old, new in moved.items():
         _say(out, f"{old:%Y-%m-%d %H:%M:%S} is now {new:%Y-%m-%d %H:%M:%S.%f} UTC")
     _say(out, f"{len(moved)} times of {market} were later than this clock and are corrected")

@@ -137,7 +137,7 @@ def fetch(
         run.outcome = f"{fetch_result.fetched} bars fetched, {fetch_result.stored} stored"
     if as_json:
         document = asdict(fetch_result)
-        document["outcomes"] = fetch_result.failures
+        document["outcomes"] = fetch_result.failures  # as in the table: symbols without an answer
         print_json({"as_of": last, **document})
     else:
         _print_fetch(context.name, last, fetch_result)

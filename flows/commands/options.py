@@ -43,6 +43,11 @@ DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(help="Where to compute; auto uses CUDA if there is a GPU."),
 ]
+# Of `dtml doctor`, where auto means more than elsewhere.
+TestedDevice = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(help="Where to run the self-test; auto tests the CPU and every GPU."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 # The options from which a `RunRequest` is made. A command lists the names of those that it has.

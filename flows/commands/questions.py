@@ -34,7 +34,10 @@ def show_questions(
     market: Annotated[str, STORED_MARKET] = "simulated",
     as_json: AsJson = False,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a page with all answers.")
+        bool,
+        typer.Option(
+            "--markdown", help="Print Markdown: a page with all answers, or the answer to NUMBER."
+        ),
     ] = False,
 ) -> None:
     """List twenty questions about the history of predictions, or answer one.

@@ -9,7 +9,7 @@ import typer
 
 from db.engine import open_engine, open_reader
 from dtml.pages.figures import between, figure
-from flows.commands.options import AsJson, DeviceOption, MarketFiles
+from flows.commands.options import AsJson, MarketFiles, TestedDevice
 from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
@@ -72,7 +72,7 @@ def status(
 
 
 @commands.command()
-def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
+def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
     """Check whether this machine can run nights, and say what to do if it cannot.
 
     It checks packages, folders, database, clock, Prefect and Yahoo, and trains for a few seconds on

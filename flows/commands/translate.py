@@ -368,8 +368,8 @@ def work(
     for model in models or ():
         folder.chosen(model)  # only for the error about an unknown model
     make_data_folder()
-    # Counts, if there is nothing to do: then no Prefect server is started, which would take 20
-    # seconds of a core.
+    # If there is nothing to do, these are the counts to print, and no Prefect server is started,
+    # which would take 20 seconds of a core. If there is something to do, this is None.
     counts: Any = nothing_to_do(open_store(), models or None)
     if counts is None:
         require_server()

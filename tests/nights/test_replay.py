@@ -96,6 +96,9 @@ def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
         0,
         "1 times of simulated were later than this clock and are corrected",
     )
+    assert dtml("db", "redate", "simulated")[1] == (
+        "no time of simulated is more than a day later than this clock: nothing changed\n"
+    )
     assert_equal(replayed(archive))
     fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
     assert len(fetch_result.restated) >= 9
