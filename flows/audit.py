@@ -191,8 +191,9 @@ def _nights(
     """Train briefly as of `at` on a new store with this history, and run the last nights up to it.
 
     They are the night of `at` and the `look_ahead.LOOK_BACK` nights before it, run one by one and
-    as a fold. With `restated` bars, the store has a later fetch of these too, and a later model
-    that was trained on them.
+    as a fold. The fold goes on after `at`, so that it reads later bars too; its predictions of
+    these later nights are left out of the result. With `restated` bars, the store has a later fetch
+    of these too, and a later model that was trained on them.
     """
     with (
         TemporaryDirectory(prefix="dtml-audit-") as folder,

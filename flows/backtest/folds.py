@@ -178,9 +178,10 @@ Runner = Callable[[Sequence[Job]], Iterable[Path]]
 def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
 
-    Raises UsageError where the store lacks prices of the last sessions of the plan, and where the
-    plan has no session. If it asks for prices known "then", UsageError also says that too few bars
-    of the first training's last session were known by then.
+    Raises UsageError where the store lacks prices of the last sessions of the plan, where the plan
+    has no session, and where `retrain_every` is below 1. For a plan with prices known "then", it is
+    also raised where too few bars of the first training's last session were known when the next
+    session opened.
     """
     context = open_stored_context(request)
     calendar = context.market.calendar
@@ -392,7 +393,7 @@ class Nights:
 
     @property
     def digest(self) -> str:
-        """Return a text that differs where equal models could predict or refuse other nights.
+        """Return a text that differs where equal models could predict or refuse differently.
 
         It is made of a digest of the bars as known at `known_at`, the fold, the checks of the
         market and, if `prices_known` is "then", a digest of the bars of each night.

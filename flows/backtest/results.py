@@ -73,7 +73,7 @@ def run_backtest(
     has finished. In any case attention between stocks is stored for the sessions `attention_on`,
     and the page is written if it is missing. `on_fold` is called after each fold. Raises UsageError
     for a day of `attention_on` that is no session of the backtest, and DtmlError when another
-    process is running the same backtest.
+    process is running the same backtest or when every night was refused.
     """
     _require_sessions(backtest, attention_on)
     backtest.folder.mkdir(parents=True, exist_ok=True)
@@ -346,7 +346,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         save_outcomes(conn, backtest, record)
         rules = dated_directions(record.rules, record.target)
         predictions.save_rule_directions(conn, context.name, rules)
-        settled = outcomes.settled_folds(conn, backtest.id)
+        settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
         run_ids = settled["run_id"].unique().tolist()
         save_counts(conn, settled, calibration.bands_of(conn, run_ids))
         backtests.finish_backtest(

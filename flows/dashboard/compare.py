@@ -144,7 +144,8 @@ def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
 def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
     """Return a chart of each run's mean loss over its seeds by epoch, in training and validation.
 
-    None if the runs have no stored losses.
+    Seeds may end after different numbers of epochs: an epoch's mean is over the seeds that reached
+    it. None if the runs have no stored losses.
     """
     rows: list[dict[str, Any]] = []
     for run in chosen_runs:
@@ -154,7 +155,8 @@ def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
 
     by_epoch = pd.DataFrame(rows).groupby(["run", "loss", "epoch"], sort=False)
     mean_losses = by_epoch["value"].mean().reset_index()
-    # The rows of a run come in the order of its epochs: the last one is of its last epoch.
+    # Groups keep the order of first appearance, and each seed begins at its first epoch: the last
+    # group of a run and kind of loss is that of the last epoch that any seed reached.
     last_losses = mean_losses.drop_duplicates(["run", "loss"], keep="last")
     endings: list[str] = []
     for row in last_losses.to_dict("records"):
@@ -280,7 +282,7 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
-    """Score both models on common stock-days, from the counts of `days`.
+    """Score both models on common stock-days, from the result of `counts_by_day`.
 
     Returns `n` (common stock-days), `scored` (those with an outcome), `days` (the days with an
     outcome), `same` (the share of stock-days with equal directions; NaN without a stock-day) and

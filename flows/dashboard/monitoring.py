@@ -1,7 +1,8 @@
 """What monitoring reads of a store: whether a night is late, and figures for Prometheus.
 
-Only documented views are read, so that a role of `dtml db grant-reader` suffices. If that role
-cannot read the file of a user's own market, this market is never late.
+Whether a night is late needs the definition of its market. For a market of the package all else is
+in documented views, so that a role of `dtml db grant-reader` suffices. That role cannot read the
+file of a user's own market, so with it, such a market is never reported as late.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,9 +33,9 @@ def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[s
 
     Keys: `status` ("ok" or "late"), `reasons` (a line for each late market) and `markets`. Each of
     these has a name, its last night, how that ended, and `late_seconds`: the seconds since the
-    first night that is not complete was due, 0 if none is due, None where the market's exchange is
-    not known. Raises NotThereError for a market without a night, StoreError when the store does not
-    answer.
+    first night that is not complete was due, 0 if none is due, None where the market's definition
+    is not known or its calendar lacks the days needed. Raises NotThereError for a market without a
+    night, StoreError when the store does not answer.
     """
     found = _punctualities(engine, names, now)
     known = {each.market for each in found}
