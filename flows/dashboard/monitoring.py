@@ -33,9 +33,9 @@ def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[s
 
     Keys: `status` ("ok" or "late"), `reasons` (a line for each late market) and `markets`. Each of
     these has a name, its last night, how that ended, and `late_seconds`: the seconds since the
-    first night that is not complete was due, 0 if none is due, None where the market's definition
-    is not known or its calendar lacks the days needed. Raises NotThereError for a market without a
-    night, StoreError when the store does not answer.
+    first night that is not complete was due, 0 if none is due or the calendar knows no further
+    session, None where the market's definition or the time of that night is not known. Raises
+    NotThereError for a market without a night, StoreError when the store does not answer.
     """
     found = _punctualities(engine, names, now)
     known = {each.market for each in found}
