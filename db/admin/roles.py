@@ -165,7 +165,8 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
     """Revoke from PUBLIC the rights by which any role may write in this database.
 
     Other roles keep these rights, as they get them directly first: the owners of tables may make
-    tables, and the roles that `_keepers` returns may make temporary ones and call what `WRITING` names.
+    tables, and the roles that `_keepers` returns may make temporary ones and call the functions
+    that `WRITING` names.
     """
     # Before PostgreSQL 15, PUBLIC may make tables, and the owners of tables may have no other right
     # to do so.

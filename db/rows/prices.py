@@ -184,6 +184,7 @@ def known_bars(
     ]
     # Without a type SQLAlchemy converts no value: `bars` converts the driver's values much faster.
     untyped_columns = [sa.type_coerce(column, sa.types.NullType()) for column in columns]
+    # A withdrawal is a version too: it supersedes the bar before it, and is no bar itself.
     statement = sa.select(*untyped_columns).where(
         price.c.instrument_id.in_(ids.tolist()),
         price.c.session.between(first, last),
