@@ -129,7 +129,8 @@ def _clear(folder: Path) -> None:
 def _exchange(new: Path, old: Path) -> None:
     """Swap two folders in one step.
 
-    Where the system cannot do this, put `new` in place of `old`, which is missing for a moment.
+    Where the system cannot do this, put `new` in place of `old`, which is missing for a moment, and
+    delete what `old` held. No folder is left at `new` then.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:

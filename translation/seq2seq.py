@@ -426,7 +426,7 @@ def _lstm(
 def _initialise(network: nn.Module) -> None:
     """Initialise matrices as Glorot and Bengio, and biases as Jozefowicz et al. (ICML 2015).
 
-    The bias of the forget gate is 1, the others are 0.
+    The bias of the forget gate is 1, the others are 0. Embeddings are uniform in +-EMBEDDING_RANGE.
     """
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):

@@ -168,7 +168,8 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
     order = ", ".join(_key(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
     # PostgreSQL's server keeps the rows of a cursor with a name, so that the client holds ROWS at
-    # most. Of any other cursor the client reads all rows at once.
+    # most. Of any other cursor the client reads all rows at once. In binary, numbers are exact: as
+    # text, they have as many digits as the server's settings allow.
     cursor_options: dict[str, Any] = {}
     if conn.dialect.name == "postgresql":
         cursor_options = {"name": "rows", "binary": True}

@@ -68,9 +68,9 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
 def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
     """Return the rows that can be removed: those of nights before `first_kept` of each market.
 
-    A model can be removed if no row names it, its last training session is before that night, its
-    training ended before `created_before`, and it is not the newest of its market, which the next
-    night uses.
+    A model can be removed if no row names it but its own abstention bands, its last training
+    session is before that night, its training ended before `created_before`, and it is not the
+    newest of its market, which the next night uses.
     """
     attention_rows = 0
     old_runs: dict[str, str | None] = {}

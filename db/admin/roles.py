@@ -164,7 +164,9 @@ def _revoke_all(conn: Connection, name: str, database: str) -> None:
 def _close_to_the_public(conn: Connection, name: str, database: str, schema: str) -> None:
     """Revoke from PUBLIC the rights by which any role may write in this database.
 
-    The roles that `_keepers` returns get them directly first, so that they keep them.
+    Other roles keep these rights, as they get them directly first: the owners of tables may make
+    tables, and the roles that `_keepers` returns may make temporary ones and call the functions
+    that `WRITING` names.
     """
     # Before PostgreSQL 15, PUBLIC may make tables, and the owners of tables may have no other right
     # to do so.

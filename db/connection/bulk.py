@@ -223,7 +223,7 @@ def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[An
 
     A code is a position in that list, or -1 for a missing value. A column has few distinct moments,
     so that converting each only once is fast. Raises StoreError where a column of dates holds a
-    time.
+    time of day or a time zone.
     """
     codes, distinct = pd.factorize(values)
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))

@@ -36,8 +36,8 @@ def open_parquet_answer(
     The answer's rows must be read inside the context. `files` are the files of each view, by its
     name. A view has its documented columns and `year`. Raises StoreUsageError, in one line: where
     DuckDB is not installed, for files that have changed since the export, for SQL that does not
-    run, is not a select or needs more than MEMORY, and after READ_LIMIT_S for a statement that
-    `is_time_limited`.
+    run, is neither a select nor an explain or needs more than MEMORY, and after READ_LIMIT_S for a
+    statement that `is_time_limited`.
     """
     try:
         import duckdb
@@ -75,7 +75,8 @@ def open_parquet_answer(
                 f"the SQL needs more than {MEMORY} of memory: request less data"
             ) from error
         except duckdb.Error as error:
-            # Such an error is about a name, most often of a view: say which ones there are.
+            # A CatalogException is about an unknown name, most often that of a view: say which
+            # views there are.
             is_unknown_name = isinstance(error, duckdb.CatalogException)
             known_views = f"; the folder has {', '.join(files)}" if is_unknown_name else ""
             raise StoreUsageError(f"the SQL failed: {_one_line(error)}{known_views}") from error

@@ -171,12 +171,13 @@ def select(
     is_trusted: bool = False,
     interruption: Interruption | None = None,
 ) -> "pd.DataFrame":
-    """Return the rows of SQL that a user typed, with the values that the driver gives.
+    """Return the rows of one SQL statement as a frame, with the values that the driver gives.
 
-    Dates and timestamps are therefore text on SQLite. With `row_limit`, at most that many rows are
-    returned, the first ones. `is_trusted` and `interruption` are as in `open_answer`. Raises
-    StoreUsageError, in one line, for what `open_answer` refuses and for an answer of more than
-    HELD_ROWS or about HELD_BYTES.
+    Dates and timestamps are therefore text on SQLite. Decimals become floats, and so do whole
+    numbers in a column that has floats too. With `row_limit`, at most that many rows are returned,
+    the first ones. `is_trusted` and `interruption` are as in `open_answer`. Raises StoreUsageError,
+    in one line, for what `open_answer` refuses and for an answer of more than HELD_ROWS or about
+    HELD_BYTES.
     """
     with open_answer(engine, sql, is_trusted=is_trusted, interruption=interruption) as answer:
         return answer_frame(answer, row_limit)
@@ -323,7 +324,10 @@ def _require_no_server_access(conn: Connection) -> None:
 def _time_limit(
     driver: sqlite3.Connection, limit: float, interruption: Interruption
 ) -> Iterator[None]:
-    """Interrupt SQLite's statement after `limit` seconds, or once an interruption is requested."""
+    """Interrupt SQLite's statement after `limit` seconds, or once an interruption is requested.
+
+    A value of more than LONGEST_VALUE bytes is an error: that limit stays on the connection.
+    """
     deadline = time.monotonic() + limit
 
     def must_end() -> bool:

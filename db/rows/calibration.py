@@ -22,7 +22,8 @@ def save_bands(
     """Store the bands of a run: level, threshold, days, n; return how many were new.
 
     `default` is the level by which the market decides its directions; None marks no band as the
-    default. A stored band never changes: raises StoreError when it differs.
+    default. A stored band never changes: raises StoreError when its threshold, days or n differ.
+    Another `default` is not noticed, and changes nothing.
     """
     marked = bands.assign(is_default=bands["level"] == default)
     return save_figures(

@@ -252,6 +252,8 @@ def common_days(run_a: str, run_b: str, first: date, last: date) -> Statement:
             _count(_has_direction(of_b, "fall", correct=1), "b_falls"),
         )
         .join_from(of_a, of_b, _is_same_day(of_a, of_b))
+        # The joined targets are equal. Both are limited, so that an index on run and target finds
+        # the rows of either model.
         .where(
             of_a.c.run_id == run_a,
             of_b.c.run_id == run_b,
@@ -283,7 +285,7 @@ def common_directions(run_a: str, run_b: str, target: date) -> Statement:
             of_a.c.realised_return,
         )
         .join_from(of_a, of_b, _is_same_day(of_a, of_b))
-        .where(
+        .where(  # both targets, as in `common_days`
             of_a.c.run_id == run_a,
             of_b.c.run_id == run_b,
             of_a.c.target == target,

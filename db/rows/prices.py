@@ -184,6 +184,7 @@ def known_bars(
     ]
     # Without a type SQLAlchemy converts no value: `bars` converts the driver's values much faster.
     untyped_columns = [sa.type_coerce(column, sa.types.NullType()) for column in columns]
+    # A withdrawal is a version too: it supersedes the bar before it, and is no bar itself.
     statement = sa.select(*untyped_columns).where(
         price.c.instrument_id.in_(ids.tolist()),
         price.c.session.between(first, last),
@@ -206,10 +207,11 @@ def prices(
 ) -> pd.DataFrame:
     """Return the bars of first..last, both included, in the newest version known at `known_at`.
 
-    By default they are the newest versions of all, and those of all symbols. A bar that was
-    withdrawn by then is left out. The symbol's bar before it, or else the one after it, gets the
-    moment of the withdrawal as its `known_at`: so a read as known at the newest `known_at` of the
-    result returns the same bars. Columns: symbol, session, open, high, low, close, adj_close,
+    Without `known_at` they are the newest versions stored, and without `symbols` the bars of all
+    symbols. A bar that was withdrawn by then is left out. The symbol's bar before it, or else the
+    one after it, gets the moment of the withdrawal as its `known_at`, if its own is earlier: so a
+    read as known at the newest `known_at` of the result returns the same bars, unless a symbol has
+    no bar left. Columns: symbol, session, open, high, low, close, adj_close,
     volume, dividend, split, known_at; missing is NaN. Sorted by symbol and session.
     """
     known = known_bars(conn, market, first, last, known_at=known_at, symbols=symbols)

@@ -294,8 +294,9 @@ def lasting_skill(
 ) -> tuple[date | None, int]:
     """Return the first session of a predictor's lasting skill, and the number of its sessions.
 
-    Skill lasts while the interval of the running rank IC lies above 0; these are the sessions up to
-    `last`, after the newest one where it does not. (None, 0) where there are none.
+    A session shows skill if the interval of its running rank IC lies above 0. The sessions of
+    lasting skill are those up to `last` after the newest one that shows none. (None, 0) where there
+    are no such sessions.
     """
     log = view("rank_score_log").c
     of_predictor = (

@@ -146,7 +146,8 @@ def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, obje
     """Store translations of texts that a worker has taken; return how many were written.
 
     `rows` hold id, translation and score, and optionally attention and `reason`, a warning about
-    the text. A text that the worker has lost, as its lease expired, is left as it is.
+    the text. A text that the worker no longer has, because its lease expired and the text was
+    queued again or failed, is left as it is.
     """
     if not rows:
         return 0

@@ -90,7 +90,7 @@ def view(name: str) -> sa.TableClause:
 def parse_view(name: str, text: str) -> View:
     """Return the view that a file's text defines.
 
-    Raises ValueError, naming the line, for a head of another form.
+    Raises ValueError, saying what is missing or wrong, for a text of another form.
     """
     meaning, lines, select = _split(name, text)
     columns = []

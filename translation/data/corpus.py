@@ -133,9 +133,10 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
     """Raise UsageError if a file's name has the code of the other side's language.
 
-    For example, the English side may not be train.de.txt.gz if the other side is German. A code
-    counts if it stands between dots. A name is accepted if it has no code, or that of its own
-    side's language too. So is any name of a table, which has both languages.
+    For example, the English side may not be train.de.txt.gz if the other side is German. A name is
+    divided at its dots, and a code counts if it is one of the parts. A name is accepted if it has
+    no code, or that of its own side's language too. So is any name of a table, which has both
+    languages.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return

@@ -52,9 +52,10 @@ class Tokenizer:
         """Learn at most `size` pieces from lines of text; the same lines give the same vocabulary.
 
         A small corpus gives fewer pieces. Of more than `MAX_LINES` lines a sample of `MAX_LINES` is
-        used. If single characters would fill more than half of the vocabulary (Chinese, or a small
-        Korean vocabulary), the rarest are spelled in bytes. Raises UsageError for a `size` below
-        `SMALLEST` and for lines without a character.
+        used. If single characters would fill more than half of the vocabulary, special pieces and
+        bytes left out (Chinese, or a small Korean vocabulary), the rarest are spelled in bytes.
+        Raises UsageError for a `size` below `SMALLEST` and for lines without a character but
+        spaces.
         """
         if size < SMALLEST:
             raise UsageError(

@@ -126,8 +126,8 @@ def search(
                 alone = f"one sentence of {len(sources[unfinished[0]])} pieces"
                 raise TranslationError(f"out of memory with {alone}: use {way_out}") from error
             half = len(unfinished) // 2
-            waiting.appendleft(unfinished[half:])  # before the first half, which is to come first
-            waiting.appendleft(unfinished[:half])
+            waiting.appendleft(unfinished[half:])
+            waiting.appendleft(unfinished[:half])  # put in last, so it is translated first
     return hypotheses
 
 

@@ -168,7 +168,7 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
             while first.poll() is None and not any(process.poll() for process in processes):
                 time.sleep(POLL_S)
             with suppress(subprocess.TimeoutExpired):
-                first.wait(EXIT_S)  # it notices that another process is lost, and says so
+                first.wait(EXIT_S)  # rank 0 notices that another process is lost, and says so
         # Collected before the others are terminated, as these would count as failures too.
         failures = [process.returncode for process in processes if process.returncode]
         for process in processes:

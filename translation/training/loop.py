@@ -214,8 +214,7 @@ def training_step_of(
 ) -> TrainingStep:
     """Move a network to a device, replace its slow layers, and return its training step."""
     dtype = next(network.parameters()).dtype
-    # "float32" or "bfloat16", in place of "auto".
-    layer_format = format_of(config.precision, dtype)
+    layer_format = format_of(config.precision, dtype)  # "float32" or "bfloat16", never "auto"
     muon_format = format_of(config.muon_precision, dtype)
     # On CUDA the replaced layers, and the loss with its `product_dtype`, compute as torch's own do.
     use_fast_dropout(network)
@@ -341,7 +340,7 @@ def _load_best(
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
     """Return the lists of steps whose mean weights may be saved, without repetitions.
 
-    They are the last `average`, the last `SHORT_AVERAGE`, the last one, and the best one.
+    They are the last `average` and `SHORT_AVERAGE` after the warm-up, the last one, the best one.
     """
     # No mean has weights of the warm-up, which differ much. Here `warmup` counts updates: with the
     # linear schedule it is a share of those made.
@@ -365,7 +364,8 @@ def _updates(
 ) -> Iterator[list[SeededBatch]]:
     """Yield this process's share of each update, epoch after epoch without end.
 
-    The first update is the one after `progress`. An update has the pairs of `accumulate` batches,
+    The first update is the one after `progress`, whose epoch and place are moved on here, its steps
+    by the caller. An update has the pairs of `accumulate` batches (all, if an epoch has fewer),
     which depend on the recipe alone. Each part of an update has a seed of its own, so that the
     dropout is the same in a resumed training, and whichever process computes the part.
     """
