@@ -49,9 +49,9 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
 
     Returns are ratios minus 1, [sessions stocks], NaN where either price is missing. A close that
     moves by more than `max_return` from the close before it, however many sessions earlier, is
-    taken for a corporate action, which is no return: the outcome is NaN where there is one between
-    the session's close and the end of the leg. An open that far from the close before it counts as
-    missing.
+    taken for a corporate action, which is no return: the outcome is NaN where there is one after
+    the session's close and up to the close of the session in which the leg ends. An open that far
+    from the close before it counts as missing.
     """
     start, end = ENDS[leg]
     last_close = pd.DataFrame(panel.close).ffill().to_numpy()  # of each session, or before it
