@@ -64,7 +64,7 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     returns = sold / bought - 1
     change_after = _later(panel.close, 1) / last_close - 1
     is_action = (np.abs(change_after) > max_return).astype(float)
-    for sessions_on in range(end.sessions):  # every change from the session to the leg's end
+    for sessions_on in range(end.sessions):  # every close after the session, to the leg's last
         returns[_later(is_action, sessions_on) == 1] = np.nan
     return np.asarray(returns)
 
