@@ -269,11 +269,11 @@ def backtest_page(
 ) -> str:
     """Render a backtest as one HTML file without requests.
 
-    Where scripts may run, they redraw its charts. `rolling` has `session, predictor`, and `mcc` and
-    `rank_ic` with their ends (`mcc_low, mcc_high`), or one of the two; `curve` has the columns of
-    `calibration_curve`, `coverage` those of `dtml.evaluation.calibration.coverage`; each may be
-    empty. Folds may have a `validation_acc`. A page `served` by the dashboard links back, and loads
-    the script instead of containing it.
+    Where scripts may run, they redraw its charts. `rolling` has `session, predictor`, and `mcc` or
+    `rank_ic` or both, each with the ends of its interval (`mcc_low, mcc_high`); `curve` has the
+    columns of `calibration_curve`, `coverage` those of `dtml.evaluation.calibration.coverage`; each
+    may be empty. Folds may have a `validation_acc`. A page `served` by the dashboard links back,
+    and loads the script instead of containing it.
     """
     portfolios = sorted(tracks["portfolio"].unique(), key=_place)
     net = {

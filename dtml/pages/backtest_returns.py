@@ -61,16 +61,19 @@ def year_returns(net: Net) -> dict[int, dict[str, float]]:
     return rows
 
 
-def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") -> dict[str, float]:
+def ratios(
+    net_returns: "pd.Series[float] | None", index: "pd.Series[float] | None"
+) -> dict[str, float]:
     """Return `sortino`, `calmar`, `value_at_risk`, `expected_shortfall` and `beta` of a portfolio.
 
-    `line` are its net returns by session, `index` those of the index, if any. Sortino is the mean
-    return over the downside deviation, Calmar the return of a year over the deepest drawdown. The
-    value at risk is the return that one session in twenty falls below, the shortfall the mean of
-    those below; `beta` is the slope on the index's return over the sessions of both. All are NaN
-    with fewer than `MINIMUM_DAYS` sessions, and a ratio is where its denominator is 0.
+    `net_returns` are those of its sessions, `index` the returns of the index, None without one.
+    Sortino is the mean return over the downside deviation, Calmar the return of a year over the
+    deepest drawdown. The value at risk is the return that one session in twenty falls below, the
+    shortfall the mean of the returns that are not above it; `beta` is the slope on the index's
+    return over the sessions of both, NaN without an index. All are NaN with fewer than
+    `MINIMUM_DAYS` sessions; a ratio whose denominator is 0 is NaN too.
     """
-    if line is None or len(line) < MINIMUM_DAYS:
+    if net_returns is None or len(net_returns) < MINIMUM_DAYS:
         return {
             "sortino": np.nan,
             "calmar": np.nan,
@@ -78,25 +81,27 @@ def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") ->
             "expected_shortfall": np.nan,
             "beta": np.nan,
         }
-    downside_deviation = float(np.sqrt((line.clip(upper=0) ** 2).mean()))
+    downside_deviation = float(np.sqrt((net_returns.clip(upper=0) ** 2).mean()))
     sortino = np.nan
     if downside_deviation:
-        sortino = float(line.mean()) / downside_deviation * np.sqrt(YEAR)
-    deepest = float(drawdown(line.to_numpy()).min())
-    annual_return = float(np.prod(1 + line.to_numpy(dtype=float)) ** (YEAR / len(line)) - 1)
-    value_at_risk = float(line.quantile(0.05))
+        sortino = float(net_returns.mean()) / downside_deviation * np.sqrt(YEAR)
+    deepest = float(drawdown(net_returns.to_numpy()).min())
+    annual_return = float(
+        np.prod(1 + net_returns.to_numpy(dtype=float)) ** (YEAR / len(net_returns)) - 1
+    )
+    value_at_risk = float(net_returns.quantile(0.05))
     return {
         "sortino": sortino,
         "calmar": annual_return / -deepest if deepest else np.nan,
         "value_at_risk": value_at_risk,
-        "expected_shortfall": float(line[line <= value_at_risk].mean()),
-        "beta": np.nan if index is None else _beta(line, index),
+        "expected_shortfall": float(net_returns[net_returns <= value_at_risk].mean()),
+        "beta": np.nan if index is None else _beta(net_returns, index),
     }
 
 
-def _beta(line: "pd.Series[float]", index: "pd.Series[float]") -> float:
-    """Return the slope of a line on the index, NaN where the index does not move."""
-    paired = pd.concat([line, index], axis=1, join="inner").to_numpy()  # [sessions 2]
+def _beta(net_returns: "pd.Series[float]", index: "pd.Series[float]") -> float:
+    """Return the slope of net returns on the index, NaN where the index does not move."""
+    paired = pd.concat([net_returns, index], axis=1, join="inner").to_numpy()  # [sessions 2]
     index_variance = paired[:, 1].var()
     if not index_variance:
         return np.nan

@@ -211,8 +211,8 @@ def over_sessions(
 ) -> Chart | None:
     """Return panels one below the other on one time axis.
 
-    Lines without a value are left out; `hidden` lines are drawn once a reader switches them on,
-    `dashed` lines are drawn dashed. None where fewer than two days have a value.
+    Each panel leaves out its lines without a value; `hidden` lines are drawn once a reader switches
+    them on, `dashed` lines are drawn dashed. None where fewer than two days have a value.
     """
     ids = _line_ids(panels)  # only lines with a value have one
     drawn: list[tuple[Panel, pd.DataFrame]] = []
@@ -227,8 +227,9 @@ def over_sessions(
 
     lines: list[_LineInWords] = []
     for panel, _ in drawn:
-        for name in panel.lines:
-            if name in ids:
+        for name, line in panel.lines.items():
+            # A line may have values in another panel alone: equal returns have no Sharpe ratio.
+            if line.notna().any():
                 last, extremes = panel.in_words(name)
                 lines.append(_LineInWords(panel.title, name, last, extremes))
     first_day = min(days)

@@ -71,20 +71,21 @@ def night_report(
     """Render a night.
 
     `night` is its row; `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal
-    `level` a rise is predicted above `threshold`, a calibrated probability, and a fall below 1 less
-    it; without a threshold (None) a rise is predicted above one half. `scores` has for every night
-    the scores of all nights up to it, `target, protocol, predictor, nights, n, acc, acc_low, ...`;
-    `rolling` has for every session the scores of the last `ROLLING_SESSIONS` up to it, on all
-    stock-days, `session, predictor, acc, acc_low, ...`; `bins` the
-    columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
-    `attention` is that between the stocks; `explanation` are the findings of its test
-    (`dtml.attention.significance`), None without a test; `rejected` has `symbol, session, reason,
-    value`, `warnings` the doubts about a symbol's prices, `symbol, reason, value`; `ranking` is
-    `dtml.pages.night_ranking.ranking_part`; `receipt` describes how the predictions were made, with
-    its `config`. `calibrations` are those of runs by their ids: that of the night's run puts the
-    range of its seeds on the scale of the directions, and those of the runs in `bins` give the
-    curve after calibration. `drift` says in words whether the inputs, the skill or the coverage of
-    the model have changed. All frames but `directions` may be empty.
+    `level` a rise is predicted where the calibrated probability is above `threshold`, and a fall
+    where it is below 1 - threshold. Without a threshold (None), or without calibrated
+    probabilities, a rise is predicted where the probability is above one half, else a fall.
+    `scores` has for every night the scores of all nights up to it, `target, protocol, predictor,
+    nights, n, acc, acc_low, ...`; `rolling` has for every session the scores of the last
+    `ROLLING_SESSIONS` up to it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins`
+    the columns of table calibration_bin, `coverage` those of
+    `dtml.evaluation.calibration.coverage`; `attention` is that between the stocks; `explanation`
+    are the findings of its test (`dtml.attention.significance`), None without a test; `rejected`
+    has `symbol, session, reason, value`, `warnings` the doubts about a symbol's prices, `symbol,
+    reason, value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` describes how
+    the predictions were made, with its `config`. `calibrations` are those of runs by their ids:
+    that of the night's run puts the range of its seeds on the scale of the directions, and those of
+    the runs in `bins` give the curve after calibration. `drift` says in words whether the inputs,
+    the skill or the coverage of the model have changed. All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -129,9 +130,9 @@ def direction_rows(
 
     Equally probable ones are in the order of their symbols. Columns of `directions` that are
     missing become NaN. Adds to `DIRECTION_COLUMNS`: `shown`, the probability by which they are
-    sorted and decided, calibrated if the night has calibrated probabilities; `low, high`, the range
-    of the seeds on that scale; `direction`, 'rise', 'fall' or 'none'; `drivers`, the symbols of the
-    `FIRST_DRIVERS` stocks that the stock looks at most, the strongest first.
+    sorted, calibrated if the night has calibrated probabilities; `low, high`, the range of the
+    seeds on that scale; `direction`, 'rise', 'fall' or 'none' (`_direction`); `drivers`, the
+    symbols of the `FIRST_DRIVERS` stocks that the stock looks at most, the strongest first.
     """
     frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
@@ -156,6 +157,7 @@ def _on_shown_scale(
     It is NaN where calibrated probabilities are shown and their calibration is not known.
     """
     end = probability.to_numpy(dtype=float)
+    # A run that has a calibration has calibrated probabilities, and they are what is shown.
     if calibration is not None:
         return calibration.apply(end)
     return np.nan if is_calibrated else end
@@ -268,10 +270,11 @@ def _shading(axis: Axis, threshold: float | None) -> str:
 
 
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
-    """Return the sentence on the directions so far, their table, and lines over the sessions.
+    """Return the sentence on the directions so far, a table for each protocol, and the chart.
 
-    The lines show for each session the scores of the last `ROLLING_SESSIONS` up to it; while there
-    are none yet, those of all sessions up to it.
+    `scores` and `rolling` are as in `night_report`. The chart's lines show for each session the
+    scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of all sessions
+    up to it.
     """
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
@@ -280,7 +283,8 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
         rows = records(ordered[ordered["protocol"] == protocol])
         if rows:
             tables[protocol] = rows
-    # The running scores in the columns of a backtest's, which the sentence reads.
+    # `directions_verdict` reads a backtest's scores, so the newest running scores get the columns
+    # of those.
     whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     has_rolling = not rolling.empty

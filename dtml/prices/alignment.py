@@ -97,11 +97,11 @@ def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
 def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
     """Return symbol, reason and value of each stock that appears to be dated early or late.
 
-    Its returns have a higher correlation with those of the others, on average, a few sessions
-    before or after than on the same session. The value says so in words. This is a warning, as
-    stocks of exchanges that close at other hours may do so too. `bars` is a bars frame of accepted
-    bars. Fewer than `LEAST_STOCKS` stocks are not judged, nor is a stock with fewer than `ENOUGH`
-    returns.
+    Its returns and the mean return of the others have a correlation that is significantly higher a
+    few sessions apart than on the same session, and at least `LEAST_APART`. The value says so in
+    words. This is a warning, as stocks of exchanges that close at other hours may do so too. `bars`
+    is a bars frame of accepted bars. Fewer than `LEAST_STOCKS` stocks are not judged, nor is a
+    stock with fewer than `ENOUGH` returns.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     stocks = stocks.assign(price=adjusted_price(stocks, returns))
@@ -196,8 +196,10 @@ def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]
     """Return the symbols whose stored closes come back beside another session.
 
     The value of each is by how many sessions its fresh bars are dated late: 1, or -1 for bars dated
-    early. Both arguments are bars frames. A few closes are enough, as no two sessions of a stock
-    that moves close at the same price to a millionth time after time.
+    early. Both arguments are bars frames. More than `MOST_MATCHES` of its closes, and at least
+    `LEAST_MATCHES`, must come back beside the neighbouring session, and none beside its own. A few
+    closes are enough, as no two sessions of a stock that moves close at the same price to a
+    millionth time after time.
     """
     # Sorted, so that the shifts below give the closes of the sessions before and after.
     known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])

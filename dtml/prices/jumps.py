@@ -21,9 +21,9 @@ def brief_jumps(
 ) -> Bool[ndarray, " bars"]:
     """Return which bars of one stock are a run away from its level, of `LONGEST` bars at most.
 
-    `price` is above 0, in time; `explained` marks bars whose move a recorded split explains. The
-    bars before and after a run agree with each other: they differ by at most `max_return`, a ratio.
-    The newest bar is never marked, as no later bar has come back.
+    `price` is above 0, in the order of time; `explained` marks bars whose move a recorded split
+    explains. The bars before and after a run agree with each other: they differ by at most
+    `max_return`, a ratio. The newest bar is never marked, as no later bar has come back.
     """
     level = np.log(price)
     is_leap = np.abs(np.diff(level)) >= np.log(FACTOR)
@@ -51,7 +51,7 @@ def _first_bar_back(level: Prices, first: int, max_return: float) -> int:
     near_bars = np.flatnonzero(distance < np.log(FACTOR))
     if not len(near_bars):
         return first
-    # The run ends at the first near bar. If that bar is at a third level, the run is none.
+    # The run ends at the first near bar. If that bar is at a third level, there is no run.
     end = first + int(near_bars[0])
     came_back = abs(np.exp(level[end] - level_before) - 1) <= max_return
     run = level[first:end]

@@ -232,7 +232,7 @@ def _known_exchange(code: str) -> _Exchange:
 
 
 def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchange:
-    """Return the library's exchange with the sessions that a file adds, without its holidays.
+    """Return the library's exchange with the sessions of a file, and without that file's holidays.
 
     Sessions that the library does not have open and close at the exchange's usual local times.
     """

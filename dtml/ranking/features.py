@@ -326,9 +326,9 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
     """Return the mean return of the peers of each stock in each session, a ratio minus 1.
 
     It is NaN where no peer has a return. The peers of a stock in a month are the `PEERS` stocks, or
-    fewer, whose returns have the highest correlation, above 0, with its own over the `SESSIONS`
-    before that month. Months are those of the calendar, so that neither later bars nor an earlier
-    start of the history change the peers.
+    fewer, whose returns, less the mean of each day, have the highest correlation, above 0, with its
+    own over the `SESSIONS` before that month, or as many as there are. Months are those of the
+    calendar, so that neither later bars nor an earlier start of the history change the peers.
     """
     means = np.full_like(returns, np.nan)
     months = sessions.year * 12 + sessions.month
@@ -349,7 +349,7 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
 def _peers(returns: Float[ndarray, "sessions stocks"]) -> Int[ndarray, "stocks peers"]:
     """Return the positions of each stock's peers, -1 for a missing one.
 
-    A missing return counts as the day's mean.
+    A missing return adds nothing to a correlation.
     """
     is_known = np.isfinite(returns)
     day_mean = mean_of_known(returns, 1)[:, None]  # [sessions 1]

@@ -49,9 +49,9 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
 
     Returns are ratios minus 1, [sessions stocks], NaN where either price is missing. A close that
     moves by more than `max_return` from the close before it, however many sessions earlier, is
-    taken for a corporate action, which is no return: the outcome is NaN where there is one between
-    the session's close and the end of the leg. An open that far from the close before it counts as
-    missing.
+    taken for a corporate action, which is no return: the outcome is NaN where there is one after
+    the session's close and up to the close of the session in which the leg ends. An open that far
+    from the close before it counts as missing.
     """
     start, end = ENDS[leg]
     last_close = pd.DataFrame(panel.close).ffill().to_numpy()  # of each session, or before it
@@ -64,7 +64,7 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     returns = sold / bought - 1
     change_after = _later(panel.close, 1) / last_close - 1
     is_action = (np.abs(change_after) > max_return).astype(float)
-    for sessions_on in range(end.sessions):  # every change from the session to the leg's end
+    for sessions_on in range(end.sessions):  # every close after the session, to the leg's last
         returns[_later(is_action, sessions_on) == 1] = np.nan
     return np.asarray(returns)
 

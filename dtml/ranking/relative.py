@@ -245,8 +245,9 @@ class Relative:
 def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relative:
     """Return the networks fitted on the last `config.sessions` of some days.
 
-    The last `config.validation` of these choose the epoch, and train nothing. Raises DtmlError
-    where no session is left to train on.
+    The last `config.validation` of these choose the epoch, and train nothing; nor do sessions whose
+    outcomes were not known before them (`hold_out`). Raises DtmlError where no session is left to
+    train on.
     """
     first, stop, _step = days.indices(len(history.there))
     train_start = max(first, stop - config.sessions)

@@ -78,6 +78,7 @@ class Span:
         """Return the batch of these days, of all stocks or of those at some positions.
 
         It holds the distinct sessions of their windows, and each window as positions in them.
+        `step` is the number of steps that the training has taken.
         """
         sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)  # [days window]
         sessions, positions = sessions_of_windows.unique(return_inverse=True)
@@ -224,6 +225,7 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
         threads_of_queue = min(len(fits), threads if on_cpu else THREADS_OF_A_GPU)
         queue_of_thread += [fits] * threads_of_queue
     try:
+        # Each fit computes on one thread, so that the number of cores never changes its weights.
         torch.set_num_threads(1)
         with ThreadPoolExecutor(
             len(queue_of_thread), initializer=torch.set_num_threads, initargs=(1,)

@@ -93,7 +93,7 @@ class _Interrupted(Exception):  # noqa: N818 - it is no error
 
 
 def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
-    """Train the same members, interrupted in their second epoch and resumed.
+    """Train the same members, interrupted when one has done its second epoch, and resume them.
 
     Raises DtmlError where the training ends without an interruption, as nothing is tested then.
     """

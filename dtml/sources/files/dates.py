@@ -22,10 +22,11 @@ def days_of(
 ) -> list[date | None]:
     """Return the date in each cell of a column, None where it is no date.
 
-    Texts and whole numbers are read by `formats`, or without any as in ISO 8601. Of several
-    formats, the one that reads all cells counts; AmbiguousDateError is raised where the first two
-    that do so differ. Cells that are dates or moments already need no format; a moment with a time
-    zone gets the date that it has in `timezone` (`_of_moments`).
+    Texts and whole numbers are read by `formats` (of strptime, or `NANOSECONDS`), or without any as
+    in ISO 8601. Of several formats, the one that reads all cells counts, or else the one that reads
+    most; AmbiguousDateError is raised where the first two that read all differ. Cells that are
+    dates or moments already need no format; a moment with a time zone gets the date that it has in
+    `timezone` (`_of_moments`).
     """
     if NANOSECONDS in formats:
         return _of_moments([_since_1970(value) for value in values], timezone)

@@ -316,6 +316,7 @@ class TableFile:
         header = self.layout.header_of(name)
         if is_numeric(column.type):
             return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
+        # Booleans become the texts "true" and "false", so that the error names their first row.
         if not is_text(column.type) and not pa.types.is_boolean(column.type):
             raise UsageError(f"{self.path}: column {header!r} holds {column.type}, not numbers")
         written = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)

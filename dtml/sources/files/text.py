@@ -36,8 +36,8 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     header = _record(_first_line(text), separator)
     if not header:
         raise ValueError("the file is empty")
-    # More lines are read as headers only below one that begins with such a label: the lines of
-    # other files may be long.
+    # yfinance's CSVs have three header lines, the first of which begins with one of `LABELS`. For
+    # all other files only the first line is split here, as their lines may be long.
     may_have_several = header_key(header[0]) in LABELS
     beginning = list(_first_records(text, separator, HEADER_ROWS if may_have_several else 1))
     has_several = has_header_rows(beginning)
@@ -62,8 +62,9 @@ def _refuse_other_formats(content: bytes) -> None:
 def _in_utf8(content: bytes, encoding: str | None) -> bytes:
     """Return a text in UTF-8 without a byte order mark.
 
-    Its encoding is the one stated, that of its byte order mark, UTF-8, or the one in which its
-    first line is the header of a dialect.
+    Its encoding is the first of these that applies: the one stated, that of its byte order mark,
+    UTF-8, or the one in which its first line is the header of a dialect. Raises ValueError where
+    none applies, or where another one than UTF-8 does not decode the text.
     """
     if encoding is not None:
         return content.decode(encoding).removeprefix("\ufeff").encode()
