@@ -307,7 +307,8 @@ def score_rankings(
         scores_before, on=["target", "predictor"], how="left", suffixes=("", "_before")
     )
     is_same = np.isclose(compared["rank_ic"], compared["rank_ic_before"], equal_nan=True)
-    # A new score without a rank IC counts as the same: NaN beside NaN. A stored one has its `n`.
+    # For a new score without a rank IC, `is_same` is true: NaN beside NaN. Only a score that was
+    # stored before has an `n_before`.
     is_new = compared["n_before"].isna()
     new_or_changed = compared[~is_same | is_new]
     if len(new_or_changed):

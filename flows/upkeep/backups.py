@@ -108,10 +108,10 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 
 
 def read_backup(folder: Path) -> Manifest:
-    """Read a backup's manifest, and check every file that it lists.
+    """Read a backup's manifest, and check that the folder has the files it lists, and no others.
 
-    Raises UsageError for a folder that is no backup this version can read, and DtmlError for a
-    damaged file.
+    Raises UsageError for a folder that is no backup this version can read, or that has other files,
+    and DtmlError for a file that is missing or damaged.
     """
     manifest = _read_manifest(folder)
     if is_later(manifest.schema):
