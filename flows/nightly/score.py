@@ -81,11 +81,12 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
     now = datetime.now(UTC)
     as_of = night_bars.as_of
     calendar = context.market.calendar
-    restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
-    awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
+    # A night fetches the last `OVERLAP` sessions again, so their outcomes may still change.
+    first_restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
+    first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     with transaction(context.engine) as conn:
         predicted = stored_outcomes.unsettled_directions(
-            conn, context.name, awaited, as_of, since=restatable
+            conn, context.name, first_awaited, as_of, since=first_restatable
         )
         outcomes, known_at = _changed_outcomes(context, night_bars, predicted)
         record_outcomes(conn, context, night_bars, outcomes, known_at=known_at, recorded_at=now)
