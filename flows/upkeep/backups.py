@@ -283,7 +283,7 @@ def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
     It is opened read only. If its schema is older, a copy of it is upgraded and opened instead, so
     that the backup itself never changes.
     """
-    is_older = revision != REVISION
+    is_older = revision != REVISION  # `read_backup` has refused a later one
     with ExitStack() as cleanup:
         if is_older:
             # The copy has a fixed name below the data folder, so that the next restore removes what
