@@ -76,7 +76,7 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
         return candidates[0], 0
     # This config has no networks, which train for minutes.
     scores = walk(history, walked, RankersConfig(context.market.leg))
-    # A row a session, a column a ranker.
+    # A row a session, a column a ranker. Stock-days count if both values are known.
     daily_rank_ics = pd.DataFrame(
         {name: rank_ics(*both_known(score, history.outcome)) for name, score in scores.items()}
     )

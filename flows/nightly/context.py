@@ -278,8 +278,9 @@ def _universe(
 
     The source's stocks are taken if the user asks for them, if the market has no list, and if the
     source lacks more of the list than the market's checks allow. In the last case the notice tells
-    the user; otherwise it is None. Raises UsageError if the market has no list, and the source has
-    none either or the user asks for the market's.
+    the user; otherwise it is None. If the source cannot list its stocks, the market's list is taken
+    even where the user asks for the source's. Raises UsageError if the market has no list, and the
+    source has none either or the user asks for the market's.
     """
     source_symbols = source.symbols()
     if source_symbols is None or universe == "list":

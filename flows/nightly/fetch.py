@@ -109,9 +109,9 @@ def fetch_bars(
 ) -> FetchResult:
     """Bring the store up to `as_of`, and record what came and what was rejected.
 
-    The source is asked only for what the store lacks. The bars are known from the moment they are
-    stored; a test may set `known_at`. With `whole`, everything that was ever asked for is asked
-    for again, which finds bars restated long ago.
+    Only symbols that lack bars are asked for, along with some of their stored sessions, which shows
+    recent restatements. With `whole`, all that was ever asked for is asked for again, which shows
+    those of long ago. Bars are known from the moment they are stored; a test may set `known_at`.
 
     A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched again
     from its start; if that fails, none of its bars are stored, and the next fetch finds the
@@ -211,7 +211,7 @@ def _asked(
 def _checked(
     context: MarketContext, wanted: _Wanted, brought: Fetched, index_bars: pd.DataFrame
 ) -> _Part:
-    """Check the symbols of a part; `index_bars` are those of the index if an earlier part had it.
+    """Fetch the restated symbols of a part again from their start, and check all bars of the part.
 
     Raises DtmlError where dates do not fit the exchange's sessions or the index.
     """
@@ -219,7 +219,7 @@ def _checked(
     checked = check_bars(context, brought.bars, wanted.last)
     accepted = checked.accepted
     require_sessions(context, brought.bars)
-    # The part that brings the index comes first, and gets no `index_bars`.
+    # Only later parts are given `index_bars`: the part that brings the index comes first.
     with_index = pd.concat([accepted, index_bars]) if len(index_bars) else accepted
     require_index_in_step(context, with_index)
     return _Part(

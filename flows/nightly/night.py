@@ -136,13 +136,15 @@ def run_night(
     from the stored bars. `fetch` replaces the night's own fetch, and the model sees bars as known
     at the moment `known_at` (None: now).
 
-    A complete night is left as it is. An interrupted or refused one runs again from what is stored.
+    The predictions of a complete night stay as they are; only the stages after them are run, if a
+    killed run left them undone. An interrupted or refused night runs again from what is stored.
     Where the calendar does not know the next session yet, a night fetches, stores and scores, and
     is refused. It predicts when it runs again after the calendar has been extended.
 
     Every stage is stored with the time that it took, and the night's end is logged in one line.
-    Raises NightRefusedError, after recording the reason, when the bars do not allow predictions,
-    and StoreBusyError when another process is running a night of the market.
+    Raises NightRefusedError, after recording the reason, when an expected failure, such as missing
+    bars or lost weights, prevents predictions, and StoreBusyError when another process is running a
+    night of the market.
     """
     with logged_run("night", market=context.name, night=as_of) as run:
         night = _locked_night(

@@ -50,8 +50,9 @@ def own_code_record(context: MarketContext) -> dict[str, Any]:
 def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether the market's own code differs from that in a training's `config`, and how.
 
-    The second value says in words what differs; it is empty where the code is the same. A file that
-    cannot be read counts as the same, and the words say why it cannot.
+    The name of the file, the first 12 digits of its SHA-256 and the market's `max_rank_ic` are
+    compared. The second value says in words what differs; it is empty where nothing does. A file
+    that cannot be read counts as the same, and the words say why it cannot.
     """
     try:
         record_now = own_code_record(context).get(OWN, {})
@@ -153,8 +154,9 @@ def ask_own(
     """Return the scores of the last day by the code stored with the rankers, and a note.
 
     The scores, [stocks], lie under the key `OWN`, and the note is empty. Where the code fails or
-    must not run, there are no scores, and the note says why. It must not run if it came with the
-    store and this user's nights never trained it from a file (`require_trusted`).
+    must not run, there are no scores, and the note says why. It may run if the market's file names
+    a file with exactly this text, or if the text is in the trusted folder (`require_trusted`),
+    where this user's trainings put it.
     """
     try:
         if not _is_of_the_file(context, fitted.code):
@@ -202,9 +204,10 @@ def trust(code: OwnCode) -> None:
 
 
 def require_trusted(code: OwnCode) -> None:
-    """Raise OwnCodeError for a text that this user never gave in a market's file.
+    """Raise OwnCodeError for a text that is not in the trusted folder.
 
-    The text is then written to the folder `refused` beside the trusted ones, for the user to read.
+    A text is there if this user's nights trained it from a file (`trust`), or if the user moved it
+    there. A text that is not is written to the folder `refused` inside, for the user to read.
     """
     trusted = trusted_folder() / _file_name(code)
     if trusted.is_file() and hashlib.sha256(trusted.read_bytes()).hexdigest() == code.sha256:

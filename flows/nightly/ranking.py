@@ -307,7 +307,8 @@ def score_rankings(
         scores_before, on=["target", "predictor"], how="left", suffixes=("", "_before")
     )
     is_same = np.isclose(compared["rank_ic"], compared["rank_ic_before"], equal_nan=True)
-    # A new score without a rank IC counts as the same: NaN beside NaN. A stored one has its `n`.
+    # For a new score without a rank IC, `is_same` is true: NaN beside NaN. Only a score that was
+    # stored before has an `n_before`.
     is_new = compared["n_before"].isna()
     new_or_changed = compared[~is_same | is_new]
     if len(new_or_changed):
@@ -326,8 +327,9 @@ def _scores_of_nights(
     """
     as_of = night_bars.as_of
     calendar = context.market.calendar
-    awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
-    unscored = stored.first_unscored(conn, context.name, LONGEST, first=awaited, last=as_of)
+    first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
+    # The longest return is scored last: a session that has its score has those of the others.
+    unscored = stored.first_unscored(conn, context.name, LONGEST, first=first_awaited, last=as_of)
     days = [*changed] if unscored is None else [unscored, *changed]
     if not days:
         return pd.DataFrame()

@@ -81,11 +81,12 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
     now = datetime.now(UTC)
     as_of = night_bars.as_of
     calendar = context.market.calendar
-    restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
-    awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
+    # A night fetches the last `OVERLAP` sessions again, so their outcomes may still change.
+    first_restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
+    first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     with transaction(context.engine) as conn:
         predicted = stored_outcomes.unsettled_directions(
-            conn, context.name, awaited, as_of, since=restatable
+            conn, context.name, first_awaited, as_of, since=first_restatable
         )
         outcomes, known_at = _changed_outcomes(context, night_bars, predicted)
         record_outcomes(conn, context, night_bars, outcomes, known_at=known_at, recorded_at=now)
@@ -107,17 +108,22 @@ def record_outcomes(
 ) -> None:
     """Store outcomes (`outcome_rows`), and score each night whose outcomes are new or change.
 
-    Nights, backtests and benchmarks share their outcomes, so all of them store outcomes by this
-    function. A night may be run after later ones: their running scores then count it too.
+    Nights that had an outcome but no score are scored too: nights, backtests and benchmarks share
+    their outcomes, so all of them store outcomes by this function. A night may be run after later
+    ones: their running scores then count it too.
     """
     stored_outcomes.save_outcomes(
         conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at
     )
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
-    unscored = stored_outcomes.unscored(conn, context.name, sessions)
+    # Those of `sessions` that a night predicted, and others with an outcome but without a score, in
+    # the order of the days.
+    days_to_count = stored_outcomes.unscored(conn, context.name, sessions)
     counted = []
-    if unscored:  # which is in the order of the days
-        counted = day_counts(conn, context, night_bars, unscored[-1], unscored[0])
+    if days_to_count:
+        counted = day_counts(
+            conn, context, night_bars, last=days_to_count[-1], first=days_to_count[0]
+        )
     stored = stored_scores.scores(conn, context.name, span="night")
     changed = _targets_to_score(counted, stored)
     if changed:
@@ -220,8 +226,9 @@ def _changed_outcomes(
 
     `predicted` are the predictions to look at, as `unsettled_directions` returns them. A row is an
     outcome: `symbol, session, realised_return, rise, label, is_new`. A prediction has no row if a
-    good bar is missing on one of its two sessions, or if its stored outcome is still the same. The
-    watermark is the moment since which the newest bar read is known, or now where none was read.
+    good bar is missing on one of its two sessions, if the return is beyond the market's
+    `max_return`, or if its stored outcome is still the same. The watermark is the latest `known_at`
+    of the bars read, or now if none was read.
     """
     first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
     stocks = predicted["symbol"].unique().tolist()

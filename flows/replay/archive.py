@@ -109,6 +109,8 @@ class Archive:
         The list and the index that the market has today do not matter. `computed_then` is what
         computed the predictions that are to be made again.
         """
+        # `with_symbols` keeps the dates of listed stocks. Without a list, each of these stocks is a
+        # constituent on every day.
         without_stocks = replace(market_then(self.market, run), constituents=())
         market = without_stocks.with_symbols(sorted(symbols))
         return MarketContext(

@@ -98,8 +98,8 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
                 if is_new:
                     new_alerts.append(alert)
     for alert in new_alerts:
-        # A warning, which is shown without a terminal too, where nothing else says it: commands
-        # print by themselves which night is refused or late.
+        # A warning is shown without a terminal too. A rule that beats the model gets one, because
+        # nothing else says so; commands print by themselves which night is refused or late.
         level = logging.WARNING if alert.kind == "below_rule" else logging.INFO
         log.log(level, "%s: %s", alert.market, alert.message)
         _emit(alert)
@@ -192,7 +192,7 @@ def _of_status(status: MarketStatus) -> Iterable[Alert]:
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Return the message that a rule beats the model at the scores of `target`, as not before.
+    """Return the message that a rule has begun to beat the model, by the scores of `target`.
 
     `scores` are those of `target` and of the session scored before it. None if no rule beats the
     model at `target`, or if one did already at the session before.

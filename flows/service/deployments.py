@@ -182,7 +182,10 @@ def start_catching_up(deployment: UUID, as_of: date) -> None:
 
 
 def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
-    """Print a line for every run that ends from now on, until the event `end` is set."""
+    """Print a line for every run that ends from now on, until the event `end` is set.
+
+    Runs that could not log their own line, such as those whose process was killed, are logged too.
+    """
     since = datetime.now(UTC)
     printed: set[UUID] = set()
     with get_client(sync_client=True) as client:

@@ -216,7 +216,7 @@ def watch(
     market_files: Sequence[Path] = (),
     delay_minutes: int = DELAY // MINUTE,
 ) -> list[str]:
-    """Raise an alert for each late or refused night of these markets, and return the problems.
+    """Raise the alerts of these markets, and return a line for each late or refused night.
 
     See `flows.service.alerts.watch_markets`. Without names, all markets of the store are watched.
     Names that the store lacks are ignored. `market_files` are the files of users' own markets.

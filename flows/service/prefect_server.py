@@ -196,8 +196,9 @@ def _start(
 def _server_environment(url: str, login: str) -> dict[str, str]:
     """Return the environment variables of a server.
 
-    They are those of this process but the variables of PostgreSQL and most of dtml's, some of which
-    hold secrets, and in addition those that make the server require `login`.
+    They are those of this process without the variables of PostgreSQL and most of dtml's, as some
+    of these hold secrets. Three are added: the `login` that the server requires, the `url` of the
+    API for the server's pages, and one that keeps Python from importing from the working folder.
     """
     needed_names = ("DTML_DATA", "DTML_DEBUG")
     environment = {

@@ -207,8 +207,8 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     os.environ[SERVICE] = str(os.getpid())  # the runs end when this process ends
     os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
     fork_runs()
-    # A runner writes into a folder with a fixed name in that of temporary files. In the machine's,
-    # it would belong to the first user who ran one.
+    # A runner writes into a folder with a fixed name, inside the folder for temporary files. Inside
+    # that of the machine, it would belong to the first user who started a runner.
     tempfile.tempdir = str(prefect_folder())
     # By default it would pause the deployments at its end, also for the next service.
     runner = Runner(pause_on_shutdown=False)

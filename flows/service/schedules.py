@@ -119,9 +119,10 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """Return when, in UTC, the market's next night after `now` is due, that of a session.
+    """Return when the market's next night after `now` is due, in UTC.
 
-    Raises DtmlError after the end of the calendar.
+    Runs that the cron starts on days without a session are skipped, so they do not count. Raises
+    DtmlError after the end of the calendar.
     """
     week = usual_week(market.calendar, now.date())
     # The night of this session is due already, unless it closed earlier than usual: then the cron

@@ -114,7 +114,7 @@ class MarketStatus:
     mcc: Skill | None
     alerts_not_sent: int
     ranked_by: str | None
-    calendar_ends: date | None  # where that is less than 60 days ahead, or past
+    calendar_ends: date | None  # where that is at most 60 days ahead, or past
     note: str | None
 
     @property
@@ -243,7 +243,7 @@ def _ranked_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) 
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
-    """Return the alerts of the last days that no service has accepted yet, oldest first.
+    """Return the alerts of the last days that are not stored as sent yet, oldest first.
 
     The columns are those of the table alert.
     """

@@ -119,6 +119,7 @@ def _model_row(model: Model) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
         "vocabulary": model.target.size,
         "steps": progress["step"],
+        # Whole epochs, and the share of the batches of the last one that were used.
         "epochs": progress["epoch"] + progress["place"] / progress["batches"],
         "config": {**card.network, **settings},
         "seed": training_facts["training"]["seed"],

@@ -108,10 +108,10 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 
 
 def read_backup(folder: Path) -> Manifest:
-    """Read a backup's manifest, and check every file that it lists.
+    """Read a backup's manifest, and check that the folder has the files it lists, and no others.
 
-    Raises UsageError for a folder that is no backup this version can read, and DtmlError for a
-    damaged file.
+    Raises UsageError for a folder that is no backup this version can read, or that has other files,
+    and DtmlError for a file that is missing or damaged.
     """
     manifest = _read_manifest(folder)
     if is_later(manifest.schema):
@@ -283,7 +283,7 @@ def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
     It is opened read only. If its schema is older, a copy of it is upgraded and opened instead, so
     that the backup itself never changes.
     """
-    is_older = revision != REVISION
+    is_older = revision != REVISION  # `read_backup` has refused a later one
     with ExitStack() as cleanup:
         if is_older:
             # The copy has a fixed name below the data folder, so that the next restore removes what

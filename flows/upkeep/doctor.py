@@ -203,7 +203,7 @@ def _clock() -> str:
 def _calendars() -> str:
     """Return when the first calendar of the store's markets ends.
 
-    Raises DtmlError where fewer than sixty days are left (`CALENDAR_WARNING`).
+    Raises DtmlError where at most sixty days are left (`CALENDAR_WARNING`).
     """
     ends: dict[AnyCalendar, date] = {}
     for market in named_markets(open_engine(), (), ()).values():

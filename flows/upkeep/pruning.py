@@ -64,8 +64,8 @@ class Plan:
     `first_kept` is the first night kept of each market that has enough nights. `rows` are the old
     rows of the store, `pages` the pages of old nights, `files` the files of unused models, and
     `states` the folders of states that work left. `prefect_runs` counts the runs in Prefect's
-    database that ended too long ago to be kept. `removals` has a line for
-    each kind, whether or not there is anything of it.
+    database that ended too long ago to be kept. `removals` has a line for each kind, whether or not
+    there is anything of it.
     """
 
     first_kept: Mapping[str, date]
