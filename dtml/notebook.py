@@ -162,7 +162,7 @@ class Study:
         )
 
     def walk(self, estimator: Any, first: Day, last: Day | None = None) -> Walked:
-        """Walk forward from `first` to `last` (None: the last session), and return the scores.
+        """Walk forward from `first` to `last` (None: the last session); return scores and quality.
 
         The estimator is a scikit-learn estimator, a torch module, the path of a file of your own,
         or the name of a rule. Every 63 sessions it is trained again on the outcomes known by then;
@@ -199,7 +199,8 @@ class Study:
     def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Split]) -> Grid:
         """Fit a scikit-learn estimator or a torch module on each fold, and score its days.
 
-        Scores are [sessions stocks], NaN outside the days that a fold scores.
+        Scores are [sessions stocks], NaN outside the days that a fold scores and for stocks that
+        are not ranked on a day.
         """
         history = self._history
         scores = np.full_like(history.outcome, np.nan)
