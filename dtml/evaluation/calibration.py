@@ -245,7 +245,7 @@ def _regression(
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return, by level, the smallest threshold at which so large a share has no wrong direction.
+    """Return, by level, the smallest threshold at which at least that share has no wrong direction.
 
     Shares are of stock-days, with the same weight for every day. One additional, unknown day
     stands for the day to come and counts as wrong whatever the threshold. Where its weight exceeds
