@@ -98,11 +98,11 @@ class Walked:
 class Study:
     """A market's good bars, `bars`, and the features and outcomes of each day's constituents.
 
-    Rankers read these features. `market` is a name, or the path of a TOML file. Bars come from the
-    files `prices` and `index`, or without `prices` from the market's own source. They are those
-    from `first` to `last`, or to the last closed session, if that is earlier or `last` is None.
-    `leg` names the return to be ranked. `outcomes` holds these returns, a row a session and a
-    column a stock, NaN where there is none.
+    The features are those that the built-in rankers read. `market` is a name, or the path of a TOML
+    file. Bars come from the files `prices` and `index`, or without `prices` from the market's own
+    source. Bars are from `first` to `last`, or to the last closed session if that is earlier or
+    `last` is None. `leg` names the return to be ranked. `outcomes` holds these returns, a row a
+    session and a column a stock, NaN where there is none.
     """
 
     def __init__(

@@ -270,10 +270,10 @@ def index_in_step(history: History) -> Finding:
 
 
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap.
+    """Check the order of a training as of `at`: days to fit, a gap, days to choose epochs, a gap.
 
-    No later outcome may be among them. As an outcome may depend on prices after the target of its
-    day, another future must leave all outcomes unchanged.
+    All outcomes must be known at `at`. As an outcome may depend on prices after the target of its
+    day, another future must leave them all unchanged.
     """
     train, validation = pipeline.spans(pipeline.windows(history), at)
     scrambled = history.scrambled_after(at, seed=0)
