@@ -98,11 +98,11 @@ class Walked:
 class Study:
     """A market's good bars, `bars`, and the features and outcomes of each day's constituents.
 
-    Rankers read these features. `market` is a name, or the path of a TOML file. Bars come from the
-    files `prices` and `index`, or without `prices` from the market's own source. They are those
-    from `first` to `last`, or to the last closed session, if that is earlier or `last` is None.
-    `leg` names the return to be ranked. `outcomes` holds these returns, a row a session and a
-    column a stock, NaN where there is none.
+    The features are those that the built-in rankers read. `market` is a name, or the path of a TOML
+    file. Bars come from the files `prices` and `index`, or without `prices` from the market's own
+    source. Bars are from `first` to `last`, or to the last closed session if that is earlier or
+    `last` is None. `leg` names the return to be ranked. `outcomes` holds these returns, a row a
+    session and a column a stock, NaN where there is none.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Study:
         )
 
     def walk(self, estimator: Any, first: Day, last: Day | None = None) -> Walked:
-        """Walk forward from `first` to `last` (None: the last session), and return the scores.
+        """Walk forward from `first` to `last` (None: the last session); return scores and quality.
 
         The estimator is a scikit-learn estimator, a torch module, the path of a file of your own,
         or the name of a rule. Every 63 sessions it is trained again on the outcomes known by then;
@@ -199,7 +199,8 @@ class Study:
     def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Split]) -> Grid:
         """Fit a scikit-learn estimator or a torch module on each fold, and score its days.
 
-        Scores are [sessions stocks], NaN outside the days that a fold scores.
+        Scores are [sessions stocks], NaN outside the days that a fold scores and for stocks that
+        are not ranked on a day.
         """
         history = self._history
         scores = np.full_like(history.outcome, np.nan)

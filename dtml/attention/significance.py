@@ -117,10 +117,10 @@ def importance_by_day(
 ) -> PerDay:
     """Return how much the logit of stock u (row) changes with another window of stock v (column).
 
-    It is the mean absolute change over `draws` drawings. In each drawing, every day takes stock v's
-    window from another of these days. The importance is 0 on the diagonal, and on days on which v
-    is not observed; it means nothing on days on which u is not. Its unit is that of a logit,
-    without an upper bound.
+    It is the mean absolute change over `draws` drawings. In each drawing, every day on which stock
+    v is observed takes v's window from another such day. The importance is 0 on the diagonal, and
+    on days on which v is not observed; it means nothing on days on which u is not. Its unit is that
+    of a logit, without an upper bound.
     """
     rows = _rows_of(windows, days)
     observed = windows.observed[days]
@@ -189,11 +189,11 @@ def distance_test(
 
     `first` is the number of networks in the first group. The distance of two matrices is the root
     of the mean squared distance of their rows. The p-value is the share of the groupings, the true
-    one included, whose energy distance is at least as large (`_groupings`; Szekely & Rizzo,
-    "Testing for equal distributions in high dimension", 2004). Networks of true labels share their
-    labels, and so are slightly more alike than those of shuffled labels: in 98 markets without any
-    signal, the test was significant at 5 % in 7. With one network of true labels against 19 of
-    shuffled labels the p-value is exact.
+    one included, whose energy distance is at least as large as the true one's (`_groupings`;
+    Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true
+    labels share their labels, and so are slightly more alike than those of shuffled labels: in 98
+    markets without any signal, the test was significant at 5 % in 7. With one network of true
+    labels against 19 of shuffled labels the p-value is exact.
     """
     networks, stocks = matrices.shape[:2]
     differences = matrices[:, None] - matrices[None]  # [networks networks stocks stocks]
@@ -261,9 +261,10 @@ def agreement(
     over stocks.
 
     The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`) but centred
-    on the estimate, because resamples add an error to both ranks and lie too near 0. It is NaN
-    below `dtml.evaluation.metrics.MINIMUM_DAYS`. It allows for other days, not for other networks.
-    Two unrelated maps that both prefer a few stocks still reach about 2 / sqrt(stocks).
+    on the estimate, because resamples add an error to both ranks and lie too near 0. Its ends are
+    clipped to [-1, 1], and NaN below `dtml.evaluation.metrics.MINIMUM_DAYS`. It allows for other
+    days, not for other networks. Two unrelated maps that both prefer a few stocks still reach about
+    2 / sqrt(stocks).
     """
     days = len(both_observed)
     # What each day adds to three totals for each pair of stocks: attention, importance, and the

@@ -195,7 +195,7 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     with an error that allows for skew and fat tails. With one trial the result is the authors'
     probabilistic Sharpe ratio against 0 (2012). `trials` are per session; a trial is NaN if its
     returns never varied, and is left out. Days and trials count as independent. The result is NaN
-    where the returns `net` do not vary.
+    where the returns `net` do not vary. Raises ValueError where no trial is a number.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew

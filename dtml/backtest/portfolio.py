@@ -450,7 +450,7 @@ def _trade(
 ) -> Weights:
     """Return the holdings after trading to `target`, as far as each stock can be traded.
 
-    A stock that `stays` is not traded unless it is `settled`, which sells it without a price.
+    A stock that `stays` is not traded unless it is `settled`, that is, sold at its last price.
     """
     if np.isnan(target).all():  # a session without weights
         return np.where(settled, 0.0, drifted)

@@ -201,8 +201,8 @@ def _chosen(trials: Sequence[_Trial]) -> dict[str, Trading]:
         BOTH: trials,
     }
     chosen = {}
-    for version, versions_trials in allowed.items():
-        best = max(versions_trials, key=lambda trial: trial.sharpe)
+    for version, allowed_trials in allowed.items():
+        best = max(allowed_trials, key=lambda trial: trial.sharpe)
         chosen[version] = best.trading
     return chosen
 

@@ -138,8 +138,8 @@ class StockNet(Network):
 
         A session contributes the log-likelihood of its movement minus the weighted divergence of
         its posterior from its prior. The target counts once, each earlier session alpha times its
-        attention. The divergence is the only regularisation: `penalty` multiplies its annealed
-        weight, and a penalty of 1 is the published objective.
+        attention. No norm of weights is added: `penalty` multiplies the annealed weight of the
+        divergence, and a penalty of 1 is the published objective.
         """
         # [window days stocks features], without the index.
         inputs = batch.rows[batch.windows.mT, :-1]

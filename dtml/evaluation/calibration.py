@@ -144,7 +144,7 @@ def calibrate(
     return to the target, a ratio minus 1, NaN where it is not known. Days without a stock-day that
     has both are left out. The correction is Platt's (1999), shrunk where there are few days. The
     slope is 0, and every stock gets the base rate, where the model ranked the wrong way round, its
-    probabilities were all the same, all stock-days had one outcome, or there was a single day.
+    probabilities were all the same, all stock-days had one outcome, or a single day was fitted.
 
     On a day exchangeable with the validation days, the expected share of stocks without a wrong
     direction is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the
@@ -245,7 +245,7 @@ def _regression(
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return, by level, the smallest threshold at which so large a share has no wrong direction.
+    """Return, by level, the smallest threshold at which at least that share has no wrong direction.
 
     Shares are of stock-days, with the same weight for every day. One additional, unknown day
     stands for the day to come and counts as wrong whatever the threshold. Where its weight exceeds
@@ -466,7 +466,7 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     middle_of_bin = bins["bin"].to_numpy() / BINS + 0.5 / BINS
     # Groups do not overlap, so the first that ends above the middle of a bin holds the bin.
     place = np.searchsorted(curve["bin_high"].to_numpy(), middle_of_bin)
-    group = np.clip(place, 0, len(curve) - 1)
+    group = np.clip(place, 0, len(curve) - 1)  # an empty bin may lie above all groups
     counts = ["rises", "n"]
     days = bins.assign(group=group).pivot_table(
         counts, "target", "group", aggfunc="sum", fill_value=0

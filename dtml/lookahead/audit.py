@@ -195,7 +195,7 @@ def scrambled_future(
 
 def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Check that windows up to `at` are the same to the last bit without what came later."""
-    whole = history.with_holes(at, seed)  # fills of missing bars from later ones then show
+    whole = history.with_holes(at, seed)  # so that a backward fill of a missing bar shows
     old = _up_to(pipeline.windows(whole.known_at(at)), at)
     new = _up_to(pipeline.windows(whole), at)
     changed = _changed_at_all(old, new, at)
@@ -270,10 +270,10 @@ def index_in_step(history: History) -> Finding:
 
 
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap.
+    """Check the order of a training as of `at`: days to fit, a gap, days to choose epochs, a gap.
 
-    No later outcome may be among them. As an outcome may depend on prices after the target of its
-    day, another future must leave all outcomes unchanged.
+    All outcomes must be known at `at`. As an outcome may depend on prices after the target of its
+    day, another future must leave them all unchanged.
     """
     train, validation = pipeline.spans(pipeline.windows(history), at)
     scrambled = history.scrambled_after(at, seed=0)
@@ -309,7 +309,7 @@ def _days_with_outcome(windows: Windows) -> pd.DatetimeIndex:
 def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
     """Check that every observed stock of `at` and the next `LOOK_AHEAD` days is predicted.
 
-    No outcome may choose the rows, and there may be no others. The model is trained as of `at`.
+    None may be left out because of its outcome, and none added. The model is trained as of `at`.
     """
     windows = pipeline.windows(history)
     days = _around(windows, at, back=0)
@@ -373,10 +373,10 @@ def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experimen
         {
             "epochs": epochs,
             "first_kept_epoch": 1,  # the validation days choose among all of the few epochs
-            "patience": None,  # and none of them is left out
-            "learning_rate": 0.01,  # a leak must be learnt in these few epochs: by larger steps,
-            "batch_days": min(training.batch_days, 16),  # more of them to an epoch,
-            "penalty": min(training.penalty, 0.01),  # and less regularisation
+            "patience": None,  # no early stopping: all of them are trained
+            "learning_rate": 0.01,  # larger steps, as a leak must be learnt in these few epochs
+            "batch_days": min(training.batch_days, 16),  # more steps in an epoch, for that too
+            "penalty": min(training.penalty, 0.01),  # less regularisation, for that too
             "seeds": seeds,
             "train_sessions": min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
             "validation_sessions": min(experiment.validation_sessions, VALIDATION_DAYS),

@@ -124,7 +124,7 @@ def same_rankings(path: RankingPath, history: History, at: pd.Timestamp, seed: i
 
     The rankers are trained as of the close of `at`. Scores, places and probabilities are compared.
     """
-    true_future = history.with_holes(at, seed)  # fills of missing bars from later ones then show
+    true_future = history.with_holes(at, seed)  # so that a backward fill of a missing bar shows
     orders = path.orders(true_future, at, at)
     others = path.orders(true_future.scrambled_after(at, seed), at, at)
     passed = orders.equals(others)

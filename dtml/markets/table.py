@@ -110,7 +110,10 @@ class Table:
 
 
 def parse(path: Path, text: str | None) -> dict[str, object]:
-    """Return the contents of a TOML file, or of its text; raise UsageError if it is not TOML."""
+    """Return the contents of a TOML file, or of its `text` where that is not None.
+
+    Raises UsageError if the file cannot be read, or if it is not TOML.
+    """
     try:
         if text is None:
             text = path.read_text(encoding="utf-8")

@@ -181,7 +181,8 @@ def _check_with_changes(
     panel = _panel(part)
     base = answers_of(user_code, panel)
     # A feature that differs when it is called again differs in the other checks too. Its finding
-    # comes first, as the first failure of a feature is the one reported.
+    # comes first, although that check is the last below: the first failure of a feature is the one
+    # that is reported.
     differences = {("asked_twice", name): "" for name in description["features"]}  # "": none
     for other_history in _other_histories(part, panel, positions):
         days = range(other_history.at + 1)
@@ -211,7 +212,8 @@ def _sessions_before_changes(last: int, history: int) -> list[int]:
 def _other_histories(part: History, panel: Panel, positions: list[int]) -> list[_OtherHistory]:
     """Return a part with another future after each position, then rescaled, finally unchanged.
 
-    `panel` is that of the part. The order is that of the checks in the findings.
+    `panel` is that of the part. The findings list the checks in the same order, except that
+    `asked_twice`, the last here, comes first there (`_check_with_changes`).
     """
     last = len(panel.sessions) - 1
     others = []
@@ -289,7 +291,8 @@ def _highest_believed(market: Market, whole: Panel, leg: Leg) -> float:
     """Return the rank IC above which no result is believed.
 
     It is `max_rank_ic` of the market's file, if set; else `BELIEVED`, or `TIMES_THE_RULES` times
-    the rank IC of the best one-line rule on the last `SCORED` days, whichever is more.
+    the largest rank IC, whatever its sign, of a one-line rule on the last `SCORED` days, whichever
+    is more.
     """
     if market.checks.max_rank_ic is not None:
         return market.checks.max_rank_ic
@@ -374,8 +377,8 @@ def _check_with_coins(user_code: IsolatedCode, part: History, leg: Leg, days: sl
     """Draw the direction of every session by coin, twice; an honest model can then rank nothing.
 
     A model fails if both 95 % intervals of its rank IC lie on the same side of 0. By chance that
-    happens to 2 x .025 x .025 of the honest models. The finding shows the rank IC of the second
-    draw.
+    happens to 2 x .025 x .025 of the honest models. The finding of a failure shows the rank IC of
+    the second draw.
     """
     are_above_0 = []
     are_below_0 = []
@@ -401,7 +404,7 @@ def _fit_and_score(
     *,
     backwards: bool = False,
 ) -> tuple[Grid, Grid]:
-    """Fit the model on all days whose outcomes ended before some `days`, and score these.
+    """Fit the model on all days whose outcomes ended before the first of `days`; score `days`.
 
     Returns the scores and the outcomes. Both cover all sessions of the panel, [sessions stocks].
     The scores are NaN outside `days`; the outcomes are NaN where the day, or the start or end of

@@ -79,9 +79,8 @@ def windows_of(
 
     It is the smallest number of `SHORT` from which the feature gets, on the last `TRIED` days of
     `answers`, the same values as in `answers`. Where no number of `SHORT` is enough, it is the
-    whole HISTORY that the code states.
-    With fewer sessions the comparison that follows (`disagreements`) is faster, and it finds
-    look-ahead as well.
+    whole HISTORY that the code states. With fewer sessions the comparison that follows
+    (`disagreements`) is faster, and finds look-ahead just as well.
     """
     history = int(description["history"])
     windows = dict.fromkeys(description["features"], history)

@@ -185,8 +185,9 @@ def nights_of(
     """Return the features that nights would have computed, from the sessions up to each day alone.
 
     They are [days stocks features], NaN where missing or infinite. `windows` maps the features that
-    are computed to the number of sessions that each may read; others are NaN. A feature that fails
-    on fewer sessions than HISTORY is NaN there.
+    are computed to the number of sessions that each may read; others are NaN. A feature that may
+    read fewer sessions than HISTORY is NaN where it fails; the error of one that may read as many
+    as HISTORY is raised.
     """
     values = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
     # Each past is cut once, for all features that read as many sessions.
@@ -273,11 +274,12 @@ def ranks_of(values: Features, there: There) -> Features:
 def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     """Return a model fitted to the ranked outcomes of some sessions.
 
-    A `model` of None stands for the product's boosting; a user's own is copied first. `ranks` are
-    those of the features, [sessions stocks features]; `relative` are the ranks of the outcomes,
-    [sessions stocks] in [-0.5, 0.5]. The model learns from the stock-days of `days` that have an
-    outcome; a classifier learns whether the rank is above 0. Where a feature's rank is missing, a
-    user's model reads 0, the middle of the day. A torch module learns one day in each step.
+    A `model` of None stands for the product's boosting. A user's own is copied first, or created if
+    it is a class. `ranks` are those of the features, [sessions stocks features]; `relative` are the
+    ranks of the outcomes, [sessions stocks] in [-0.5, 0.5]. The model learns from the stock-days of
+    `days` that have an outcome; a classifier learns whether the rank is above 0. Where a feature's
+    rank is missing, a user's model reads 0, the middle of the day. A torch module learns one day in
+    each step.
     """
     has_outcome = np.isfinite(relative[days])  # [days stocks]
     x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in time
@@ -327,7 +329,7 @@ def _fresh(model: Any) -> Any:
 
 
 def scored(model: Any, ranks: Features, there: There, *, backwards: bool = False) -> Grid:
-    """Return the scores of a model, [days stocks], which scores day by day as in nights.
+    """Return the scores, [days stocks], of a model that scores one day at a time, as in nights.
 
     `ranks` are [days stocks features]. Scores are NaN where `there`, [days stocks], is false. With
     `backwards`, the days are scored from the last to the first; the rows of the result keep their

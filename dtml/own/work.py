@@ -166,8 +166,9 @@ def serve() -> None:
     """Fork a process for each folder that standard input names, one on a line.
 
     For each folder it prints two lines: the id of the process at once, and its exit status when it
-    has ended. Of `LIBRARIES`, those that a task's text names are imported before the fork: the
-    server keeps them, so that every later child has them without importing them again.
+    has ended. Of `LIBRARIES`, that of the default model and those that a task's text names are
+    imported before the fork: the server keeps them, so that every later child has them without
+    importing them again.
     """
     for line in sys.stdin:
         folder = Path(line.strip())
