@@ -1,4 +1,4 @@
--- Alerts raised about nights: one row per night and kind of alert.
+-- Alerts raised about nights: one row per market, night and kind of alert.
 --
 -- market     text       Name of the market.
 -- as_of      date       Last closed session of the night that the alert is about.

@@ -1,4 +1,4 @@
--- Champions: the candidates whose rankings a market has shown, if its candidates compete. One row per change.
+-- Champions: where a market's rankers compete, the champion is the one whose ranking the market shows. One row per change of champion.
 --
 -- market      text       Name of the market.
 -- since       date       First session for which the market shows the new champion's ranking.

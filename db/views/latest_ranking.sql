@@ -1,4 +1,4 @@
--- The newest night's ranking of each market, best first: one row per stock.
+-- The ranking that each market showed on its newest night, best stock first: one row per stock.
 --
 -- market       text       Name of the market.
 -- place        integer    Place in the ranking, 1 is the best.

@@ -1,4 +1,4 @@
--- Returns of each market's paper account from one open to the next, with the account before costs, equal parts of all constituents and the index for comparison.
+-- Returns of each market's paper account from one open to the next and, for comparison, those of the account without costs, of equal parts of all constituents and of the index.
 --
 -- market     text     Name of the market.
 -- session    date     Session of the first of the two opens.

@@ -1,4 +1,4 @@
--- How well the rankers and the one-line rules ranked each night's stocks: one row per session, span, return and predictor.
+-- How well the rankers and the one-line rules ranked the stocks, on each night and over all nights so far: one row per session, span, return and predictor.
 --
 -- market         text       Name of the market.
 -- target         date       Session for which the stocks were ranked.

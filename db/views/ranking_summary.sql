@@ -1,4 +1,4 @@
--- Results of each `dtml ranking`, a walk-forward that ranks the stocks of each day: skill of the blend, and its return after costs.
+-- Results of each run of `dtml ranking`, which ranks the stocks of each day of a past period: the skill of the blend, and its return after costs.
 --
 -- market           text       Name of the market.
 -- ranking_id       text       The walk-forward: a row of ranking.

@@ -1,4 +1,4 @@
--- Results of each benchmark: one row per label protocol and predictor.
+-- Results of each benchmark: one row per benchmark, label protocol and predictor.
 --
 -- market          text       Name of the market.
 -- benchmark_id    text       The benchmark: a row of benchmark.

@@ -1,4 +1,4 @@
--- Stages of each night's last run, with how long each took: one row per night and stage begun.
+-- The stages of each night's last run and how long each took: one row per night and stage begun.
 --
 -- market      text       Name of the market.
 -- as_of       date       The night's last closed session.
