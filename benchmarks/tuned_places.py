@@ -1,14 +1,14 @@
 """Compare what was tuned on one processor with the plain way, on two kinds and beside other work.
 
-`python -m benchmarks.tuned_places [--rounds 5] [PLACE ...]`: each place is timed as the product
-does it and in the plain way, by turns, each in a process of its own: as this processor is, and with
-the instructions of AVX2 alone; on a quiet machine, and beside two endless loops. Printed is the
-time of the product's way as a share of the plain one's, from the medians of the rounds: where it is
-below 1, the product's way is faster.
+`python -m benchmarks.tuned_places [--turns 11] [PLACE ...]`: each place is timed as the product
+does it and in the plain way, each in a process of its own: as this processor is, and with the
+instructions of AVX2 alone; on a quiet machine, and beside two endless loops. Both processes do a
+piece of work of about half a second by turns, so that what else slows the machine for seconds slows
+both. Printed is the time of the product's way as a share of the plain one's, from the medians of
+the turns: where it is below 1, the product's way is faster.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -24,24 +24,29 @@ from unittest.mock import patch
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 NEIGHBOURS = 2  # endless loops beside the work
-ENDLESS = "while True: pass"
+# Until the process that started it has ended, however it ended.
+ENDLESS = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+TURNS = 11
+FIRST_TURNS = 2  # not counted: memory is taken and caches are filled
 SENTENCES = 52  # of 20 pieces: a batch of the preset `tiny`
 PIECES = 20
-UPDATES = 8  # of a translator
-DAYS = 128  # of a training of DTML
+DAYS = 64  # of a training of DTML
 WIDE_STOCKS = 480  # a market as large as the S&P 500
 VOCABULARY = 10_000  # of a search
-SEARCHES = 200
+SEARCHES = 50
+
+
+Turn = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do the work of a place: a function that returns its seconds, and its environment.
+    """One way to do the work of a place, and its environment, which is set before torch is loaded.
 
-    The environment is set before torch is loaded.
+    `prepare` returns the function that does one piece of the work.
     """
 
-    seconds: Callable[[], float]
+    prepare: Callable[[], Callable[[], object]]
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -54,17 +59,8 @@ class Place:
     plain: Way
 
 
-def seconds_after_a_first(work: Callable[[], object], repeats: int = 1) -> float:
-    """Return the seconds of so many runs, after one that is not timed."""
-    work()
-    begun = time.perf_counter()
-    for _ in range(repeats):
-        work()
-    return time.perf_counter() - begun
-
-
-def translator_updates(fast_dropout: bool = True, updates: int = UPDATES, **settings: Any) -> float:
-    """Return the seconds of updates of a translator of the preset `tiny` with some settings."""
+def translator_update(fast_dropout: bool = True, **settings: Any) -> Callable[[], object]:
+    """Prepare an update of a translator of the preset `tiny` with some settings."""
     import torch
 
     from translation.data.batches import Batch
@@ -87,11 +83,11 @@ def translator_updates(fast_dropout: bool = True, updates: int = UPDATES, **sett
         step = loop.training_step_of(network, config, torch.device("cpu"), SINGLE_PROCESS)
     pieces = torch.randint(SMALLEST, VOCABULARY["tiny"], (2, SENTENCES, PIECES))
     batch = Batch(source=pieces[0], target_input=pieces[1], target_output=pieces[1])
-    return seconds_after_a_first(lambda: step([(0, batch)], 1e-4), updates)
+    return lambda: step([(0, batch)], 1e-4)
 
 
-def dtml_training(stocks: int, stock_days: int | None = None) -> float:
-    """Return the seconds of an epoch of DTML, with so many stock-days at once."""
+def dtml_epoch(stocks: int, stock_days: int | None = None) -> Callable[[], object]:
+    """Prepare an epoch of DTML, with so many stock-days at once."""
     from dataclasses import replace
 
     import torch
@@ -100,20 +96,18 @@ def dtml_training(stocks: int, stock_days: int | None = None) -> float:
     from dtml.layers import network
     from dtml.training.fit import fit_members
 
-    with ExitStack() as changes:
-        changes.enter_context(patch.object(training_speed, "STOCKS", stocks))
-        if stock_days is not None:
-            changes.enter_context(patch.object(network, "STOCK_DAYS", stock_days))
-        windows = training_speed.random_windows(DAYS, seed=0)
-        member = training_speed.members()[0]
-        member = replace(member, training=replace(member.training, epochs=1))
-        return seconds_after_a_first(
-            lambda: fit_members(windows, windows, [member], device=torch.device("cpu"))
-        )
+    if stock_days is not None:
+        network.STOCK_DAYS = stock_days
+    training_speed.STOCKS = stocks
+    windows = training_speed.random_windows(DAYS, seed=0)
+    member = training_speed.members()[0]
+    member = replace(member, training=replace(member.training, epochs=1))
+    cpu = torch.device("cpu")
+    return lambda: fit_members(windows, windows, [member], device=cpu)
 
 
-def search_steps(blocks: bool) -> float:
-    """Return the seconds of choosing the best tokens of 32 sentences of 5 beams."""
+def search_steps(blocks: bool) -> Callable[[], object]:
+    """Prepare the choice of the best tokens of 32 sentences of 5 beams, `SEARCHES` times."""
     import torch
 
     from translation.decoding.beam_search import best_tokens
@@ -124,21 +118,20 @@ def search_steps(blocks: bool) -> float:
     def over_all() -> object:
         return (scores + so_far.unsqueeze(-1)).flatten(1).topk(5)
 
-    return seconds_after_a_first(
-        partial(best_tokens, scores, so_far) if blocks else over_all, SEARCHES
-    )
+    choose = partial(best_tokens, scores, so_far) if blocks else over_all
+
+    def search() -> None:
+        for _ in range(SEARCHES):
+            choose()
+
+    return search
 
 
-def imports_of_a_command(thresholds: tuple[int, int, int] | None) -> float:
-    """Return the seconds in which a command's modules are imported."""
-    import gc
-
-    if thresholds is not None:
-        gc.set_threshold(*thresholds)
-    begun = time.perf_counter()
-    import flows.commands.nightly  # noqa: F401
-
-    return time.perf_counter() - begun
+def imports_of_a_command(thresholds: tuple[int, int, int] | None) -> Callable[[], object]:
+    """Prepare a process that imports the modules of a command, with thresholds of the collector."""
+    set_thresholds = f"import gc; gc.set_threshold(*{thresholds}); " if thresholds else ""
+    command = [sys.executable, "-c", f"{set_thresholds}import flows.commands.nightly"]
+    return partial(subprocess.run, command, check=True)
 
 
 def waiting_variables() -> dict[str, str]:
@@ -152,46 +145,45 @@ WAITING = waiting_variables()
 PLACES = {
     "waiting": Place(
         "threads spin for microseconds and then sleep, and not without end: a translator's updates",
-        product=Way(translator_updates, WAITING),
-        plain=Way(translator_updates),
+        product=Way(translator_update, WAITING),
+        plain=Way(translator_update),
     ),
     "huge-pages": Place(
         "memory of tensors in pages of 2 MB: a translator's updates",
-        product=Way(translator_updates, {**WAITING, "THP_MEM_ALLOC_ENABLE": "1"}),
-        plain=Way(translator_updates, WAITING),
+        product=Way(translator_update, {**WAITING, "THP_MEM_ALLOC_ENABLE": "1"}),
+        plain=Way(translator_update, WAITING),
     ),
     "precision": Place(
         "the faster number format of the layers, and not float32: a translator's updates",
-        product=Way(translator_updates, WAITING),
-        plain=Way(partial(translator_updates, precision="float32"), WAITING),
+        product=Way(translator_update, WAITING),
+        plain=Way(partial(translator_update, precision="float32"), WAITING),
     ),
     "muon-precision": Place(
         "the faster number format of Muon, and not float32: a translator's updates",
-        product=Way(translator_updates, WAITING),
-        plain=Way(partial(translator_updates, muon_precision="float32"), WAITING),
+        product=Way(translator_update, WAITING),
+        plain=Way(partial(translator_update, muon_precision="float32"), WAITING),
     ),
     "bfloat16": Place(
         "the faster number formats, and not bfloat16: a translator's updates",
-        product=Way(partial(translator_updates, updates=1), WAITING),
-        plain=Way(  # one update: it takes seconds where the processor lacks the instructions
-            partial(translator_updates, updates=1, precision="bfloat16", muon_precision="bfloat16"),
-            WAITING,
+        product=Way(translator_update, WAITING),
+        plain=Way(
+            partial(translator_update, precision="bfloat16", muon_precision="bfloat16"), WAITING
         ),
     ),
     "dropout": Place(
         "dropout from fewer random bits, and not torch's: a translator's updates",
-        product=Way(translator_updates, WAITING),
-        plain=Way(partial(translator_updates, fast_dropout=False), WAITING),
+        product=Way(translator_update, WAITING),
+        plain=Way(partial(translator_update, fast_dropout=False), WAITING),
     ),
     "stock-days": Place(
         "960 stock-days at once, and not a whole batch: DTML's training, 87 stocks",
-        product=Way(partial(dtml_training, 87), WAITING),
-        plain=Way(partial(dtml_training, 87, stock_days=10**9), WAITING),
+        product=Way(partial(dtml_epoch, 87), WAITING),
+        plain=Way(partial(dtml_epoch, 87, stock_days=10**9), WAITING),
     ),
     "stock-days-wide": Place(
         "960 stock-days at once, and not a whole batch: DTML's training, 480 stocks",
-        product=Way(partial(dtml_training, WIDE_STOCKS), WAITING),
-        plain=Way(partial(dtml_training, WIDE_STOCKS, stock_days=10**9), WAITING),
+        product=Way(partial(dtml_epoch, WIDE_STOCKS), WAITING),
+        plain=Way(partial(dtml_epoch, WIDE_STOCKS, stock_days=10**9), WAITING),
     ),
     "search": Place(
         "the best tokens by blocks of 128, and not among all: a search's steps",
@@ -218,55 +210,75 @@ def neighbours(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def seconds_in_a_process(place: str, way: str, environment: Mapping[str, str]) -> float:
-    """Return the seconds of one way of a place, in a process of its own."""
+@contextmanager
+def process_of(place: str, way: str, environment: Mapping[str, str]) -> Iterator[Turn]:
+    """Start a process that has prepared one way of a place; yield what lets it do a piece."""
     variables = {**environment, **getattr(PLACES[place], way).environment}
     others = {name: value for name, value in os.environ.items() if name not in WAITING}
-    answer = subprocess.run(
-        [sys.executable, "-m", "benchmarks.tuned_places", "--child", way, place],
+    command = [sys.executable, "-m", "benchmarks.tuned_places", "--child", way, place]
+    with subprocess.Popen(
+        command,
         env={**others, **variables},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        check=True,
-    )
-    seconds: float = json.loads(answer.stdout)
-    return seconds
+        text=True,
+    ) as process:
+
+        def seconds_of_a_turn() -> float:
+            assert process.stdin
+            assert process.stdout
+            print(file=process.stdin, flush=True)
+            return float(process.stdout.readline())
+
+        yield seconds_of_a_turn
 
 
-def share_of_plain(place: str, environment: Mapping[str, str], rounds: int) -> float:
+def answer_turns(prepare: Callable[[], Callable[[], object]]) -> None:
+    """Do a piece of the work for each line of standard input; print the seconds that it took."""
+    work = prepare()
+    for _ in sys.stdin:
+        begun = time.perf_counter()
+        work()
+        print(time.perf_counter() - begun, flush=True)
+
+
+def share_of_plain(place: str, environment: Mapping[str, str], turns: int) -> float:
     """Return the median time of the product's way as a share of the plain one's."""
-    seconds: dict[str, list[float]] = {"product": [], "plain": []}
-    for _ in range(rounds):
-        for way, way_seconds in seconds.items():
-            way_seconds.append(seconds_in_a_process(place, way, environment))
-    return statistics.median(seconds["product"]) / statistics.median(seconds["plain"])
+    with (
+        process_of(place, "product", environment) as product_turn,
+        process_of(place, "plain", environment) as plain_turn,
+    ):
+        pairs = [(product_turn(), plain_turn()) for _ in range(FIRST_TURNS + turns)]
+    product_seconds, plain_seconds = zip(*pairs[FIRST_TURNS:], strict=True)
+    return statistics.median(product_seconds) / statistics.median(plain_seconds)
 
 
-def print_table(places: list[str], rounds: int) -> None:
+def print_table(places: list[str], turns: int) -> None:
     """Print a row for each place: its shares on both processors, quiet and busy."""
     print("| place | native | AVX2 | native, busy | AVX2, busy |\n|---|---|---|---|---|")
     for place in places:
         shares = []
         for loops, environment in product((0, NEIGHBOURS), ({}, AVX2)):
             with neighbours(loops):
-                shares.append(f"{share_of_plain(place, environment, rounds):.2f}")
+                shares.append(f"{share_of_plain(place, environment, turns):.2f}")
         print(f"| {PLACES[place].work} | {' | '.join(shares)} |", flush=True)
 
 
 def main() -> None:
-    """Print the table, or with `--child` the seconds of one way of one place."""
+    """Print the table, or with `--child` do pieces of one way of one place, by turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("places", nargs="*", metavar="PLACE", help=", ".join(PLACES))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--child", choices=("product", "plain"))
     options = parser.parse_args()
     unknown = [place for place in options.places if place not in PLACES]
     if unknown:
         parser.error(f"no such place: {', '.join(unknown)}")
     if options.child is None:
-        print_table(options.places or list(PLACES), options.rounds)
+        print_table(options.places or list(PLACES), options.turns)
         return
     way: Way = getattr(PLACES[options.places[0]], options.child)
-    print(json.dumps(way.seconds()))
+    answer_turns(way.prepare)
 
 
 if __name__ == "__main__":

@@ -181,7 +181,8 @@ class Study:
             own = _own(estimator)
             scores, _last_model = own.walk(self._panel, history.there, history.relative, spans)
         days = slice(walk_folds[0].scored.start, walk_folds[-1].scored.stop)
-        name = estimator if isinstance(estimator, str) else type(estimator).__name__
+        is_named = isinstance(estimator, str | Path)
+        name = str(estimator) if is_named else type(estimator).__name__
         return Walked(name, self._frame(scores, days), self.outcomes[days], self.leg)
 
     def audit(self, code: str | Path) -> pd.DataFrame:

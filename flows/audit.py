@@ -114,7 +114,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         rows += _rows(trained.row["id"], findings_of_stored)
     if market.code:
         for finding in admit(IsolatedCode(OwnCode.read(market.code)), history, market.leg):
-            rows.append({"audited": OWN, "at": part.sessions[-1], "has_power": True, **finding})
+            rows.append({"audited": OWN, "at": pd.Timestamp(as_of), "has_power": True, **finding})
     tell("leaks planted on purpose")
     proofs = [
         look_ahead.prove(part, context.experiment, seed=SEED, dates=1),

@@ -16,11 +16,14 @@ MOMENTS = (
     tables.rejected_bar.c.first_known_at,
     tables.symbol_warning.c.known_at,
     tables.run.c.data_watermark,
+    tables.ranker.c.data_watermark,
     tables.prediction.c.known_at,
+    tables.stock_rank.c.known_at,
     tables.outcome.c.known_at,
     tables.night.c.known_at,
     tables.backtest.c.data_watermark,
     tables.benchmark.c.data_watermark,
+    tables.ranking.c.data_watermark,
 )
 
 

@@ -133,6 +133,7 @@ def mean_weights(
             stock == symbol,
             other != symbol,
         )
+        statement = statement.order_by(weights.weight.desc())
         parts.append(head(conn, statement, MOST_STOCKS))
     totals = pd.concat(parts).groupby("other")["weight"].agg(["sum", "count"]).reset_index()
     night_count = max(len(attended_nights), 1)  # without nights there are no rows to divide

@@ -216,7 +216,7 @@ def _row(
     """
     result = performance(track, trials=None, index=equal)
     break_even = np.nan
-    if version != EQUAL:
+    if version != EQUAL and result.turnover > 0:
         gain = float((track["gross"] - equal["gross"]).mean())
         break_even = gain / result.turnover / BASIS_POINT
     figures = asdict(replace(result, break_even=break_even))

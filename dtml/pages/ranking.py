@@ -173,11 +173,14 @@ def _markdown_table(names: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def whole_scores(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the scores over all days on the trained leg, the worst first."""
+    """Return the scores over all days on the trained leg, the worst first.
+
+    Before these come predictors that could be scored on no day.
+    """
     scores = ranking.scores
     is_on_leg = scores["leg"] == ranking.row["leg"]
     is_whole = scores["slice"] == "all"
-    return records(scores[is_on_leg & is_whole].sort_values("rank_ic"))
+    return records(scores[is_on_leg & is_whole].sort_values("rank_ic", na_position="first"))
 
 
 def net_rows(ranking: Ranking) -> list[dict[str, Any]]:

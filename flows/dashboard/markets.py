@@ -175,7 +175,8 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
         ranking["since"] = since
         ranking["nights_since"] = nights_since
 
-    rule_scores = rank_scores[rank_scores["is_rule"] == 1].sort_values("rank_ic")
+    is_scored_rule = (rank_scores["is_rule"] == 1) & rank_scores["rank_ic"].notna()
+    rule_scores = rank_scores[is_scored_rule].sort_values("rank_ic")
     if len(rule_scores):
         best_rule = rule_scores.iloc[-1]
         ranking["rank_rule"] = best_rule["predictor"]

@@ -349,8 +349,8 @@ def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
     failed = fetch_result.failures[fetch_result.failures["symbol"].isin(symbols)]
     if not failed.empty:
         status = failed["status"].mode().iloc[0]
-        detail = failed.loc[failed["status"] == status, "detail"].iloc[0]
-        cause = f"{len(failed)} {status} ({detail})"
+        of_status = failed[failed["status"] == status]
+        cause = f"{len(of_status)} {status} ({of_status['detail'].iloc[0]})"
         if status == "no_data":
             return cause
         return f"{cause}; the bars that arrived are stored: run the night again to fetch the rest"

@@ -350,6 +350,16 @@ def _order_rows(
     return rows[rows["shares"] > 0].sort_values(["side", "symbol"], ignore_index=True)
 
 
+def _is_filled(conn: Connection, market: Market, last: date) -> bool:
+    """Return whether the paper account is known to have been filled at the open of `last`.
+
+    The fill of a session books the return after the fill before it. So this is known from the
+    second fill on, also for an account that holds only cash.
+    """
+    booked = stored.last_booked(conn, market.name)
+    return ACCOUNT in booked and booked[ACCOUNT][0] >= previous_session(market.calendar, last)
+
+
 def _account_shares(
     conn: Connection, market: Market, last: date, capital: float, bars: pd.DataFrame
 ) -> "pd.Series[float]":
@@ -361,7 +371,8 @@ def _account_shares(
     """
     positions = stored.paper_positions(conn, market.name, last, last)
     weight = positions.set_index("symbol")["weight"].astype(float)
-    if weight.empty and len(stored.targets(conn, market.name, None, last)):
+    has_targets = len(stored.targets(conn, market.name, None, last)) > 0
+    if weight.empty and has_targets and not _is_filled(conn, market, last):
         raise DtmlError(
             f"the paper account of {market.name} has not traded at the open of {last} yet: "
             f"run `dtml nightly {market.name}` again, or give your holdings with --positions"

@@ -218,7 +218,8 @@ def _changes_of_list(then: Market, now: Market) -> list[str]:
     old_symbols = {symbol for symbol, _, _ in stays_then - stays_now}
     joined = sorted(new_symbols - set(then.symbols))
     departed = sorted(old_symbols - set(now.symbols))
-    with_other_dates = sorted(new_symbols - set(joined))
+    # A stock that only lost one of several stays is among `old_symbols` alone.
+    with_other_dates = sorted((new_symbols | old_symbols) - set(joined) - set(departed))
     changes: list[str] = []
     if joined:
         changes.append(f"{', '.join(joined)} joined")

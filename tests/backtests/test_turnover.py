@@ -2,6 +2,7 @@
 order that validation days choose.
 """
 
+from dataclasses import replace
 from datetime import date
 from fractions import Fraction
 
@@ -265,6 +266,15 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     before = found["span"] == "validation"
     pd.testing.assert_frame_equal(found[before], other[before])
     assert not np.allclose(found[~before]["annual_return"], other[~before]["annual_return"])
+
+
+def test_where_nothing_could_be_bought_there_is_no_break_even() -> None:
+    quotes = replace(QUOTES, limit=np.ones_like(QUOTES.open))  # all open at their upper limit
+    scores = SCORES[:40]
+    rows = after_costs(scores, SESSIONS[:40], quotes, Trading(top=3), SESSIONS[0])
+    daily = rows[rows["version"] == DAILY].iloc[0]
+    assert daily["turnover"] == 0
+    assert np.isnan(daily["break_even"])
 
 
 def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:

@@ -352,6 +352,14 @@ def test_orders_of_an_account_that_was_not_filled_say_so(traded: MarketContext) 
         conn.execute(
             sa.delete(tables.paper_position).where(tables.paper_position.c.session == NIGHTS[3])
         )
+    with reading(traded.engine) as conn:  # filled, and nothing could be bought: all is cash
+        bought = next_orders(conn, traded.market, 1000.0)
+    assert bought is not None
+    assert set(bought.rows["side"]) == {"buy"}
+    with transaction(traded.engine) as conn:  # the fill itself is missing
+        conn.execute(
+            sa.delete(tables.paper_return).where(tables.paper_return.c.session == NIGHTS[2])
+        )
     with (
         reading(traded.engine) as conn,
         pytest.raises(DtmlError, match="has not traded at the open of"),

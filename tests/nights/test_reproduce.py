@@ -13,14 +13,14 @@ from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.rows import predictions
 from dtml.errors import DtmlError, UsageError
-from dtml.markets import Market
+from dtml.markets import Constituent, Market
 from dtml.prices.sessions import next_session
 from flows.backtest.results import run_backtest
 from flows.market_files import read_market
 from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.train import train_model, why_due
-from flows.replay.archive import FIGURES, Archive, replay_of
+from flows.nightly.train import train_model, universe_of, why_due
+from flows.replay.archive import FIGURES, Archive, changed_since, replay_of
 from flows.replay.prediction import (
     TOLERANCE,
     Receipt,
@@ -119,6 +119,17 @@ def changed_market(market: Market) -> Market:
 
 
 CHANGED = "the index is OTHER; it was SIMX; NEW joined; L01 left; F01B has other dates"
+
+
+def test_a_stock_that_lost_one_of_its_stays_has_other_dates(context: MarketContext) -> None:
+    first, last = date(2015, 1, 2), date(2018, 1, 2)
+    early = Constituent("F01A", "F01A", until=first)
+    late = Constituent("F01A", "F01A", since=last)
+    then = replace(context.market, constituents=(early, late))
+    now = replace(context.market, constituents=(late,))
+    run = {"universe": universe_of(then)}
+    assert changed_since(then, run) is None
+    assert changed_since(now, run) == "F01A has other dates"
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -131,6 +131,14 @@ def test_every_portfolio_is_drawn_with_its_own_look_and_all_but_a_few_wait() -> 
     assert page().count('data-key="v') == len(PORTFOLIOS) + 1 + len(RULES)
 
 
+def test_a_portfolio_that_never_trades_is_drawn_without_a_sharpe_ratio() -> None:
+    sessions = pd.bdate_range("2018-01-02", periods=300)
+    swings = pd.Series(np.tile([0.01, -0.02, 0.03], 100), sessions)
+    chart = tracks_chart({"idle": 0 * swings, "index": swings}, hidden=(), dashed=())
+    assert chart
+    assert [key.name for key in chart.keys] == ["idle", "index"]
+
+
 def test_the_page_is_whole_alone_and_accessible() -> None:
     whole = page()
     assert "vegaEmbed" in whole  # it carries the script that makes its charts live

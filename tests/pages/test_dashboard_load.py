@@ -12,51 +12,37 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.pool import QueuePool
 
-from db.engine import transaction
-from db.rows import prices
 from flows.dashboard.app import DOWNLOADS, WAITING, dashboard, link
 from tests.support.browser import Site, served
 from tests.support.dashboard_process import ask, port_of, started
-from tests.support.dashboard_store import MARKET, STOCKS, fill, moment
+from tests.support.dashboard_store import MARKET, STOCKS, fill
 
 pytestmark = pytest.mark.soak
 
 ASKED = f"select * from price_latest where market = '{MARKET}' and symbol = '{STOCKS[0]}'"
-# The buffers of a connection may hold 4 MB, or what the system allows, before its reader reads.
-TIMES = 4
-WIDE = (
-    f"select p.* from price_latest p cross join ({' union all '.join(['select 1 as n'] * TIMES)}) n"
-)
-WIDE += f" where p.market = '{MARKET}' and p.symbol = '{STOCKS[0]}'"
-PRICES = link(["sql", "rows.csv"], {"q": WIDE})
-SESSIONS = 20_000
+# The buffers of a connection may hold 4 MB, or what the system allows, before its reader reads:
+# eight rows of a million characters each, which both engines make in no time.
+ROWS = 8
+LONG_TEXT = f"replace(replace('{'x' * 100}', 'x', '{'y' * 100}'), 'y', '{'z' * 100}')"
+NUMBERS = " union all ".join(["select 1 as n"] * ROWS)
+LONG = f"select {LONG_TEXT} as long_text from ({NUMBERS}) numbers"
+LONG_ANSWER = link(["sql", "rows.csv"], {"q": LONG})
 HANG_UPS = 360
 RESET = struct.pack("ii", 1, 0)
 
 
-@pytest.fixture(name="long_store")
-def store_of_a_long_table(engine: Engine) -> Engine:
-    """The dashboard's store, one stock of which has bars for eighty years."""
+@pytest.fixture(name="store")
+def store_of_the_dashboard(engine: Engine) -> Engine:
     fill(engine)
-    days = pd.bdate_range(end="2023-12-29", periods=SESSIONS)
-    close = 100 + np.arange(SESSIONS) % 50
-    bars = pd.DataFrame(
-        {"symbol": STOCKS[0], "session": days, "open": close, "high": close, "low": close}
-    )
-    bars = bars.assign(close=close, adj_close=close, volume=1e6, dividend=np.nan, split=np.nan)
-    with transaction(engine) as conn:
-        prices.append_prices(conn, MARKET, bars, source="files", known_at=moment(days[-1]))
     return engine
 
 
-@pytest.fixture(name="long_site")
-def site_of_a_long_table(long_store: Engine, reader: Engine) -> Iterator[Site]:
+@pytest.fixture(name="site")
+def site_of_the_store(store: Engine, reader: Engine) -> Iterator[Site]:
     with served(dashboard(reader), reader) as site:
         yield site
 
@@ -72,17 +58,17 @@ def opened(port: int, address: str) -> socket.socket:
 
 
 def hang_up(port: int, number: int) -> None:
-    """Ask for a long table and reset the connection: at once, after the first
+    """Ask for a long answer and reset the connection: at once, after the first
     bytes, or after some more.
     """
-    with contextlib.suppress(ConnectionError), opened(port, PRICES) as asking:
+    with contextlib.suppress(ConnectionError), opened(port, LONG_ANSWER) as asking:
         for _ in range(number % 3):
             asking.recv(4096)
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
 @contextlib.contextmanager
-def unread(site: Site, count: int, address: str = PRICES) -> Iterator[list[socket.socket]]:
+def unread(site: Site, count: int, address: str = LONG_ANSWER) -> Iterator[list[socket.socket]]:
     """Readers that have the first byte of their answer and read no other."""
     with contextlib.ExitStack() as stack:
         readers = []
@@ -109,64 +95,64 @@ def until(holds: Any) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.soak
-def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: str) -> None:
+def test_a_server_outlives_readers_that_hang_up(store: Engine, store_url: str) -> None:
     with started(store_url, "--port", "0") as process:
         port = port_of(process)
         with ThreadPoolExecutor(16) as readers:
             list(readers.map(lambda number: hang_up(port, number), range(HANG_UPS)))
         assert process.poll() is None, process.communicate()[1]
-        until(lambda: ask(port, PRICES)[0] != 429)
+        until(lambda: ask(port, LONG_ANSWER)[0] != 429)
         assert {
             address: ask(port, address)[0]
-            for address in ("/alive", "/", f"/market/{MARKET}", PRICES)
+            for address in ("/alive", "/", f"/market/{MARKET}", LONG_ANSWER)
         } == {
             "/alive": 200,
             "/": 200,
             f"/market/{MARKET}": 200,
-            PRICES: 200,
+            LONG_ANSWER: 200,
         }
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
-    long_site: Site,
+    site: Site,
 ) -> None:
-    with unread(long_site, DOWNLOADS):
-        assert pool_of(long_site).checkedout() == 0
+    with unread(site, DOWNLOADS):
+        assert pool_of(site).checkedout() == 0
         for address in ("/alive", "/", f"/market/{MARKET}", f"/market/{MARKET}/stock/{STOCKS[0]}"):
-            assert long_site.get(address).status == 200
-        assert pool_of(long_site).checkedout() == 0
+            assert site.get(address).status == 200
+        assert pool_of(site).checkedout() == 0
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site) -> None:
-    whole = long_site.get(PRICES)
+def test_downloads_are_bounded_and_who_is_refused_may_come_again(site: Site) -> None:
+    whole = site.get(LONG_ANSWER)
     assert len(whole.body) == int(whole.headers["content-length"]) > 2**20
-    with unread(long_site, DOWNLOADS):
-        refused = long_site.get(PRICES)
+    with unread(site, DOWNLOADS):
+        refused = site.get(LONG_ANSWER)
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert f"{DOWNLOADS} downloads are being served already" in refused.body
-    until(lambda: long_site.get(PRICES).status == 200)
-    assert long_site.get(PRICES).body == whole.body
+    until(lambda: site.get(LONG_ANSWER).status == 200)
+    assert site.get(LONG_ANSWER).body == whole.body
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_reader_that_does_not_read_is_hung_up_on(
-    long_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)
-    with unread(long_site, DOWNLOADS) as readers:
+    with unread(site, DOWNLOADS) as readers:
         until(
             lambda: (
                 sum("stopped, because nobody read it" in said for said in caplog.messages)
                 == DOWNLOADS
             )
         )
-        assert long_site.get(PRICES).status == 200
+        assert site.get(LONG_ANSWER).status == 200
         for each in readers:
             got = b"".join(iter(lambda each=each: each.recv(2**16), b""))
             assert b"\r\n\r\n" in got
@@ -175,40 +161,39 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
 
 @pytest.mark.timeout(600)
 def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_taken(
-    long_site: Site,
+    site: Site,
 ) -> None:
-    pool = pool_of(long_site)
+    pool = pool_of(site)
     with contextlib.ExitStack() as stack:
         for _ in range(pool.size() + pool._max_overflow):
-            stack.enter_context(long_site.engine.connect())
+            stack.enter_context(site.engine.connect())
         waiting = [
-            stack.enter_context(contextlib.closing(opened(long_site.port, "/")))
-            for _ in range(WAITING)
+            stack.enter_context(contextlib.closing(opened(site.port, "/"))) for _ in range(WAITING)
         ]
-        until(lambda: long_site.get("/").status == 429)
-        refused = long_site.get("/")
+        until(lambda: site.get("/").status == 429)
+        refused = site.get("/")
         assert (
             refused.headers["retry-after"],
             f"{WAITING} pages are being served already" in refused.body,
         ) == ("1", True)
-        assert [long_site.get("/alive").body for _ in range(3)] == ["ok"] * 3
+        assert [site.get("/alive").body for _ in range(3)] == ["ok"] * 3
         for each in waiting[WAITING // 2 :]:
             each.close()
-    until(lambda: long_site.get("/").status == 200)
+    until(lambda: site.get("/").status == 200)
     until(lambda: pool.checkedout() == 0)
 
 
 @pytest.mark.timeout(600)
-def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) -> None:
+def test_a_crowd_waits_for_workers_and_never_for_connections(site: Site) -> None:
     statuses = []
 
     def read() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", long_site.port, timeout=550)
+        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=550)
         for _ in range(2):
             connection.request("GET", f"/market/{MARKET}")
             answer = connection.getresponse()
             answer.read()
-            statuses.append((answer.status, pool_of(long_site).checkedout()))
+            statuses.append((answer.status, pool_of(site).checkedout()))
 
     readers = [threading.Thread(target=read) for _ in range(WAITING)]
     for each in readers:
@@ -216,19 +201,16 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) ->
     for each in readers:
         each.join()
     assert {status for status, _ in statuses} == {200}
-    assert (
-        max(taken for _, taken in statuses)
-        < pool_of(long_site).size() + pool_of(long_site)._max_overflow
-    )
+    assert max(taken for _, taken in statuses) < pool_of(site).size() + pool_of(site)._max_overflow
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_table_that_is_too_long_is_refused_and_not_cut(
-    long_site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.dashboard.downloads.LARGEST", 100_000)
-    refused = long_site.get(PRICES)
+    refused = site.get(LONG_ANSWER)
     assert refused.status == 400
     assert "more than 100,000 bytes: request less data" in refused.body
-    assert long_site.get(link(["sql", "rows.csv"], {"q": f"{ASKED} limit 9"})).status == 200
+    assert site.get(link(["sql", "rows.csv"], {"q": f"{ASKED} limit 9"})).status == 200

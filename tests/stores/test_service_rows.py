@@ -146,8 +146,19 @@ def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None
     assert list(moved) == [ahead]
     assert [str(column) for column in left] == []
     assert [each for each in found if each] == [[moved[ahead]]] * sum(map(bool, found))
-    # all but those of studies, of which there are none
-    assert sum(map(bool, found)) >= len(MOMENTS) - 2
+    # all but those of studies and rankers, of which there are none
+    assert sum(map(bool, found)) >= len(MOMENTS) - 5
+
+
+def test_every_column_of_when_prices_were_known_is_redated() -> None:
+    named = {"known_at", "first_known_at", "data_watermark"}
+    known = [
+        column
+        for table in tables.metadata.sorted_tables
+        for column in table.c
+        if column.name in named
+    ]
+    assert {str(column) for column in known} == {str(column) for column in MOMENTS}
 
 
 def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engine: Engine) -> None:
