@@ -1,4 +1,4 @@
--- Returns of each market's paper account from one open to the next and, for comparison, those of the account without costs, of equal parts of all constituents and of the index.
+-- Returns of each market's paper account from one open to the next. For comparison, there are the returns of the account without costs, of a portfolio with the same weight in every constituent ('equal parts'), and of the index.
 --
 -- market     text     Name of the market.
 -- session    date     Session of the first of the two opens.

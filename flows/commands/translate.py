@@ -67,7 +67,7 @@ def train(
     from translation.training.distributed import launch_processes
 
     recipe = read_recipe(config)
-    # torchrun starts this command again in each process, with the variable RANK.
+    # RANK is set in a process that this command has launched itself, or that torchrun has.
     if processes == 1 or "RANK" in os.environ:
         _train(recipe, device, as_json=as_json)
         return

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
 from dtml.own.admission import past_of, require_admitted
@@ -150,10 +152,10 @@ def walk_own(
 
 def ask_own(
     context: MarketContext, fitted: Fitted, history: History
-) -> tuple[dict[str, Grid], str]:
+) -> tuple[dict[str, Float[ndarray, " stocks"]], str]:
     """Return the scores of the last day by the code stored with the rankers, and a note.
 
-    The scores, [stocks], lie under the key `OWN`, and the note is empty. Where the code fails or
+    The scores lie under the key `OWN`, and the note is empty. Where the code fails or
     must not run, there are no scores, and the note says why. It may run if the market's file names
     a file with exactly this text, or if the text is in the trusted folder (`require_trusted`),
     where this user's trainings put it.

@@ -107,13 +107,14 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
     It is skipped where no session closed in the 24 hours before that moment.
     """
     calendar = market.calendar
-    last_closed = last_closed_session(calendar, scheduled)
+    last_closed = last_closed_session(calendar, scheduled, grace=timedelta(0))
     if scheduled - session_close(calendar, last_closed) < timedelta(days=1):
         return None
     timezone = usual_week(calendar, scheduled.date()).timezone
     day = scheduled.astimezone(timezone).date()
     if is_session(calendar, day):
-        # This session has not closed yet: the run was due after midnight, for the day before.
+        # Today's session has not closed yet, so the run was due after midnight, for the day before.
+        # That day was no session: its close would lie within the 24 hours.
         day -= timedelta(days=1)
     return f"{day} ({day:%A}) is not a session of {calendar}"
 

@@ -154,6 +154,7 @@ def done(folder: Path, *words: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.by_quarters
 @pytest.mark.parametrize("install", [by_pip, by_uv_tool])
 def test_the_wheel_runs_a_night_however_it_was_installed(
     install: Callable[[Path, Path], Path],

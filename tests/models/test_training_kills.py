@@ -65,6 +65,7 @@ def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[]
     return False
 
 
+@pytest.mark.by_quarters
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [pytest.param(LAST, marks=pytest.mark.soak), STALE])
 def test_a_kill_at_any_write_of_a_training_changes_no_bit_of_its_weights(

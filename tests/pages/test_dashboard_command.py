@@ -16,6 +16,7 @@ from tests.support.dashboard_store import MARKET, fill
 pytestmark = pytest.mark.soak
 
 
+@pytest.mark.by_quarters
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: signal.Signals) -> None:
     fill(engine)

@@ -311,6 +311,7 @@ def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path
     ]
 
 
+@pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]

@@ -70,6 +70,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize("what", COMMANDS)
 def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(

@@ -78,6 +78,7 @@ def asked_in_a_process(
     return said, int(peak)
 
 
+@pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "form", ["as_csv", "parquet", pytest.param("as_json", marks=pytest.mark.soak)]

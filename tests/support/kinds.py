@@ -4,8 +4,9 @@ last two.
 `make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills,
 fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), further
 cases of a law that one case states (marked `one_case`), and PostgreSQL where it does what SQLite
-does. Of these two, of the cases of a law marked `by_quarters` and of the moments at which a night
-is killed, a run of `make soak` has a quarter, by the day; DTML_TESTS_QUARTER=all has all.
+does. Of these two, of the cases of a law marked `by_quarters`, of the moments at which a night is
+killed and of the mistakes planted for an accelerator, a run of `make soak` has a quarter, by the
+day; DTML_TESTS_QUARTER=all has all.
 """
 
 import os

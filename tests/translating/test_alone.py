@@ -73,6 +73,7 @@ def test_mistakes_are_one_line_and_2(folder: Path) -> None:
         assert part in said.stderr
 
 
+@pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "work", ["accumulate = 2", "accumulate = 1\nseeds = 2"], ids=["batches", "seeds"]

@@ -211,7 +211,11 @@ class TableFile:
         return cells, self._with_decimal_mark(layout, cells)
 
     def _stored(self, stated: Columns) -> Cells:
-        """Read the table as it is stored; one with two names a column is made long."""
+        """Return the cells of the table as it is stored.
+
+        If each column has two names, a field and a ticker (as yfinance and pandas write them),
+        `_parquet` and `read_text` make a row for each date and ticker of it.
+        """
         if self.container.is_plain_parquet():
             return self._parquet(self.container.file)
         content = self.container.content()
