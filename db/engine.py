@@ -26,7 +26,6 @@ from db import migrations
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
 from db.migrations.columns import difference, stored_columns
-from db.tables import metadata
 
 URL_VARIABLE: Final = "DTML_DATABASE_URL"
 FOLDER_VARIABLE = "DTML_DATA"  # the folder of the store when no URL is given
@@ -420,6 +419,13 @@ def _stored_revision(conn: Connection) -> str | None:
     return revision
 
 
+def _has_tables_of_ours(tables: Collection[str]) -> bool:
+    """Return whether some of these tables have names of the schema."""
+    from db.tables import metadata  # late: see `difference`
+
+    return not metadata.tables.keys().isdisjoint(tables)
+
+
 def _recorded_revision(conn: Connection, tables: Collection[str], where: str) -> str | None:
     """Return the revision that a store records, known to this code or not.
 
@@ -430,7 +436,7 @@ def _recorded_revision(conn: Connection, tables: Collection[str], where: str) ->
     stored: list[str] = []
     if "alembic_version" in tables:
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
-    if not stored and metadata.tables.keys() & tables:
+    if not stored and _has_tables_of_ours(tables):
         raise StoreError(
             f"{where} does not record its schema: alembic_version has no rows. It is damaged: "
             f"{RESTORE}"

@@ -10,7 +10,6 @@ import typer
 
 from db.errors import StoreError
 from dtml.errors import DtmlError
-from flows.service.prefect_server import LOGIN, REMEDY
 from flows.signals import GO_ON
 from translation.errors import TranslationError
 
@@ -65,6 +64,8 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
     if "httpx" not in sys.modules:
         return None
     from httpx import HTTPError, HTTPStatusError
+
+    from flows.service.prefect_server import LOGIN, REMEDY  # late: most commands start no server
 
     # Prefect may raise an error of its own from that of httpx: look along the chain of causes.
     cause: BaseException | None = error

@@ -10,7 +10,6 @@ from functools import cache
 from threading import Thread
 from types import FrameType
 
-from flows.service.prefect_server import stop_temporary_servers
 from translation.exit_with_parent import exit_with_parent
 
 SERVICE = "DTML_SERVICE"  # a variable: the number of the process of `dtml serve`, for its runs
@@ -29,6 +28,8 @@ def signals_of(attended: bool) -> Iterator[None]:
     if not attended:
         yield
         return
+
+    from flows.service.prefect_server import stop_temporary_servers  # late: few commands start one
 
     def stop(number: int, _frame: FrameType | None) -> None:
         stop_temporary_servers()

@@ -11,8 +11,6 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from db.migrations.columns import Changes
-from db.tables import metadata
-from db.views import views
 
 FOLDER = Path(__file__).parent
 
@@ -54,8 +52,11 @@ def changed_after(revision: str) -> Changes:
 
 def create(conn: Connection) -> None:
     """Create every table and view of the newest revision in an empty database."""
-    # Alembic takes a third of a second to import; most commands only check the revision.
+    # Alembic takes a third of a second to import, and describing all tables a tenth; most commands
+    # only check the revision.
     from alembic import command
+
+    from db.tables import metadata
 
     metadata.create_all(conn, checkfirst=False)
     command.stamp(_config(conn), "head")
@@ -68,6 +69,8 @@ def migrate(conn: Connection) -> None:
     Roles that could read a view still can.
     """
     from alembic import command
+
+    from db.views import views
 
     grants = conn.execute(text(_GRANTS)).all() if conn.dialect.name == "postgresql" else []
     for name in views().keys() & set(inspect(conn).get_view_names()):
@@ -83,6 +86,8 @@ def migrate(conn: Connection) -> None:
 
 def _comment_tables(conn: Connection) -> None:
     """Write the present comments of every table: they say more than those of an older store."""
+    from db.tables import metadata
+
     for table in metadata.sorted_tables:
         conn.execute(SetTableComment(table))
         for column in table.columns:
@@ -90,6 +95,8 @@ def _comment_tables(conn: Connection) -> None:
 
 
 def _create_views(conn: Connection) -> None:
+    from db.views import views
+
     for view in views().values():
         statements = [view.sql]
         if conn.dialect.name == "postgresql":

@@ -16,6 +16,7 @@ from db import tables
 from db.engine import open_engine, prepare, reading, require_current_schema, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.migrations import FOLDER, REVISION, create, revisions
+from db.migrations.columns import NEWEST, fingerprint, stored_columns
 from db.views import views as documented_views
 from tests.support.revisions import tables_and_views
 from tests.support.schema import newest, schema_of_today
@@ -51,6 +52,11 @@ FACTS |= {
     "translation_model",
     "translation_progress",
 }
+
+
+def test_a_store_of_the_newest_schema_is_known_by_its_fingerprint(engine: Engine) -> None:
+    with reading(engine) as conn:
+        assert fingerprint(stored_columns(conn)) == NEWEST
 
 
 def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:

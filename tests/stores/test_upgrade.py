@@ -94,7 +94,7 @@ def test_an_upgrade_replaces_views_and_adds_new_ones(
     old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = {name: held for name, held in contents(old).items() if name != "instrument"}
-    monkeypatch.setattr("db.migrations.views", next_views)
+    monkeypatch.setattr("db.views.views", next_views)
     assert upgrade(old)
     assert {
         name: held for name, held in contents(old).items() if name not in ("instrument", "made_up")
