@@ -34,6 +34,7 @@ CALLS = {"dtml": MODEL, "always_up": np.ones((97, 5))}
 FOLD = np.repeat([1, 2, 3], [40, 40, 17])
 
 
+@pytest.mark.slow
 @given(every=st.integers(1, 120), begin=st.integers(1, 60), length=st.integers(1, 36))
 def test_folds_predict_every_session_once_and_train_on_the_one_before(
     every: int, begin: int, length: int

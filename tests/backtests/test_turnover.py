@@ -118,6 +118,7 @@ def test_what_is_kept_is_not_traded_while_it_is_held() -> None:
     assert made.held == in_float64(np.array([[0.5, 0.5], [2 / 3, 1 / 3], [0.5, 0.5]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trading", [Trading(top=3), Trading(top=3, smooth=5), Trading(top=3, smooth=3, band=2.0)]
 )
@@ -211,6 +212,7 @@ def exact_holdings(scores: np.ndarray, trading: Trading) -> list[list[int]]:
     return days
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("band", [1.0, 2.0])
 @pytest.mark.parametrize("smooth", [1, 3, 5, 7])
 @pytest.mark.parametrize("values", [1, 4, 1000])
@@ -277,6 +279,7 @@ def test_where_nothing_could_be_bought_there_is_no_break_even() -> None:
     assert np.isnan(daily["break_even"])
 
 
+@pytest.mark.slow
 def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
     # from the open after each close to the one after it
     skilled = np.diff(np.log(QUOTES.open), axis=0)[1:]

@@ -39,6 +39,7 @@ def test_imports_keep_to_the_floors() -> None:
     assert kept.returncode == 0, kept.stdout
 
 
+@pytest.mark.slow
 def test_no_file_is_over_500_lines_and_no_function_over_60() -> None:
     lines = {
         str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in FILES
@@ -54,6 +55,7 @@ def test_no_file_is_over_500_lines_and_no_function_over_60() -> None:
     assert long == {}
 
 
+@pytest.mark.slow
 def test_a_line_of_code_holds_little() -> None:
     bounds = (
         (package_densities(), DENSEST_PACKAGE),
@@ -73,6 +75,7 @@ def test_the_formatter_decides_the_layout_of_every_file() -> None:
     assert skipping == []
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other() -> None:
     assert cycles(imports(modules(), at_once=True)) == []
 
@@ -81,17 +84,20 @@ def test_a_folder_has_at_most_15_modules() -> None:
     assert {folder: count for folder, count in folder_sizes(modules()).items() if count > 15} == {}
 
 
+@pytest.mark.slow
 def test_few_modules_lie_with_strangers() -> None:
     found = modules()
     assert len(alone := strangers(imports(found), found)) <= 20, alone
 
 
+@pytest.mark.slow
 def test_the_equations_are_at_most_five_imports_from_the_command() -> None:
     found = modules()
     for way in ways_to_the_equations(imports(found), found).values():
         assert len(way) - 1 <= 5, way
 
 
+@pytest.mark.slow
 def test_no_generator_holds_a_connection_while_its_rows_are_used_elsewhere() -> None:
     """What drives a generator may change threads, or leave it to the garbage
     collector, and a connection with it.

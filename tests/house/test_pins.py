@@ -92,6 +92,7 @@ def test_every_text_names_the_same_versions_of_python() -> None:
     assert "(3, 11) <= sys.version_info < (3, 15)" in makefile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_lock_holds_a_wheel_of_every_pin_for_every_python_and_system(

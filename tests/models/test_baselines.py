@@ -47,6 +47,7 @@ def test_a_network_finds_a_planted_pattern(config: NetworkConfig) -> None:
     assert ((logits(network, fresh) > 0) == fresh.rises).double().mean() > 0.75
 
 
+@pytest.mark.slow
 @each_network
 def test_stocks_and_days_do_not_see_each_other_and_nobody_sees_the_index(
     config: NetworkConfig,

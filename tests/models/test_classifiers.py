@@ -49,6 +49,7 @@ def test_a_row_of_the_design_is_the_window_of_a_stock_and_of_the_index() -> None
         np.testing.assert_array_equal(x[row], torch.cat([own.flatten(), index.flatten()]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(
     kind: Kind,

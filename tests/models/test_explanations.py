@@ -84,6 +84,7 @@ def drawn_matrices(generator: np.random.Generator, networks: int = 12) -> ndarra
     return generator.dirichlet(np.ones(STOCKS), (networks, STOCKS))
 
 
+@pytest.mark.slow
 def test_networks_of_one_distribution_are_told_apart_as_often_as_the_level_says() -> None:
     generator = np.random.default_rng(0)
     p = np.array([distance_test(drawn_matrices(generator), 4)[1] for _ in range(600)])

@@ -55,6 +55,7 @@ def panel_of(bars: pd.DataFrame, symbols: list[str]) -> Panel:
     )
 
 
+@pytest.mark.slow
 @needs_shared
 @pytest.mark.parametrize(("name", "rows_without_history"), [("kdd17", 1450), ("acl18", 758)])
 def test_features_and_labels_equal_the_reference_oracle(

@@ -50,6 +50,7 @@ def assert_same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
         assert torch.equal(value, other[name]), name
 
 
+@pytest.mark.slow
 def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
     torch.manual_seed(1)
     first = fit()
@@ -74,6 +75,7 @@ def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
     tmp_path: Path,
 ) -> None:
@@ -96,6 +98,7 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
     assert resumed.best_epoch == undisturbed.best_epoch
 
 
+@pytest.mark.slow
 def test_the_epoch_with_the_best_validation_accuracy_is_kept_and_no_early_one() -> None:
     found = fit(config=replace(RECIPE, epochs=11))
     eligible = [epoch.validation_acc for epoch in found.epochs[RECIPE.first_kept_epoch - 1 :]]
@@ -202,6 +205,7 @@ def ensemble() -> Ensemble:
     )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(
     ensemble: Ensemble, tmp_path: Path
 ) -> None:
@@ -216,6 +220,7 @@ def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(
     assert save_ensemble(again, tmp_path / "copy.safetensors", write_whole) == sha
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
     ensemble: Ensemble, tmp_path: Path
 ) -> None:
@@ -241,6 +246,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Pa
         load_ensemble(file, market="made", sha=sha256(file))
 
 
+@pytest.mark.slow
 def test_probability_is_the_mean_of_the_members_and_masked_stocks_get_none(
     ensemble: Ensemble,
 ) -> None:
@@ -254,6 +260,7 @@ def test_probability_is_the_mean_of_the_members_and_masked_stocks_get_none(
     assert one["probability_std"] == in_float32(np.std(members[:, 7, 2].numpy()))
 
 
+@pytest.mark.slow
 def test_a_member_predicts_what_its_model_says(ensemble: Ensemble) -> None:
     model = DTML(MODEL, STOCKS)
     model.load_state_dict(ensemble.member(1))
@@ -267,6 +274,7 @@ def test_a_member_predicts_what_its_model_says(ensemble: Ensemble) -> None:
     assert_close_in_float32(found[seen], logits.sigmoid()[seen])
 
 
+@pytest.mark.slow
 def test_attention_says_who_moves_whom_each_day(ensemble: Ensemble) -> None:
     days = VALIDATION.days(slice(4, 9))
     found = attention(ensemble, days, CPU)
@@ -337,6 +345,7 @@ def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> N
     assert abs(alone.share(alone.ensemble)) < 0.15
 
 
+@pytest.mark.slow
 def test_members_spread_over_devices_equal_members_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [Member(seed, MODEL, RECIPE) for seed in (1, 2, 3)]
     alone = fit_members(TRAIN, VALIDATION, members, device=CPU)

@@ -61,6 +61,7 @@ def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> Non
         assert all(torch.equal(value, alone.best[name]) for name, value in found.best.items())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64_by_default")
 @pytest.mark.parametrize(
     "config",

@@ -285,6 +285,7 @@ def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(
     assert_arrays_close_in_float64(bars["adj_close"], expected["adj_close"])
 
 
+@pytest.mark.slow
 def test_the_command_asks_again_for_a_whole_history_that_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

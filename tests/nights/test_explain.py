@@ -116,6 +116,7 @@ def test_the_same_seeds_find_the_same_and_others_something_else() -> None:
     assert (found[0].stocks, found[0].days, found[0].drivers_chance) == (9, 30, 3 / 8)
 
 
+@pytest.mark.slow
 def test_each_network_is_that_of_its_seed_and_each_shuffle_has_labels_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

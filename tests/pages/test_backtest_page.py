@@ -50,6 +50,7 @@ def table_rows(text: str) -> list[list[str]]:
     return [[unescape(re.sub(r"<[^>]+>", "", cell)) for cell in row] for row in rows]
 
 
+@pytest.mark.slow
 def test_the_tables_hold_the_figures_of_the_frames() -> None:
     scores, performances, tracks = random_scores(), random_performances(), random_tracks(378)
     rows = table_rows(page(scores=scores, performances=performances, tracks=tracks))
@@ -99,6 +100,7 @@ def test_years_compound_their_own_sessions() -> None:
             assert said == percent(float(np.prod(1 + mine["net"]) - 1))
 
 
+@pytest.mark.slow
 def test_the_best_and_the_worst_stocks_are_listed_and_none_twice() -> None:
     for symbols in (25, 7, 1):
         scores = random_scores(symbols)
@@ -139,6 +141,7 @@ def test_a_portfolio_that_never_trades_is_drawn_without_a_sharpe_ratio() -> None
     assert [key.name for key in chart.keys] == ["idle", "index"]
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_alone_and_accessible() -> None:
     whole = page()
     assert "vegaEmbed" in whole  # it carries the script that makes its charts live
@@ -221,6 +224,7 @@ def test_the_page_shows_what_there_is() -> None:
     assert "252 days are too few for an interval" in Reader(without_script(short)).seen
 
 
+@pytest.mark.slow
 def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes() -> None:
     tracks = random_tracks(1800)
     text = page(

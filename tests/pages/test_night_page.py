@@ -165,6 +165,7 @@ def test_names_are_escaped() -> None:
     assert "<script" not in text
 
 
+@pytest.mark.slow
 def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
     text = page(directions := stocks(500, sectors=11))
     assert len(text.encode()) < 1_000_000
@@ -176,6 +177,7 @@ def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", ["untested", "holds", "fails"])
 def test_what_a_test_found_of_the_explanation_stands_before_the_map(outcome: str) -> None:
     row = {

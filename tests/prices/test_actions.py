@@ -60,6 +60,7 @@ def with_dividend(falls: float, recorded: float, taken_out: float, day: int = -3
     return bars
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("returns", ["adj_close", "close"])
 @pytest.mark.parametrize("ratio", [1.1, 1.25, 0.8, 4.0])
 def test_a_recorded_split_whose_past_is_not_divided_is_named(
@@ -83,6 +84,7 @@ def test_a_dividend_that_all_prices_agree_on_is_no_warning() -> None:
     assert found(with_dividend(falls=0.0, recorded=0.001, taken_out=0.001)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("falls", "recorded", "taken_out"),
     [
@@ -130,6 +132,7 @@ def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None
         assert prices.price_warnings(conn, context.name).empty
 
 
+@pytest.mark.slow
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
 def test_of_the_real_sets_one_stock_is_named_whose_adjusted_close_is_known_to_double(

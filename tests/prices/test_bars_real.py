@@ -152,6 +152,7 @@ def test_ndx100_sessions_without_volume_of_one_share_class_are_not_stale_days() 
 # sp500
 
 
+@pytest.mark.slow
 def test_sp500_mergers_and_special_dividends_are_rejected() -> None:
     artefacts = {("BKR", "2017-07-05"), ("KDP", "2018-07-10"), ("GEN", "2020-02-03")}
     assert artefacts < rejected("sp500", "unexplained_return")

@@ -73,6 +73,7 @@ def test_kospi_stale_days_are_rejected_for_the_stocks_that_were_stale() -> None:
     )
 
 
+@pytest.mark.slow
 def test_kospi_halts_of_single_stocks_are_accepted() -> None:
     halts = accepted("kospi200_2015", "042660").query("volume == 0")
     assert len(halts) > 300
@@ -99,6 +100,7 @@ def test_kospi_days_missing_for_all_are_days_without_a_bar() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_kospi_seam_of_two_downloads_is_within_the_bound_and_cannot_be_seen_in_one_set() -> None:
     """About half the returns of two days are wrong, by up to 14 %: only a
     second source can tell.

@@ -67,6 +67,7 @@ TEXTS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.txt.zst"])
 def test_a_text_is_read_by_its_content_whatever_its_name(
@@ -77,6 +78,7 @@ def test_a_text_is_read_by_its_content_whatever_its_name(
     pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, zstandard, bytes])
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv", "p.parquet.gz"])
 def test_a_parquet_file_is_one_whatever_its_name_and_packing(

@@ -34,6 +34,7 @@ def in_our_layout(table: pd.DataFrame, folder: Path, lacks: tuple[str, ...] = ()
     return read(FileSource(MARKET, ours))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", DIALECTS.values(), ids=DIALECTS)
 def test_each_dialect_has_the_bars_of_our_own_layout_to_the_last_digit(
     written: Written, tmp_path: Path

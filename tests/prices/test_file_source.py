@@ -235,6 +235,7 @@ def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_
 # the real sets, and the choice of a source
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
 def test_one_session_of_a_large_file_is_read_in_half_a_second() -> None:
     source = FileSource(

@@ -144,6 +144,7 @@ def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(
     assert str(caught.value).startswith(f"{tmp_path / 'p.parquet'}: {said}")
 
 
+@pytest.mark.slow
 def test_a_damaged_parquet_file_is_never_more_than_a_mistake(tmp_path: Path) -> None:
     write_parquet(long(), tmp_path / "p.parquet")
     good = (tmp_path / "p.parquet").read_bytes()

@@ -48,6 +48,7 @@ def write(table: pd.DataFrame, kind: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @KINDS
 def test_symbols_are_read_as_they_are_written(kind: str, tmp_path: Path) -> None:
     source = FileSource(MARKET, write(long(NAMES), kind, tmp_path / "prices"))

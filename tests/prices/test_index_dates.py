@@ -58,6 +58,7 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.one_case("ftse")
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
@@ -80,6 +81,7 @@ def test_few_stocks_and_few_sessions_of_a_real_set_are_never_out_of_step(name: s
             )
 
 
+@pytest.mark.slow
 def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
     for source in (SIMULATED, SimulatedSource()):
         bars = source.bars(AS_OF)

@@ -46,6 +46,7 @@ def warned(context: MarketContext) -> list[str]:
         return prices.price_warnings(conn, context.name)["symbol"].tolist()
 
 
+@pytest.mark.slow
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
 def test_of_each_real_set_these_stocks_rise_on_their_ex_days(name: str) -> None:

@@ -103,6 +103,7 @@ def test_next_and_previous_step_over_a_session_and_meet_again() -> None:
         assert previous_session("XLON", next_session("XLON", session.date())) == session.date()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calendar", "day", "close"),
     [
@@ -210,6 +211,7 @@ def test_all_weekend_and_on_monday_morning_friday_was_last() -> None:
         moment += timedelta(minutes=97)
 
 
+@pytest.mark.slow
 def test_every_hour_of_a_year_the_last_closed_session_is_the_one_its_close_says() -> None:
     sessions = [
         session.date() for session in sessions_between("XLON", date(2023, 12, 27), date(2025, 1, 3))

@@ -76,6 +76,7 @@ def test_what_can_be_reached_is_said() -> None:
     assert SOURCE.remark().endswith("nor a rank IC of 0.48")
 
 
+@pytest.mark.slow
 def test_the_best_rank_ic_is_that_of_the_expected_returns() -> None:
     market = SimulatedMarket()
     returns = market.returns(1500)

@@ -95,6 +95,7 @@ def test_every_feature_is_its_formula() -> None:
     assert found == in_float64(by_hand(bars))
 
 
+@pytest.mark.slow
 def test_a_feature_says_how_many_bars_it_reads() -> None:
     bars = full_bars()
     panel = made_panel(bars)
@@ -374,6 +375,7 @@ def leading(seed: int = 3) -> History:
     )
 
 
+@pytest.mark.slow
 def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_score() -> None:
     history = leading()
     walked = folds(history, SESSIONS[280], SESSIONS[400])
@@ -394,6 +396,7 @@ def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_s
         assert np.corrcoef(found[days][both], history.relative[days][both])[0, 1] > 0.2, name
 
 
+@pytest.mark.slow
 def test_later_bars_change_no_score_of_a_walk() -> None:
     history, cut = leading(), 340
     torn = replace(

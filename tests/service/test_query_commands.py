@@ -76,6 +76,7 @@ def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> E
     return engine
 
 
+@pytest.mark.slow
 def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
     store: Engine, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
     assert json.loads(rows[0]["gaps"]) == [GAP]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_text_that_only_looks_like_a_day_stays_text(store: Engine, tmp_path: Path) -> None:
     file = tmp_path / "days.parquet"
@@ -118,6 +120,7 @@ def test_text_that_only_looks_like_a_day_stays_text(store: Engine, tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
 def test_an_answer_without_rows_is_a_file_with_its_columns(store: Engine, tmp_path: Path) -> None:
     query(
         "select symbol, target from prediction_history where 1 = 0",
@@ -128,6 +131,7 @@ def test_an_answer_without_rows_is_a_file_with_its_columns(store: Engine, tmp_pa
     assert (kept.num_rows, kept.column_names) == (0, ["symbol", "target"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_parquet_file_is_there_whole_or_as_it_was(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,6 +150,7 @@ def test_a_parquet_file_is_there_whole_or_as_it_was(
     assert list(tmp_path.glob("*.partial")) + list(tmp_path.glob(".*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_column_of_several_kinds_is_refused_by_name(store: Engine, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="column 'x' has values of several types: cast it"):
@@ -153,6 +158,7 @@ def test_a_column_of_several_kinds_is_refused_by_name(store: Engine, tmp_path: P
     assert list(tmp_path.glob("*.parquet")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_column_has_the_type_that_all_of_its_rows_have(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -193,6 +199,7 @@ def test_a_column_has_the_type_that_all_of_its_rows_have(
     assert [row["b"] for row in kept[0][1]] == [1.0, 2.0, 9007199254740992.0, 2.5, 3.0]
 
 
+@pytest.mark.slow
 def test_two_columns_of_one_name_never_become_one(
     store: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,6 +218,7 @@ def test_two_columns_of_one_name_never_become_one(
     assert list(tmp_path.glob("*.parquet")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_sql_comes_from_standard_input_for_a_dash(
     store: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -230,6 +238,7 @@ def test_sql_comes_from_standard_input_for_a_dash(
         query("-", **ASKED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_one_answer_has_one_form(store: Engine, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose one"):
@@ -315,6 +324,7 @@ def test_the_questions_are_listed_with_their_numbers(capsys: pytest.CaptureFixtu
     assert [each["sql"] for each in told] == [each.sql for each in all_questions()]
 
 
+@pytest.mark.slow
 def test_a_question_is_asked_of_the_market_that_is_named(
     store: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,6 +348,7 @@ def test_a_question_is_asked_of_the_market_that_is_named(
     assert capsys.readouterr().out.endswith("The store has no row for toy that answers this yet.\n")
 
 
+@pytest.mark.slow
 def test_a_market_that_is_not_there_is_named_with_those_that_are(
     store: Engine, engine: Engine
 ) -> None:
@@ -364,6 +375,7 @@ def test_a_question_that_is_none_of_the_twenty_is_a_mistake(number: str) -> None
     assert CliRunner().invoke(commands, [number]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_moments_are_shown_alike_by_either_engine(
     store: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -381,6 +393,7 @@ def test_moments_are_shown_alike_by_either_engine(
     assert (told["first"], told["predictions_before"], told["percent"]) == ("2024-01-04", 1, 10)
 
 
+@pytest.mark.slow
 def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
     store: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -
     assert all_of_them - one < 75_000_000  # of 150 MB
 
 
+@pytest.mark.slow
 def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFixture[str]) -> None:
     query(ENDLESS, **TABLE)
     printed = capsys.readouterr()
@@ -105,6 +106,7 @@ def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFi
     assert (len(printed.out.splitlines()), printed.err) == (SHOWN + 1, "")
 
 
+@pytest.mark.slow
 def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(
     assert json.loads(capsys.readouterr().out) == [{"said": "x" * 5000}]
 
 
+@pytest.mark.slow
 def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -133,6 +136,7 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
         select(reader, ENDLESS, is_trusted=True)
 
 
+@pytest.mark.slow
 def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +163,7 @@ def test_a_file_is_not_ended_by_time(
     assert pq.read_table(tmp_path / "rows.parquet").to_pylist() == [{"n": 3_000_000}]
 
 
+@pytest.mark.slow
 @pytest.mark.one_case
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed(
@@ -208,12 +213,14 @@ def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
     assert list(tmp_path.glob("*.parquet*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_value_beyond_the_longest_is_refused() -> None:
     with pytest.raises(StoreUsageError, match="too big"):
         query("select zeroblob(16000001) as b", **CSV)
 
 
+@pytest.mark.slow
 def test_an_answer_is_the_same_in_batches_of_any_size(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

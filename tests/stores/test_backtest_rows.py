@@ -142,6 +142,7 @@ def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
         assert backtests.backtest_folds(conn, NAME)["seconds"].tolist() == [1.5, 1.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -214,6 +215,7 @@ def test_a_backtest_that_makes_no_sense_is_refused(
         backtests.save_backtest(conn, backtest("other", **changed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [{"slice": "week"}, {"value": "x"}, {"acc": 1.01}, {"mcc": -1.01}, {"rises": 7}]
 )

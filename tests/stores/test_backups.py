@@ -28,6 +28,7 @@ def kept(filled: Engine, tmp_path: Path, dtml: Command) -> Path:
     return tmp_path / "kept"
 
 
+@pytest.mark.slow
 def test_a_backup_comes_back_as_it_was_with_its_weights(
     engine: Engine, store_url: str, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     assert dtml(again, "check")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_backup_is_restored_on_either_engine(
     kept: Path, filled: Engine, store_url: str, dtml: Command
 ) -> None:
@@ -158,6 +160,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_case
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_backup_is_refused_in_one_line_and_nothing_is_stored(
@@ -201,6 +204,7 @@ def _lay(folder: Path, name: str) -> str:
     return hashlib.sha256(WEIGHTS).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.one_case
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_backup_that_names_any_other_file_is_refused_by_its_name(
@@ -211,6 +215,7 @@ def test_a_backup_that_names_any_other_file_is_refused_by_its_name(
     refused_whole(kept, dtml, tmp_path, monkeypatch, ascii(name))
 
 
+@pytest.mark.slow
 @pytest.mark.one_case
 @pytest.mark.parametrize(
     "name", [name for name in FOREIGN if name not in ("models", "dtml.sqlite/x")]
@@ -223,6 +228,7 @@ def test_a_backup_in_which_any_other_file_lies_is_refused_by_its_name(
     refused_whole(kept, dtml, tmp_path, monkeypatch, ascii("/".join(below)))
 
 
+@pytest.mark.slow
 def test_weights_of_no_model_in_the_backup_are_refused_by_name(
     kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +239,7 @@ def test_weights_of_no_model_in_the_backup_are_refused_by_name(
     refused_whole(kept, dtml, tmp_path, monkeypatch, "'models/other.safetensors'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dtml.sqlite", FIRST])
 def test_a_backup_with_a_link_in_place_of_a_file_is_refused(
     kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -255,6 +262,7 @@ def refused_whole(
     assert [file for file in (tmp_path / "empty").rglob("*") if file.is_file()] == []
 
 
+@pytest.mark.slow
 def test_weights_of_other_content_in_their_place_are_kept_and_named(
     kept: Path, dtml: Command, tmp_path: Path
 ) -> None:
@@ -265,6 +273,7 @@ def test_weights_of_other_content_in_their_place_are_kept_and_named(
     assert rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
 
 
+@pytest.mark.slow
 def test_a_backup_says_which_weights_it_could_not_keep(
     filled: Engine, dtml: Command, tmp_path: Path
 ) -> None:
@@ -300,6 +309,7 @@ def run_hash(engine: Engine) -> str:
         return str(runs.run(conn, "first")["checkpoint_hash"])
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_something_gets_no_backup(
     filled: Engine, dtml: Command, tmp_path: Path
 ) -> None:
@@ -314,12 +324,14 @@ def test_a_folder_that_holds_something_gets_no_backup(
     assert list(tmp_path.glob("*.partial")) == []
 
 
+@pytest.mark.slow
 def test_an_empty_folder_may_take_a_backup(filled: Engine, dtml: Command, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     assert dtml(url_of(filled), "backup", str(tmp_path / "mine"))[0] == 0
     assert (tmp_path / "mine" / "manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_backup_that_fails_leaves_no_folder(
     filled: Engine, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_rerun_adds_what_was_missing(store: Engine) -> None:
     assert save(store, benchmark(), scores(), seeds_of_models()) == 2 + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value"), [("acc", 0.57), ("brier", np.nan), ("published_mcc", 0.2)]
 )
@@ -157,6 +158,7 @@ def test_a_benchmark_that_makes_no_sense_is_refused(
         save(store, benchmark(**changed), scores(), seeds_of_models())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [{"acc": 1.01}, {"mcc": -1.01}, {"auc": -0.01}, {"rises": 3721}, {"protocol": "x"}]
 )

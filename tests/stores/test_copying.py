@@ -43,11 +43,13 @@ def counts(engine: Engine) -> dict[str, int]:
         return table_counts(conn)
 
 
+@pytest.mark.slow
 def test_a_copy_holds_every_row_as_it_was(filled: Engine, engine: Engine) -> None:
     assert copy(filled, engine) == counts(filled) == counts(engine)
     assert contents(engine) == contents(filled)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path: Path) -> None:
     copy(filled, engine)
     again = open_engine(f"sqlite:///{tmp_path}/again.sqlite")
@@ -63,12 +65,14 @@ def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path:
             )
 
 
+@pytest.mark.slow
 def test_a_store_without_tables_gets_them(filled: Engine, store_url: str) -> None:
     target = open_engine(store_url)
     copy(filled, target)
     require_current_schema(target)
 
 
+@pytest.mark.slow
 def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> None:
     copy(filled, engine)
     new = {"market": "toy", "symbol": "new", "kind": "stock", "source_symbol": "new"}
@@ -77,6 +81,7 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
     assert counts(engine)["instrument"] == counts(filled)["instrument"] + 1
 
 
+@pytest.mark.slow
 def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) -> None:
     with transaction(engine) as conn:
         runs.save_run(conn, run("mine"))
@@ -85,6 +90,7 @@ def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) 
     assert sum(counts(engine).values()) == 1
 
 
+@pytest.mark.slow
 def test_a_copy_that_breaks_off_leaves_nothing(filled: Engine, engine: Engine) -> None:
     def break_off(done: str, table: str, _rows: int) -> None:
         if (done, table) == ("comparing", "prediction"):
@@ -105,6 +111,7 @@ TAMPERED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tampered", TAMPERED)
 def test_a_row_that_changed_on_the_way_is_named_and_nothing_is_kept(
     filled: Engine, engine: Engine, tampered: str
@@ -137,6 +144,7 @@ def test_a_number_that_the_other_engine_cannot_keep_is_refused(
         write_snapshot(engine, tmp_path / "copy.sqlite")
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = counts(engine)
@@ -153,6 +161,7 @@ def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path
     assert counts(engine)["run"] == before["run"] + 1
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_one_sound_file(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     folder = tmp_path / "odd ' name"

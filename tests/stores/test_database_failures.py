@@ -74,6 +74,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
     damage: str, whole: bytes, tmp_path: Path

@@ -95,6 +95,7 @@ def test_an_upgrade_of_a_kept_store_keeps_every_row(kept: Engine, revision: str)
     assert {finding.state for finding in check_store(kept)} == {"ok"}
 
 
+@pytest.mark.slow
 def test_an_upgraded_store_has_the_schema_of_a_new_one(kept: Engine) -> None:
     upgrade(kept)
     with reading(kept) as conn:
@@ -113,6 +114,7 @@ def test_the_nights_of_a_kept_store_replay(kept: Engine, store_url: str) -> None
     archive.engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_training_that_was_interrupted_before_an_upgrade_goes_on(
     revision: str, engine: Engine
 ) -> None:

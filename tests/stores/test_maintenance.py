@@ -35,6 +35,7 @@ def change(engine: Engine, *statements: str) -> None:
             conn.exec_driver_sql(statement)
 
 
+@pytest.mark.slow
 def test_a_sound_store_passes_every_check(engine: Engine) -> None:
     fill(engine)
     found = findings(engine)
@@ -96,6 +97,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_law_is_named_with_the_rows_that_break_it(engine: Engine, broken: str) -> None:
     fill(engine)
@@ -108,6 +110,7 @@ def test_a_broken_law_is_named_with_the_rows_that_break_it(engine: Engine, broke
     assert row.items() <= failed[0].found[0].items()
 
 
+@pytest.mark.slow
 def test_no_more_rows_are_named_than_can_be_read(engine: Engine) -> None:
     fill(engine)
     change(engine, "delete from price_fetch")
@@ -130,6 +133,7 @@ def test_no_more_rows_are_named_than_can_be_read(engine: Engine) -> None:
     assert (law.state, len(law.found), law.more) == ("failed", 5, True)
 
 
+@pytest.mark.slow
 def test_a_store_that_kept_no_fetches_is_not_held_to_them(engine: Engine) -> None:
     fill(engine)
     change(engine, "delete from price_fetch")
@@ -163,6 +167,7 @@ def test_a_store_of_an_older_schema_is_held_to_no_law(
     assert NEXT in last.check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_damaged_file_is_found(engine: Engine) -> None:
     fill(engine)
@@ -178,6 +183,7 @@ def test_a_damaged_file_is_found(engine: Engine) -> None:
     assert findings(open_engine(f"sqlite:///{file}"))["the file is intact"].state == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # PostgreSQL lets nobody do this
 def test_a_row_whose_owner_is_gone_is_found(engine: Engine) -> None:
     fill(engine)

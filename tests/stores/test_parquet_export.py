@@ -60,6 +60,7 @@ def brought_up_to_date(store: Engine, folder: Path, views: tuple[str, ...] = EVE
     return done
 
 
+@pytest.mark.slow
 def test_a_file_has_the_rows_and_the_types_of_its_view(store: Engine, tmp_path: Path) -> None:
     export(store, tmp_path / "out", EVERY, ALL, no_progress)
     kept = pq.ParquetFile(
@@ -86,6 +87,7 @@ def test_a_file_has_the_rows_and_the_types_of_its_view(store: Engine, tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
     store: Engine, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_the_tables_that_a_growing_view_reads_are_those_that_its_export_looks_at
         assert reads_names == ("instrument" in looked_at)
 
 
+@pytest.mark.slow
 def test_what_did_not_change_is_not_written_again(store: Engine, tmp_path: Path) -> None:
     growing = tuple(GROWING)
     first = export(store, tmp_path / "out", growing, ALL, no_progress)
@@ -231,6 +234,7 @@ def test_a_file_of_what_the_store_has_no_more_is_removed(store: Engine, tmp_path
     assert brought_up_to_date(store, out, VIEWS).removed == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_an_interrupted_export_is_completed_by_the_next(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -286,6 +290,7 @@ def test_a_killed_export_is_completed_by_the_next(store: Engine, tmp_path: Path)
     assert list(out.rglob("*.partial")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
@@ -308,6 +313,7 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
     assert export(store, tmp_path / "begun", VIEWS, ALL, no_progress).written > 0
 
 
+@pytest.mark.slow
 def test_the_command_says_how_many_files_it_wrote(
     store: Engine,
     store_url: str,
@@ -349,6 +355,7 @@ def test_an_export_is_not_ended_by_the_limit_of_a_read(
     assert export(reader, tmp_path / "out", ("daily_score",), ALL, no_progress).written == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -62,6 +62,7 @@ def files(store: Engine, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_one_statement_is_answered_alike_by_the_store_and_its_files(
     files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_one_statement_is_answered_alike_by_the_store_and_its_files(
     assert json.loads(capsys.readouterr().out) == [{"market": "toy", "n": 903}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_path: Path) -> None:
     mark, secret = tmp_path / "reached", tmp_path / "secret.txt"
@@ -110,6 +112,7 @@ def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_pat
     assert sorted(each.name for each in files.rglob("*x.parquet")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("as_left", ["cut", "text", "folder", "of another view", "of no year"])
 def test_a_file_that_somebody_changed_is_told_in_a_line_and_the_next_export_mends_it(
@@ -160,6 +163,7 @@ def parquet_config(**changed: str) -> dict[str, object]:
     return dict(CONFIG) | changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_without_duckdb_the_error_says_what_to_install(
     files: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +175,7 @@ def test_without_duckdb_the_error_says_what_to_install(
         query("select 1", as_json=True, as_csv=False, on=files.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_other_readers_take_the_folder_as_it_is(files: Path) -> None:
     found = pd.read_parquet(files / "prediction_history", partitioning="hive")

@@ -98,6 +98,7 @@ def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(stor
     assert append(store, noisy, TUESDAY) == len(noisy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", BAR[2:])
 def test_a_value_that_appears_or_goes_is_a_restatement(store: Engine, column: str) -> None:
     append(store, bars())

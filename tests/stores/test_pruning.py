@@ -215,6 +215,7 @@ def test_every_column_that_names_a_model_keeps_it() -> None:
         assert naming == set(leading)
 
 
+@pytest.mark.slow
 def test_a_model_that_anything_leads_to_is_not_old(engine: Engine) -> None:
     """The model of the night, and the one of a benchmark alone."""
     fill(engine)
@@ -231,6 +232,7 @@ def test_a_model_that_anything_leads_to_is_not_old(engine: Engine) -> None:
         assert old_rows(conn, {}, datetime.now(UTC)).attention == 0
 
 
+@pytest.mark.slow
 def test_a_market_with_fewer_nights_than_are_kept_has_no_old_ones(engine: Engine) -> None:
     fill(engine)
     with reading(engine) as conn:
@@ -238,6 +240,7 @@ def test_a_market_with_fewer_nights_than_are_kept_has_no_old_ones(engine: Engine
         assert first_kept_nights(conn, 2) == {}
 
 
+@pytest.mark.slow
 def test_files_that_no_row_of_the_store_ever_named_stay(filled: Engine) -> None:
     other = data_folder() / "models" / "of-another-store.safetensors"
     other.parent.mkdir(parents=True, exist_ok=True)
@@ -248,6 +251,7 @@ def test_files_that_no_row_of_the_store_ever_named_stay(filled: Engine) -> None:
     assert (data_folder() / "models" / "first.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_states_of_work_that_nobody_resumed_for_a_month_go(filled: Engine) -> None:
     training = data_folder() / "training"
     folders = {
@@ -275,12 +279,14 @@ def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(
         prune(filled, 1)
 
 
+@pytest.mark.slow
 def test_too_few_nights_are_refused(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "FEWEST_NIGHTS", FEWEST_NIGHTS)
     with pytest.raises(UsageError, match=f"keep {FEWEST_NIGHTS} nights or more"):
         plan(filled, FEWEST_NIGHTS - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # PostgreSQL reuses the space
 def test_the_file_of_a_store_gets_as_small_as_its_rows(engine: Engine) -> None:
     fill(engine)
@@ -296,6 +302,7 @@ def test_the_file_of_a_store_gets_as_small_as_its_rows(engine: Engine) -> None:
     contents(engine)
 
 
+@pytest.mark.slow
 def test_nothing_goes_before_it_was_listed_and_asked_for(filled: Engine, dtml: Command) -> None:
     keep_weights(data_folder())
     before = contents(filled)

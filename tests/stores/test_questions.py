@@ -165,6 +165,7 @@ def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -
         assert len(pasted) == len(ask(on_sqlite, question, MARKET))
 
 
+@pytest.mark.slow
 def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite: Engine) -> None:
     text_of = PAGE.with_name("CONNECT.md").read_text(encoding="utf-8")
     asked = re.findall(r"```sql\n(.*?)```", text_of, re.DOTALL) + re.findall(

@@ -128,6 +128,7 @@ def finding(engine: Engine) -> list[datetime]:
     return [row["known_at"].to_pydatetime() for row in said.found]
 
 
+@pytest.mark.slow
 def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None:
     """A night, its model and its predictions still lead to the bars that they were made from."""
     ahead = datetime.now(UTC) + timedelta(days=365)

@@ -40,6 +40,7 @@ def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: En
         assert table_counts(conn)["price"] == 0
 
 
+@pytest.mark.slow
 def test_sql_of_a_user_that_does_not_end_is_ended(
     reader: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +56,7 @@ def test_sql_of_a_user_that_does_not_end_is_ended(
     assert len(select(reader, "select * from night_log")) == 0
 
 
+@pytest.mark.slow
 def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
     reader: Engine,
 ) -> None:

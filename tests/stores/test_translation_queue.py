@@ -187,6 +187,7 @@ def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_write
     ]
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_renewed_goes_on(engine: Engine) -> None:
     ids = queued(engine, count=2)
     taken(engine, "slow", lease_s=300, now=NOW)

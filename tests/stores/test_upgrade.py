@@ -36,6 +36,7 @@ def seen(engine: Engine) -> dict[str, list[str]]:
         }
 
 
+@pytest.mark.slow
 def test_an_older_store_asks_for_an_upgrade_and_gets_it(old: Engine) -> None:
     for use in (require_current_schema, prepare):
         with pytest.raises(
@@ -66,6 +67,7 @@ def test_an_upgrade_keeps_every_row_and_changes_what_it_says(old: Engine) -> Non
     assert {finding.state for finding in check_store(old)} == {"ok"}
 
 
+@pytest.mark.slow
 def test_foreign_keys_hold_after_an_upgrade(old: Engine) -> None:
     upgrade(old)
     for statement in (
@@ -77,6 +79,7 @@ def test_foreign_keys_hold_after_an_upgrade(old: Engine) -> None:
             conn.execute(statement)
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_fails_half_way_changes_nothing(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +93,7 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
         require_current_schema(engine)
 
 
+@pytest.mark.slow
 def test_an_upgrade_replaces_views_and_adds_new_ones(
     old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

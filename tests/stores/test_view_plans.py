@@ -116,6 +116,7 @@ def more_stocks(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
     return store(tmp_path_factory.mktemp("stocks") / "store.sqlite", stocks=MANY, nights=FEW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "night"),
     [

@@ -78,6 +78,7 @@ def test_a_rejected_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reade
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("view", "asked"),
@@ -101,6 +102,7 @@ def test_asking_for_one_symbol_or_one_night_reads_no_whole_fact_table(
     )
 
 
+@pytest.mark.slow
 def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None:
     made_stores.fill(engine)
     with reading(engine) as conn:

@@ -128,6 +128,7 @@ def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(
     assert len(found.validation) == 24 + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notes", ["", "{", "{}", "[]"])
 def test_notes_that_were_cut_short_are_written_anew(
     recipe: Recipe, tmp_path: Path, notes: str

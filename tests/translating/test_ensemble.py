@@ -34,6 +34,7 @@ SOURCES = [examples()[place][0].tolist() for place in range(7)]
 FIVE = Search(beams=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "rnn"])
 def test_an_ensemble_of_equal_networks_says_what_one_says(kind: str) -> None:
     network = drawn(kind=kind).eval()
@@ -66,6 +67,7 @@ def test_probabilities_and_attention_are_the_mean_of_the_networks() -> None:
         assert_close_in_float32(weights[:, 0], torch.stack(shown).mean(dim=0)[:, place])
 
 
+@pytest.mark.slow
 def test_beams_of_an_ensemble_are_reordered_in_every_network() -> None:
     networks = [drawn(seed).eval() for seed in (0, 1)]
     forth, back = (incremental_decoder(Ensemble(each)) for each in (networks, networks[::-1]))

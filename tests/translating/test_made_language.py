@@ -33,6 +33,7 @@ def dictionary(pairs: list[Pair]) -> dict[str, str]:
     return {word: other for word, (_, other) in best.items()}
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_pairs_and_another_seed_others() -> None:
     assert made_pairs(50, seed=3) == made_pairs(50, seed=3)
     assert made_pairs(50, seed=3) == made_pairs(80, seed=3)[:50]
@@ -46,12 +47,14 @@ def test_the_demonstration_has_the_corpus_of_seed_0(tmp_path: Path) -> None:
         assert file.read_bytes() == (DEMO.parent / file.name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_no_sentence_comes_twice_and_the_parts_share_none(seed: int) -> None:
     sources = [source for part in demo_corpus(seed) for source, _ in part]
     assert len(sources) == len(set(sources)) == 4400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_every_word_of_either_language_is_there_to_be_learned(seed: int) -> None:
     train, *others = demo_corpus(seed)
@@ -72,6 +75,7 @@ def test_words_can_be_read_aloud_and_a_sentence_has_a_few_to_a_line() -> None:
             assert sentence.isascii()
 
 
+@pytest.mark.slow
 def test_a_dictionary_word_by_word_translates_badly() -> None:
     train, _, test = demo_corpus(0)
     known = dictionary(train)

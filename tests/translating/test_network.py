@@ -146,6 +146,7 @@ def test_a_step_gives_the_row_of_a_whole_pass(network: Transformer) -> None:
             assert_close_in_float64(weights[:, beam], attention[:, position])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("onednn", [True, False], ids=["oneDNN", "BLAS"])
 def test_steps_find_room_for_a_long_translation(
     network: Transformer, onednn: bool, monkeypatch: pytest.MonkeyPatch

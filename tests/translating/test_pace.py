@@ -28,6 +28,7 @@ def large(folder: Path, **training: float) -> Recipe:
     return replace(recipe, train=Corpus(folder / "large.tsv", None, (0, 1), name="train"))
 
 
+@pytest.mark.slow
 def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_first_recipe_needs_five_lines(tmp_path: Path) -> None:
     assert replace(recipe, kind="rnn").training_for("tiny").optimiser == "adam"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "recipes").glob("*.toml")), ids=str)
 def test_the_recipe_of_every_printed_figure_can_be_read(file: Path) -> None:
     assert read_recipe(file).name == file.stem

@@ -65,6 +65,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_score_is_that_of_sacrebleu_and_so_is_each_resampled_one(case: str) -> None:
     ours, expected = CASES[case]

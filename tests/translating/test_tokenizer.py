@@ -63,6 +63,7 @@ def test_a_text_comes_back_as_it_was(tokenizer: Tokenizer, text: str) -> None:
     assert UNKNOWN not in tokens
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.text(st.characters(exclude_characters=" \u2581", exclude_categories=["Cs"]), min_size=1)

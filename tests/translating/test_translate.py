@@ -43,6 +43,7 @@ def test_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:
         assert (together[6].text, together[6].score, together[6].warning) == ("", 0.0, None)
 
 
+@pytest.mark.slow
 def test_long_texts_are_translated_in_parts(model: Model) -> None:
     sentences = ". ".join(source for source, _ in made_pairs(200, 3))
     endless = "bano" * 1000
@@ -59,6 +60,7 @@ def test_long_texts_are_translated_in_parts(model: Model) -> None:
     assert len(translate(model, [first], how)[0].attention) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "space"), [("ja", ""), ("zh-TW", ""), ("de", " ")])
 def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_language_does(
     model: Model, monkeypatch: pytest.MonkeyPatch, language: str, space: str
@@ -71,6 +73,7 @@ def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_lang
     assert whole.text == space.join([alone.text] * 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["안녕하세요 세계", "🙂🙃", "é" * 50, "\ud800", "\x00\n\t", "▁"])
 def test_any_text_has_a_translation(model: Model, text: str) -> None:
     (found,) = translate(model, [text], GREEDY)

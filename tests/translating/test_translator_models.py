@@ -47,6 +47,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "made"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_read_again_translates_the_same(tmp_path: Path, name: str) -> None:
     model = made(name)
@@ -121,6 +122,7 @@ def test_a_folder_without_a_card_is_no_model(folder: Path) -> None:
     assert "no model in" in refused(folder / "none", UsageError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "x"}', "\udcff"])
 @pytest.mark.parametrize("name", [CONFIG, LANGUAGE_ID])
 def test_a_damaged_card_is_told_in_a_line(folder: Path, name: str, text: str) -> None:

@@ -121,6 +121,7 @@ def test_the_linear_rate_falls_to_0_at_the_end_of_the_budget() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "budget", [{"updates": 12}, {"updates": 10**6, "minutes": 0.02}], ids=["updates", "minutes"]
 )
@@ -192,6 +193,7 @@ def test_gradients_are_per_real_target_token_and_clipped(
     assert_gradients_close_in_float32(gradients[1], wanted * 0.01 / wanted.norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_an_interrupted_training_ends_as_if_it_had_not_been(
     tmp_path: Path, accumulate: int
@@ -217,6 +219,7 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(
     assert replace(last, seconds=0.0) == replace(end, seconds=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["keep_weights", "save_state", "drop_older_weights"])
 def test_an_end_within_the_keeping_of_a_check_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -294,6 +297,7 @@ def judged_as(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
 
 # Of the checks at 3, 6, 9 and 12 the first is of the warm-up; then the means of 9 and 12, and the
 # last alone.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("losses", "saved"),
     [
@@ -319,6 +323,7 @@ def test_of_the_last_their_means_and_the_best_check_the_best_is_saved(
     assert not network.training
 
 
+@pytest.mark.slow
 def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> None:
     told: dict[str, list[Check]] = {"float32": [], "bfloat16": []}
     for precision, checks in told.items():
@@ -333,6 +338,7 @@ def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> 
         replace(CONFIG, precision="float16")
 
 
+@pytest.mark.slow
 def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_path: Path) -> None:
     first, end = trained(tmp_path)
     told: list[Check] = []
@@ -343,6 +349,7 @@ def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_pa
     assert ([each.step for each in told], longer.step) == ([15, 18], 18)
 
 
+@pytest.mark.slow
 def test_it_ends_without_time(tmp_path: Path) -> None:
     _, progress = trained(
         tmp_path / "time", replace(CONFIG, minutes=0.02, updates=10**6, check_every=10**6, warmup=1)
@@ -372,6 +379,7 @@ def test_a_training_of_minutes_is_checked_by_minutes_and_says_how_it_goes(
     assert all(" tokens a second" in line and line.startswith("step ") for line in words)
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_no_worse_on_validation_than_any_check(tmp_path: Path) -> None:
     told: list[Check] = []
     slow = replace(CONFIG, warmup=4, peak=0.03, average=10, updates=12, check_every=1)
@@ -381,6 +389,7 @@ def test_what_is_saved_is_no_worse_on_validation_than_any_check(tmp_path: Path) 
     assert len(progress.saved) == 1 or min(progress.saved) > slow.warmup
 
 
+@pytest.mark.slow
 def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
     network = drawn(dropout=0.5)
     for mode in (True, False):

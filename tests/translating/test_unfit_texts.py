@@ -66,6 +66,7 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
     assert len(json.loads(said)["texts"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engine) -> None:
@@ -88,6 +89,7 @@ def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it
     assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 0, "waiting": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_text_that_hides_its_length_behind_a_nul_fails_alone(engine: Engine) -> None:
