@@ -13,12 +13,11 @@ import tokenize
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "dtml", "translation", "db")
-EQUATIONS = "dtml.model"
 # Nodes of the syntax tree for each line of code.
 DENSEST_PACKAGE = 10
 DENSEST_FOLDER = 12  # formulas in arrays are denser than what calls them
@@ -201,44 +200,6 @@ def strangers(graph: Imports, found: Mapping[str, Path]) -> dict[str, str]:
     }
 
 
-def nightly_command(found: Mapping[str, Path]) -> str:
-    """Return the module that defines the command `dtml nightly`."""
-    for name, file in found.items():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            named = isinstance(node, ast.FunctionDef) and node.name == "nightly"
-            if named and any("command(" in ast.unparse(each) for each in node.decorator_list):
-                return name
-    raise LookupError("no module defines a command `nightly`")
-
-
-def path(graph: Imports, *stations: str) -> list[str]:
-    """Return the shortest way of imports from the first module to the last through all between."""
-    whole = [stations[0]]
-    for start, end in pairwise(stations):
-        before: dict[str, str] = {}
-        waiting = deque([start])
-        while waiting and end not in before:
-            current = waiting.popleft()
-            for each in sorted(graph[current] - {start} - before.keys()):
-                before[each] = current
-                waiting.append(each)
-        steps = [end]
-        while steps[-1] != start:
-            steps.append(before[steps[-1]])
-        whole += steps[-2::-1]
-    return whole
-
-
-def ways_to_the_equations(graph: Imports, found: Mapping[str, Path]) -> dict[str, list[str]]:
-    """Return the way from the command `dtml nightly` to the model's equations,
-    for predict and for train.
-    """
-    start = nightly_command(found)
-    stage = re.compile(r"flows\.(?:nightly\.)?(predict|train)")
-    stages = {named[1]: named[0] for named in map(stage.fullmatch, found) if named}
-    return {name: path(graph, start, module, EQUATIONS) for name, module in stages.items()}
-
-
 def contracts_kept(root: Path = ROOT) -> str:
     """Return what import-linter counts, such as `5 kept, 0 broken`."""
     program = Path(sys.executable).with_name("lint-imports")
@@ -288,11 +249,6 @@ def measures(root: Path = ROOT) -> Iterator[tuple[str, object]]:
         "modules with one importer, in another folder, that use nothing beside them (at most 20)",
         len(strangers(graph, found)),
     )
-    for stage, way in ways_to_the_equations(graph, found).items():
-        yield (
-            f"hops from `dtml nightly` to the equations, {stage}",
-            f"{len(way) - 1} ({' > '.join(way)})",
-        )
 
 
 def _lines(file: Path) -> int:

@@ -4,19 +4,26 @@ A small market's second night runs under Python's own profiler hook, so real cal
 not imports. A file passes the session on if one of its functions takes the night's `as_of` as an
 argument. A climb is a call of a file that waits for the caller: the reader goes back to a file
 further up. A return is the end of a call that came from another file. Each pair of files counts
-once, however often one calls the other.
+once, however often one calls the other. A hop is a step from a file to another one on the way of
+calls from `run_night` to the equations of the model.
 """
 
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
+from dtml.model import DTML
 from tests.house_measures import PACKAGES, ROOT
+
+STAGES = {"train": "flows/nightly/train.py", "predict": "flows/nightly/predict.py"}
 
 
 @dataclass
@@ -72,6 +79,48 @@ def arguments_of(frame: FrameType) -> list[date]:
     return [value for value in values if type(value) is date]
 
 
+@contextmanager
+def ways_to_the_equations() -> Iterator[dict[str, list[str]]]:
+    """Record the files on the way of the first call of the model in each of `STAGES`.
+
+    They are in the order of the calls, a file again where a call comes back to it. A call in
+    another thread is taken to come from where the main thread waits for it.
+    """
+    ways: dict[str, list[str]] = {}
+    forward = DTML.forward
+
+    def recorded(*inputs: Any, **settings: Any) -> Any:
+        way = _files_on(sys._getframe(1))
+        if threading.current_thread() is not threading.main_thread():
+            main = threading.main_thread().ident
+            assert main is not None
+            way = _files_on(sys._current_frames()[main]) + way
+        way.append("dtml/model.py")
+        for stage, file in STAGES.items():
+            if file in way:
+                ways.setdefault(stage, _without_repeats(way))
+        return forward(*inputs, **settings)
+
+    with patch.object(DTML, "forward", recorded):
+        yield ways
+
+
+def _files_on(frame: FrameType | None) -> list[str]:
+    """Return the files of the product on the stack of a frame, the outermost first."""
+    files: list[str] = []
+    while frame is not None:
+        file = product_file(frame)
+        if file is not None:
+            files.append(file)
+        frame = frame.f_back
+    return files[::-1]
+
+
+def _without_repeats(way: list[str]) -> list[str]:
+    """Return a way on which each file is left for another one."""
+    return [file for place, file in enumerate(way) if place == 0 or way[place - 1] != file]
+
+
 def walk_of(session: date, work: Callable[[], Any]) -> Walk:
     """Return the way of some work as of a session."""
     walk = Walk(session)
@@ -83,8 +132,11 @@ def walk_of(session: date, work: Callable[[], Any]) -> Walk:
     return walk
 
 
-def walk_of_second_night() -> Walk:
-    """Return the way of the second night of a small simulated market, in a folder of its own."""
+def walks_of_two_nights() -> tuple[dict[str, list[str]], Walk]:
+    """Run two nights of a small simulated market, in a folder of its own.
+
+    Return the ways to the equations in the first, which trains, and the whole way of the second.
+    """
     from db.engine import open_engine, upgrade
     from dtml.experiments import nightly_of, vary
     from dtml.markets import load_market
@@ -105,15 +157,16 @@ def walk_of_second_night() -> Walk:
         context = MarketContext(
             market, FrameSource(BARS), engine, vary(experiment, SMALL), "cpu", None
         )
-        run_night(context, AS_OF)
+        with ways_to_the_equations() as ways:
+            run_night(context, AS_OF)
         as_of = next_session("XNYS", AS_OF)
         walk = walk_of(as_of, lambda: run_night(context, as_of))
         engine.dispose()
-    return walk
+    return ways, walk
 
 
 if __name__ == "__main__":
-    night = walk_of_second_night()
+    ways, night = walks_of_two_nights()
     nightly = [file for file in night.files if file.startswith("flows/")]
     print(  # noqa: T201 - it is what is asked for
         f"{len(night.files)} files, {len(nightly)} of them in flows; "
@@ -124,3 +177,5 @@ if __name__ == "__main__":
         print(f"  {file} passes the session on")  # noqa: T201
     for caller, callee in sorted(night.climbs):
         print(f"  {caller} climbs to {callee}")  # noqa: T201
+    for stage, way in ways.items():
+        print(f"  {len(way) - 1} hops to the equations, {stage}: {' > '.join(way)}")  # noqa: T201

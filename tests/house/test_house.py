@@ -23,7 +23,6 @@ from tests.house_measures import (
     modules,
     package_densities,
     strangers,
-    ways_to_the_equations,
 )
 from tests.support.places import ROOT
 
@@ -88,13 +87,6 @@ def test_a_folder_has_at_most_15_modules() -> None:
 def test_few_modules_lie_with_strangers() -> None:
     found = modules()
     assert len(alone := strangers(imports(found), found)) <= 20, alone
-
-
-@pytest.mark.slow
-def test_the_equations_are_at_most_five_imports_from_the_command() -> None:
-    found = modules()
-    for way in ways_to_the_equations(imports(found), found).values():
-        assert len(way) - 1 <= 5, way
 
 
 @pytest.mark.slow

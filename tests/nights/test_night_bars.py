@@ -15,6 +15,7 @@ from flows.nightly.bars import USUAL_SESSIONS, NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP, history_start
 from flows.nightly.night import run_night
+from tests.night_walk import ways_to_the_equations
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 
 AFTER = next_session("XNYS", AS_OF)
@@ -112,3 +113,12 @@ def test_what_is_not_held_is_read(context: MarketContext, reads: list[tuple[date
     bars.newest(early, symbols=[index])
     bars.known(date(2023, 1, 3))
     assert reads[2:] == [(early, AS_OF)]
+
+
+def test_the_equations_are_at_most_five_files_from_a_night(context: MarketContext) -> None:
+    with ways_to_the_equations() as ways:
+        run_night(context, AS_OF)
+    assert set(ways) == {"train", "predict"}
+    for way in ways.values():
+        assert way[0] == "flows/nightly/night.py"
+        assert len(way) - 1 <= 5, way
