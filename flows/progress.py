@@ -73,8 +73,8 @@ def _cost(member: Member) -> int:
 def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], None]]:
     """Yield the function that a backtest calls with the number of folds done.
 
-    `already_done` of the `total` folds were done by an earlier run, so that the time left is
-    estimated from the others.
+    An earlier run did `already_done` of the `total` folds. They are reported first, and at once:
+    these reports are ignored, so that the time left is estimated from the folds of this run.
     """
     begun = time.monotonic()
     text = "fold {task.completed:.0f} of {task.total:.0f}"
@@ -82,11 +82,11 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
         bar = progress.add_task("folds", total=total, completed=already_done)
 
         def report(done: int) -> None:
+            if done <= already_done:  # a fold of the earlier run, with which the bar began
+                return
             progress.update(bar, completed=done)
             spent_s = time.monotonic() - begun
-            # The folds of the earlier run are reported too: until then the difference is 0 or less.
-            done_by_this_run = max(1, done - already_done)
-            left_s = spent_s / done_by_this_run * (total - done)
+            left_s = spent_s / (done - already_done) * (total - done)
             log.info(
                 "fold %d of %d done after %.0f s, about %.0f s left", done, total, spent_s, left_s
             )

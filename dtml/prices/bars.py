@@ -356,7 +356,6 @@ def _split_by_faults(
         last=evidence.last[rejected_rows],
         change=evidence.change[rejected_rows],
         share=evidence.share[rejected_rows],
-        extent=evidence.extent[rejected_rows],
     )
     records = shown.to_dict("records")
     values = [_value(reason, row) for reason, row in zip(reasons, records, strict=True)]

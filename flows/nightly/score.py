@@ -108,9 +108,12 @@ def record_outcomes(
 ) -> None:
     """Store outcomes (`outcome_rows`), and score each night whose outcomes are new or change.
 
-    Nights that had an outcome but no score are scored too: nights, backtests and benchmarks share
-    their outcomes, so all of them store outcomes by this function. A night may be run after later
-    ones: their running scores then count it too.
+    The directions of these nights are counted for their calibration, too.
+
+    Nights, backtests and benchmarks share outcomes, and all of them store outcomes by this
+    function. A backtest or benchmark may store an outcome before its night is run, so nights that
+    have an outcome but no score are scored too. A night may be run after later ones: the running
+    scores of those then count it too.
     """
     stored_outcomes.save_outcomes(
         conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at

@@ -10,7 +10,7 @@ from dtml.model import ModelConfig
 from dtml.training.recipe import Epoch, Member, ResumedEpoch, TrainingConfig
 from flows import log_lines
 from flows.log_lines import Shown
-from flows.progress import training_progress
+from flows.progress import fold_progress, training_progress
 
 INFO, WARNING = logging.INFO, logging.WARNING
 
@@ -56,3 +56,14 @@ def test_the_epochs_before_an_interruption_are_not_logged_again(
         report(member, Epoch(number=2, **figures))
     logged = [each.getMessage() for each in caplog.records if each.name == "flows.progress"]
     assert logged == ["seed 0, epoch 2 of 4: loss 0.7000, validation ACC 0.5000"]
+
+
+def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO), fold_progress(3, 8) as report:
+        for done in (1, 2, 3):
+            report(done)
+        assert caplog.messages == []
+        report(4)
+    assert [message.split(" after ")[0] for message in caplog.messages] == ["fold 4 of 8 done"]

@@ -254,7 +254,7 @@ def shards(
     if size < 1:
         raise UsageError(f"a shard must have 1 pair or more, not {size}")
     stream = iter(pairs)
-    hashes: set[bytes] = set()  # of the pairs so far
+    hashes: set[bytes] = set()  # of the pairs kept so far
     dropped: Counter[str] = Counter()
     waiting: list[Encoded] = []
     has_pairs = False
