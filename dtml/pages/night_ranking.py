@@ -25,20 +25,23 @@ def ranking_words(
     """Say which ranker ranked a night's stocks, and how good its rankings have been.
 
     They are compared with those of the rule that has been the best so far. `ranking` has
-    `predictor, leg` and at least one row; `scores` has the columns of table `rank_score`, for each
-    predictor those over all nights so far; `champion` is the row of table `champion` that holds on
-    this night, if there is one.
+    `predictor, leg` and at least one row. `scores` has the columns of table `rank_score`, for each
+    predictor those over all nights so far; only those of the ranking's leg count. `champion` is the
+    row of table `champion` that holds on this night, if there is one.
     """
     name = ranking["predictor"].iloc[0]
-    leg_words = LEG_WORDS[ranking["leg"].iloc[0]]
+    leg = ranking["leg"].iloc[0]
+    leg_words = LEG_WORDS[leg]
     words = f"{len(ranking)} stocks are ranked by {name} for the return {leg_words}, best first"
     if champion and champion["predictor"] == name:
         words = f"{words}. {promotion_words(champion)}"
-    ranker_scores = scores[scores["predictor"] == name]
+    # After a change of the market's leg, the newest scores may still be those of the old one.
+    of_leg = scores[scores["leg"] == leg]
+    ranker_scores = of_leg[of_leg["predictor"] == name]
     if ranker_scores.empty or not ranker_scores["days"].iloc[0]:
-        return f"{words}. No ranking of this market has an outcome yet."
+        return f"{words}. No ranking by {name} has an outcome yet."
     score = records(ranker_scores)[0]
-    rules = scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
+    rules = of_leg[of_leg["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]  # there is one, as every night that is scored scores the rules too
     return (
         f"{words}. Over {score['days']} nights, its rank IC is {with_interval(score, 'rank_ic')}; "

@@ -42,7 +42,7 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     warnings = [_undivided(days)]
     if returns == "adj_close":
         # Of a stock that several of these report, the first is shown: they have one reason.
-        warnings += [_not_taken_out(days), _not_paid(days), _hundredth(days)]
+        warnings += [_wrongly_deducted(days), _not_paid(days), _hundredth(days)]
     doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
     return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
 
@@ -104,13 +104,15 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
     return _named(undivided["symbol"], UNDIVIDED, values)
 
 
-def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
+def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks whose adjusted close does not deduct a recorded dividend as it should.
 
-    The deduction differs from the dividend by more than `DIFFERENCE`. Days with a split are left
-    out: adj_close / close may then step by the split too.
+    The deduction differs from the dividend by more than `DIFFERENCE`. `days` is that of `_days`:
+    `step` is the log change of adj_close / close, `paid` the dividend as a share of the close
+    before. Days with a split are left out: adj_close / close may then step by the split too.
     """
-    deduction = -np.expm1(-days["step"])  # a share of the close before
+    # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-day.
+    deduction = -np.expm1(-days["step"])
     bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
     # False on days without a dividend, where `paid` is NaN.
     differs = (deduction - days["paid"]).abs() > bound
