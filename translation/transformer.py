@@ -390,7 +390,7 @@ class Transformer(nn.Module):
             )
             for _ in range(config.decoder_layers)
         )
-        # With "post", the last sub-layer has already normalised its output.
+        # With "post", the last sub-layer has already normalised its output; otherwise none has.
         is_post = config.norm == "post"
         self.encoder_norm = nn.Identity() if is_post else nn.LayerNorm(width)
         self.decoder_norm = nn.Identity() if is_post else nn.LayerNorm(width)
