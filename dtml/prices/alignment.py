@@ -239,9 +239,11 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     They are to be fetched again as a whole. Both arguments are bars frames. Only their common
     sessions are compared, so a fetch should include some stored ones. A dividend changes
     adj_close / close on every earlier session. A split scales the close itself; that is looked for
-    on the oldest common session alone, which a mere correction of the last close does not change.
+    on the oldest common session alone, which a mere correction of the last close does not change. A
+    fresh row without a close is a bar that the source has lost for now, and no restatement.
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
+    common = common[common["close_fresh"].notna()]
     common = common.sort_values(["symbol", "session"])  # the first row of a symbol is its oldest
     adjusted_anew = _differs(
         common["adj_close"] / common["close"],
@@ -250,6 +252,18 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     is_oldest = ~common.duplicated("symbol")
     scaled = _differs(common["close"], common["close_fresh"]) & is_oldest
     return sorted(common.loc[adjusted_anew | scaled, "symbol"].unique())
+
+
+def unadjusted_again(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
+    """Return the symbols, sorted, that have stored adjusted closes and no fresh one.
+
+    Both arguments are bars frames. Symbols without a fresh close are left out: they lack more than
+    their adjusted closes.
+    """
+    known = stored.loc[stored["adj_close"].notna(), "symbol"].unique()
+    priced = fresh[fresh["close"].notna() & fresh["symbol"].isin(known)]
+    is_adjusted = priced["adj_close"].notna().groupby(priced["symbol"]).any()
+    return sorted(is_adjusted.index[~is_adjusted])
 
 
 def _differs(old: pd.Series, new: pd.Series) -> pd.Series:

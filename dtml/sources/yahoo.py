@@ -3,6 +3,7 @@
 Yahoo's prices are already adjusted for splits, its adjusted close for dividends too, and both are
 restated over the whole past after every such event. By default yfinance hides failures as empty
 tables; here every symbol has an outcome, and the bars that arrived before a failure are returned.
+`dtml.sources.yahoo_answers` reads the answers before yfinance does.
 """
 
 import atexit
@@ -20,11 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from curl_cffi.requests import Session
 
 from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.prices.bars import PRICES, bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source, Status
+from dtml.sources.yahoo_answers import AnswerError, AnswerOfYahoo
 
 THREADS = 4  # more of them trigger the rate limit
 OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
@@ -68,7 +71,7 @@ class YahooSource(Source):
         """
         sources = self._source_symbols(first)
         client = _client(sources, self.market.timezone)
-        batch = _Batch(client, last, self.timeout)
+        batch = _Batch(client, _session(), last, self.timeout)
         with ThreadPoolExecutor(self.threads) as pool:
             answers = list(pool.map(batch.ask, first, sources, first.values()))
         outcomes = [
@@ -115,8 +118,11 @@ class _Response(NamedTuple):
 class _Batch:
     """The symbols of one fetch, requested from several threads until Yahoo stops answering."""
 
-    def __init__(self, client: Any, last: date, timeout: float) -> None:
+    def __init__(
+        self, client: Any, session: "Session[AnswerOfYahoo]", last: date, timeout: float
+    ) -> None:
         self._client = client
+        self._session = session
         self._last = last
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -136,8 +142,8 @@ class _Batch:
         if status == "ok" and bars.empty:
             status = "no_data"
             detail = f"{source_symbol}: no row from {first} to {self._last}"
-        self._note(status)
         one_line = " ".join(detail.split())[:LONGEST_DETAIL]
+        self._note(status, one_line)
         return _Answer(status, one_line, bars)
 
     def _request(self, source_symbol: str, first: date) -> _Response:
@@ -150,6 +156,9 @@ class _Batch:
         status: Status
         try:
             return _Response("ok", "", self._history(source_symbol, first))
+        except AnswerError as error:
+            status = error.status
+            detail = f"{source_symbol}: {error}"
         except errors.YFRateLimitError as error:
             status = "rate_limited"
             detail = f"{source_symbol}: {error}"
@@ -170,7 +179,8 @@ class _Batch:
         return _Response(status, detail, None)
 
     def _history(self, source_symbol: str, first: date) -> pd.DataFrame:
-        table: pd.DataFrame = self._client.Ticker(source_symbol).history(
+        ticker = self._client.Ticker(source_symbol, session=self._session)
+        table: pd.DataFrame = ticker.history(
             start=first,
             end=self._last + timedelta(days=1),  # Yahoo's end is exclusive
             interval="1d",
@@ -181,7 +191,7 @@ class _Batch:
         )
         return table
 
-    def _note(self, status: Status) -> None:
+    def _note(self, status: Status, detail: str) -> None:
         """Stop the batch at a rate limit, or after `OUTAGE` unusable answers in a row."""
         with self._lock:
             if status in ("unreachable", "malformed"):
@@ -192,13 +202,16 @@ class _Batch:
                 self._stopped = "Yahoo's rate limit was reached"
             # Once stopped, answers that are still under way do not change the number in its reason.
             elif self._unanswered >= OUTAGE and not self._stopped:
-                self._stopped = f"{self._unanswered} symbols in a row had no usable answer"
+                self._stopped = (
+                    f"{self._unanswered} symbols in a row had no usable answer, such as {detail}"
+                )
 
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:
     """Return the bars frame of one answer, whose index is midnight in the exchange's time zone."""
     columns = list(COLUMNS.values())
-    renamed = table.rename(columns=COLUMNS)[columns].astype(np.float64)
+    with_gains = table.assign(Dividends=_distributions(table))
+    renamed = with_gains.rename(columns=COLUMNS)[columns].astype(np.float64)
     without_price = renamed[list(PRICES)].isna().all(axis=1)
     # yfinance writes 0 for a missing volume
     renamed["volume"] = renamed["volume"].mask(without_price)
@@ -206,6 +219,22 @@ def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataF
     bars = bars_frame(renamed.assign(symbol=symbol, session=session))
     is_inside = bars["session"].between(pd.Timestamp(first), pd.Timestamp(last))
     return bars[is_inside].reset_index(drop=True)
+
+
+def _distributions(table: pd.DataFrame) -> "pd.Series[float]":
+    """Return the cash paid per share in each session: the dividend, and the capital gain of a fund.
+
+    The dividend of some funds already contains the capital gain (yfinance#2666). It does if it is
+    at least as large, and the close falls by about the dividend rather than by dividend and gain.
+    """
+    dividend = table["Dividends"]
+    if "Capital Gains" not in table:  # yfinance has it for funds alone
+        return dividend
+    gain = table["Capital Gains"]
+    fall = table["Close"].shift() - table["Close"]  # NaN where either close is missing
+    both = dividend + gain
+    is_nearer = (fall - dividend).abs() < (fall - both).abs()
+    return dividend.where((dividend >= gain) & is_nearer, both)
 
 
 def _client(source_symbols: list[str], timezone: str) -> Any:
@@ -217,6 +246,15 @@ def _client(source_symbols: list[str], timezone: str) -> Any:
     for source_symbol in source_symbols:  # knowing the time zone saves one request in two
         zones.store(source_symbol.upper(), timezone)
     return client
+
+
+@cache
+def _session() -> "Session[AnswerOfYahoo]":
+    """Return the session of this process, which is yfinance's own but for the reading of answers.
+
+    It is the same for every fetch: the client keeps cookies in it.
+    """
+    return Session(impersonate="chrome", response_class=AnswerOfYahoo)
 
 
 @cache

@@ -7,9 +7,20 @@ import pandas as pd
 from db.engine import reading
 from db.rows import prices
 from dtml.errors import DtmlError
-from dtml.prices.alignment import ENOUGH, ENOUGH_OF_INDEX, index_fault, redated_symbols
-from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check
+from dtml.prices.actions import doubtful_actions, has_actions
+from dtml.prices.alignment import (
+    ENOUGH,
+    ENOUGH_OF_INDEX,
+    index_fault,
+    judged,
+    over_corrected,
+    redated_symbols,
+    shifted_stocks,
+    unadjusted_again,
+)
+from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check, no_bars
 from dtml.prices.sessions import last_known_day, next_known_session, sessions_between
+from dtml.sources import Fetched
 from flows.nightly.context import MarketContext
 
 REJECTED = ["symbol", "session", "reason", "value"]
@@ -97,6 +108,94 @@ def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
         return []
     adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).any()
     return sorted(adjusted.index[~adjusted])
+
+
+def stored_beside(context: MarketContext, bars: pd.DataFrame, last: date) -> pd.DataFrame:
+    """Return the stored bars of the symbols of `bars`, from the first session of any to `last`."""
+    if bars.empty:
+        return no_bars()
+    first = bars["session"].min().date()
+    symbols = bars["symbol"].unique()
+    with reading(context.engine) as conn:
+        return prices.prices(conn, context.name, first, last, symbols=symbols)
+
+
+def without_lost_adjustments(
+    context: MarketContext, stored: pd.DataFrame, brought: Fetched
+) -> Fetched:
+    """Leave out the symbols whose answer lacks the adjusted closes that the store has.
+
+    If their bars were stored, the whole history of such a stock would become unadjusted, and each
+    of its dividends a fall. Their outcome is `malformed`, so the next fetch asks for them again. In
+    a market whose returns come from the close, nothing is left out.
+    """
+    symbols = []
+    if context.market.returns == "adj_close":
+        symbols = unadjusted_again(stored, brought.bars)
+    if not symbols:
+        return brought
+    outcomes = brought.outcomes
+    is_left_out = outcomes["symbol"].isin(symbols)
+    detail = (
+        "no adjusted closes came, though the store has them, so these bars were left out; if they "
+        "are right, store them with dtml fetch --again"
+    )
+    return Fetched(
+        bars=brought.bars[~brought.bars["symbol"].isin(symbols)].reset_index(drop=True),
+        outcomes=outcomes.assign(
+            status=outcomes["status"].mask(is_left_out, "malformed"),
+            rows=outcomes["rows"].mask(is_left_out, 0),
+            detail=outcomes["detail"].mask(is_left_out, outcomes["symbol"] + ": " + detail),
+        ),
+    )
+
+
+def doubtful_stocks(
+    context: MarketContext,
+    known_actions: pd.DataFrame,
+    accepted: pd.DataFrame,
+    with_index: pd.DataFrame,
+    begin: date,
+) -> pd.DataFrame:
+    """Return `symbol, reason, value` of stocks with doubtful dates, adjusted closes or actions.
+
+    `known_actions` are the stored bars with a split or dividend, of the sessions fetched. A stock's
+    history begins at `begin`.
+    """
+    market = context.market
+    histories = _histories(context, known_actions, accepted, begin)
+    faults = [
+        shifted_stocks(with_index, market.index.symbol, market.returns),
+        doubtful_actions(histories, market.index.symbol, market.returns),
+    ]
+    if market.returns == "adj_close":
+        faults.append(over_corrected(with_index))
+    return pd.concat(faults, ignore_index=True)
+
+
+def _histories(
+    context: MarketContext, known_actions: pd.DataFrame, accepted: pd.DataFrame, begin: date
+) -> pd.DataFrame:
+    """Return the bars of stocks that come with a history, or with a new split or dividend.
+
+    Of a stock with a new split or dividend, a night fetches only a few bars, too few to tell what
+    an ordinary day of the stock looks like. So its earlier bars are added from the store. An action
+    is new if the store does not have it; its bar may have been stored without it.
+    """
+    has_history = accepted["symbol"].isin(judged(accepted))
+    key = ["symbol", "session"]
+    known_days = pd.MultiIndex.from_frame(known_actions[key])
+    is_new = ~pd.MultiIndex.from_frame(accepted[key]).isin(known_days)
+    with_new_action = accepted.loc[~has_history & is_new & has_actions(accepted), "symbol"].unique()
+    if not len(with_new_action):
+        return accepted[has_history]
+    new_bars = accepted[accepted["symbol"].isin(with_new_action)]
+    last = new_bars["session"].max().date()
+    with reading(context.engine) as conn:
+        earlier = prices.prices(conn, context.name, begin, last, symbols=with_new_action)
+    known = pd.concat([new_bars, earlier[list(BAR_COLUMNS)]])
+    known = known.drop_duplicates(key)  # of two, the new one stays
+    return pd.concat([accepted[has_history], known], ignore_index=True)
 
 
 def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:

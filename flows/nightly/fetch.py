@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
-from dtml.prices.actions import doubtful_actions, has_actions
-from dtml.prices.alignment import judged, over_corrected, restated_symbols, shifted_stocks
+from dtml.prices.actions import CONTRADICTED, has_actions
+from dtml.prices.alignment import judged, restated_symbols
 from dtml.prices.bars import BAR_COLUMNS, no_bars
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import sessions_up_to
@@ -23,10 +23,13 @@ from flows.nightly.checks import (
     REJECTED,
     bars_shown_bad,
     check_bars,
+    doubtful_stocks,
     require_dates_as_stored,
     require_index_in_step,
     require_sessions,
+    stored_beside,
     unadjusted_stocks,
+    without_lost_adjustments,
 )
 from flows.nightly.context import MarketContext, save_universe
 
@@ -37,6 +40,9 @@ FAILURE = ["symbol", "status", "detail"]
 SYMBOLS_AT_ONCE = 300  # whose bars are in memory together
 # Stored sessions asked for again, to find restatements and to check the returns of new bars.
 OVERLAP = 10
+# Sessions after an ex-day in which its adjustment is still looked for. The next dividend comes a
+# quarter later, and shows what was missed before.
+LATE = 63
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,6 @@ class _Wanted:
     last: date
     asked_from: dict[str, date]  # the first session that was ever asked for, by symbol
     computed: frozenset[str]  # symbols that no source has
-    newest_stored: dict[str, pd.Timestamp]  # the last session of each symbol in the store
     whole: bool = False  # whether everything that was ever asked for is wanted again
 
     @property
@@ -215,7 +220,7 @@ def _checked(
 
     Raises DtmlError where dates do not fit the exchange's sessions or the index.
     """
-    brought, restated = _with_restated_histories(context, wanted, brought)
+    brought, restated, known_actions = _with_restated_histories(context, wanted, brought)
     checked = check_bars(context, brought.bars, wanted.last)
     accepted = checked.accepted
     require_sessions(context, brought.bars)
@@ -232,7 +237,9 @@ def _checked(
             outcomes=brought.outcomes,
             restated=restated,
             unadjusted=unadjusted_stocks(context, accepted),
-            doubtful=_doubtful(context, wanted, accepted, with_index),
+            doubtful=doubtful_stocks(
+                context, known_actions, accepted, with_index, history_start(context, wanted.last)
+            ),
         ),
         judged=judged(accepted),
         shown_bad=bars_shown_bad(brought.bars, checked.rejected),
@@ -317,42 +324,6 @@ def _newly_asked(wanted: _Wanted, result: FetchResult, index_bars: pd.DataFrame)
     return {symbol: earlier[symbol] for symbol in answered & earlier.keys()}
 
 
-def _doubtful(
-    context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame, with_index: pd.DataFrame
-) -> pd.DataFrame:
-    """Return `symbol, reason, value` of stocks with doubtful dates, adjusted closes or actions."""
-    market = context.market
-    histories = _histories(context, wanted, accepted)
-    faults = [
-        shifted_stocks(with_index, market.index.symbol, market.returns),
-        doubtful_actions(histories, market.index.symbol, market.returns),
-    ]
-    if market.returns == "adj_close":
-        faults.append(over_corrected(with_index))
-    return pd.concat(faults, ignore_index=True)
-
-
-def _histories(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars of stocks that come with a history, or with a new split or dividend.
-
-    Of a stock with a new split or dividend, a night fetches only a few bars, too few to tell what
-    an ordinary day of the stock looks like. So its earlier bars are added from the store.
-    """
-    has_history = accepted["symbol"].isin(judged(accepted))
-    newest = pd.to_datetime(accepted["symbol"].map(wanted.newest_stored))
-    is_new = newest.isna() | (accepted["session"] > newest)
-    with_new_action = accepted.loc[~has_history & is_new & has_actions(accepted), "symbol"].unique()
-    if not len(with_new_action):
-        return accepted[has_history]
-    new_bars = accepted[accepted["symbol"].isin(with_new_action)]
-    with reading(context.engine) as conn:
-        begin = history_start(context, new_bars["session"].min().date())
-        stored = prices.prices(conn, context.name, begin, wanted.last, symbols=with_new_action)
-    known = pd.concat([new_bars, stored[list(BAR_COLUMNS)]])
-    known = known.drop_duplicates(["symbol", "session"])  # of two, the new one stays
-    return pd.concat([accepted[has_history], known], ignore_index=True)
-
-
 def history_start(context: MarketContext, as_of: date) -> date:
     """Return the first session that a training at `as_of` may read."""
     return sessions_up_to(context.market.calendar, as_of, context.experiment.history)[0].date()
@@ -366,21 +337,45 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
         asked = markets.instruments(conn, context.name).set_index("symbol")["asked_from"].dropna()
+        unadjusted_from = _before_unadjusted_dividends(conn, context, as_of)
     newest_stored = {str(symbol): session for symbol, session in stored.items()}
     asked_from = {str(symbol): day.date() for symbol, day in asked.items()}
     if whole:
         first, last = _span_of_all(context, as_of, newest_stored, asked_from)
     else:
         first, last = _span_lacking(context, as_of, newest_stored, asked_from)
+        for symbol in first.keys() & unadjusted_from.keys():
+            first[symbol] = min(first[symbol], unadjusted_from[symbol])
     index = context.market.index
     return _Wanted(
         first=first,
         last=last,
         asked_from=asked_from,
         computed=frozenset({index.symbol}) if index.of_constituents else frozenset(),
-        newest_stored=newest_stored,
         whole=whole,
     )
+
+
+def _before_unadjusted_dividends(
+    conn: Connection, context: MarketContext, as_of: date
+) -> dict[str, date]:
+    """Return the session before the last ex-day of stocks whose adjusted close contradicts it.
+
+    A source may adjust the past days after it recorded the dividend. Only bars from before the
+    ex-day show that, so they are asked for again, until `LATE` sessions have passed.
+    """
+    calendar = context.market.calendar
+    warnings = prices.price_warnings(conn, context.name)
+    stocks = warnings.loc[warnings["reason"] == CONTRADICTED, "symbol"].unique()
+    if not len(stocks):
+        return {}
+    begin = sessions_up_to(calendar, as_of, LATE)[0].date()
+    bars = prices.prices(conn, context.name, begin, as_of, symbols=stocks)
+    ex_days = bars[bars["dividend"].notna()].groupby("symbol")["session"].max()
+    return {
+        str(symbol): sessions_up_to(calendar, day.date(), 2)[0].date()
+        for symbol, day in ex_days.items()
+    }
 
 
 def _span_of_all(
@@ -432,21 +427,22 @@ def _span_lacking(
 
 def _with_restated_histories(
     context: MarketContext, wanted: _Wanted, brought: Fetched
-) -> tuple[Fetched, list[str]]:
+) -> tuple[Fetched, list[str], pd.DataFrame]:
     """Fetch restated symbols again from their start; return what was brought, and these symbols.
+
+    The third value holds the stored bars of the same sessions that have a split or a dividend.
 
     Those that came from their start are not fetched again. For the others, the new answers replace
     the first ones. A symbol that is not answered the second time has no bars then: a part of a
     restated history must not be stored. Raises DtmlError if bars are dated a session off.
     """
+    stored = stored_beside(context, brought.bars, wanted.last)
+    known_actions = stored[has_actions(stored)]
     if brought.bars.empty:
-        return brought, []
-    first = brought.bars["session"].min().date()
-    symbols = brought.bars["symbol"].unique()
-    with reading(context.engine) as conn:
-        stored = prices.prices(conn, context.name, first, wanted.last, symbols=symbols)
-    if not wanted.whole:  # a fetch of everything may correct wrong dates in the store
+        return brought, [], known_actions
+    if not wanted.whole:  # a fetch of everything may correct what is wrong in the store
         require_dates_as_stored(context, stored, brought.bars)
+        brought = without_lost_adjustments(context, stored, brought)
     restated = restated_symbols(stored, brought.bars)
     lacking = {}  # the first session of each symbol that did not come from its start
     for symbol in restated:
@@ -454,8 +450,9 @@ def _with_restated_histories(
         if begin < wanted.first[symbol]:
             lacking[symbol] = begin
     if not lacking:
-        return brought, restated
+        return brought, restated, known_actions
     again = context.source.fetch(lacking, wanted.last)
+    again = without_lost_adjustments(context, stored, again)
     answered = again.outcomes.loc[again.outcomes["status"] == "ok", "symbol"]
     other_bars = brought.bars[~brought.bars["symbol"].isin(lacking)]
     whole_histories = again.bars[again.bars["symbol"].isin(answered)]
@@ -464,7 +461,7 @@ def _with_restated_histories(
         pd.concat([other_bars, whole_histories], ignore_index=True),
         pd.concat([other_outcomes, again.outcomes], ignore_index=True),
     )
-    return replaced, restated
+    return replaced, restated, known_actions
 
 
 def _computed_index(

@@ -180,7 +180,9 @@ def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bar
     found = status_and_detail(fetched)
     assert found["hhh"] == found["fff"] == found["index"] == ("ok", "")
     assert found["aaa"][0] == found["bbb"][0] == "malformed"
-    assert found["aaa"][1].startswith("AAA: no price table: JSONDecodeError")
+    page = "a web page of query2.finance.yahoo.com instead of prices"
+    assert found["aaa"][1] == f"AAA: no price table: HTTP 500, {page}"
+    assert found["bbb"][1] == f"BBB: no price table: HTTP 200, {page}"
     assert found["ccc"][0] == "unreachable"
     assert found["ccc"][1].startswith("CCC: Timeout")
     assert found["ddd"] == ("no_data", "DDD: no price data found")
@@ -217,9 +219,23 @@ def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
     counts = fetched.outcomes["status"].value_counts().to_dict()
     assert set(counts) == {"unreachable", "not_asked"}
     assert 5 <= counts["unreachable"] <= 8  # those under way in the other threads end first
-    assert fetched.outcomes["detail"].iloc[-1] == "5 symbols in a row had no usable answer"
+    reason = fetched.outcomes["detail"].iloc[-1]
+    assert reason.startswith("5 symbols in a row had no usable answer, such as ")
     assert fetched.bars.empty
     assert tuple(fetched.bars.columns) == BAR_COLUMNS
+
+
+@pytest.mark.soak
+def test_when_every_request_is_refused_the_fetch_gives_up_and_says_why() -> None:
+    stocks = (*SYMBOLS, "III", "JJJ")
+    refusals: dict[str, Fault] = dict.fromkeys((*stocks, "^IDX"), "invalid_crumb")
+    with FakeYahoo(prices(*stocks, "^IDX"), faults=refusals) as yahoo:
+        (fetched,) = ask(yahoo, market(*stocks), threads=1)
+    assert fetched.outcomes["status"].to_list() == ["unreachable"] * 5 + ["not_asked"] * 6
+    assert fetched.outcomes["detail"].iloc[-1] == (
+        "5 symbols in a row had no usable answer, such as EEE: Yahoo refused the request: "
+        "HTTP 401, Invalid Crumb"
+    )
 
 
 def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:

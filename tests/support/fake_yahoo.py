@@ -8,10 +8,11 @@ every host: cookie, crumb and chart JSON. A client needs nothing but two environ
         subprocess.run([...], env=yahoo.environment())
     assert yahoo.requests == {"AAA": 1}
 
-`bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold
-them today. `prices`, `faults` and `rate_limit_after` may be changed while it runs; a symbol that
-has no prices is answered as delisted. Missing sessions, rows on holidays, restated pasts and new
-names are matters of `prices`: tests/support/price_history.py tells them.
+`bars` are bars frames (or parts: session, open, high, low, close are needed; capital_gain is one
+more), as Yahoo would hold them today, in the unit that `quotes` names. `prices`, `quotes`, `faults`
+and `rate_limit_after` may be changed while it runs; a symbol that has no prices is answered as
+delisted. Missing sessions, rows on holidays, restated pasts and new names are matters of `prices`:
+tests/support/price_history.py tells them.
 """
 
 import json
@@ -24,6 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -43,15 +45,36 @@ Fault = Literal[
     "open_row",
     "delisted",
     "internal_error",
+    "invalid_crumb",
+    "stale_crumb",
+    "consent_form",
+    "consent_wall",
+    "no_adjclose",
+    "twice_today",
 ]
 HOSTS = ("*.yahoo.com", "*.finance.yahoo.com", "yahoo.com", "localhost")
 OPENING = pd.Timedelta(hours=9, minutes=30)
 
 
-def _failure(code: str, description: str) -> str:
+CONSENT = "/v2/collectConsent"
+CONSENT_PAGE = """<html><form method="post"><p>Yahoo uses cookies.</p>
+<input type="hidden" name="csrfToken" value="token"><button name="agree">Accept all</button>
+</form></html>"""
+
+
+def _failure(code: str, description: str, member: str = "chart") -> str:
     return json.dumps(
-        {"chart": {"result": None, "error": {"code": code, "description": description}}}
+        {member: {"result": None, "error": {"code": code, "description": description}}}
     )
+
+
+@dataclass(frozen=True)
+class Quote:
+    """How Yahoo quotes a symbol: in which unit, in which it names its dividends, and as what."""
+
+    currency: str = "USD"
+    paid_in: str = ""  # Yahoo rarely names it
+    kind: str = "EQUITY"
 
 
 ANSWERS = {  # status and body of the faults that need no prices
@@ -61,6 +84,7 @@ ANSWERS = {  # status and body of the faults that need no prices
     "empty": (200, json.dumps({"chart": {"result": [], "error": None}})),
     "delisted": (404, _failure("Not Found", "No data found, symbol may be delisted")),
     "internal_error": (500, _failure("Internal Server Error", "Something went wrong")),
+    "invalid_crumb": (401, _failure("Unauthorized", "Invalid Crumb", "finance")),
 }
 
 
@@ -74,12 +98,14 @@ class FakeYahoo:
         prices: Mapping[str, pd.DataFrame],
         *,
         faults: Mapping[str, Fault] | None = None,
+        quotes: Mapping[str, Quote] | None = None,
         rate_limit_after: int | None = None,
         timezone: str = "America/New_York",
         slowness: float = 3.0,
     ) -> None:
         self.prices = dict(prices)
         self.faults: dict[str, Fault] = dict(faults or {})
+        self.quotes: dict[str, Quote] = dict(quotes or {})
         # so many symbols are served, the others told to wait
         self.rate_limit_after = rate_limit_after
         self.timezone = timezone
@@ -89,6 +115,8 @@ class FakeYahoo:
         self.spans: list[
             tuple[str, str, str]
         ] = []  # of each chart served: symbol, first day, last day
+        self._asked: dict[str, str] = {}  # the address of each symbol's last request for a chart
+        self._consented: set[str] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -119,21 +147,37 @@ class FakeYahoo:
         direct = {"NO_PROXY": "", "no_proxy": "", "REQUESTS_CA_BUNDLE": str(self._authority)}
         return dict(os.environ) | {"HTTPS_PROXY": proxy, "https_proxy": proxy} | direct
 
-    def answer(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str]:
-        """Status and body for a request, by any host name."""
+    def answer(self, url: str, *, is_post: bool = False) -> tuple[int, str]:
+        """Status and body for a request, by any host name; the body of a redirect is its target."""
+        address = urlsplit(url)
+        path, query = address.path, parse_qs(address.query)
         if path.endswith("/getcrumb"):
             return 200, "crumb"
+        if path == CONSENT:
+            return self._consent(query["sessionId"][0], is_post=is_post)
         if "/v8/finance/chart/" not in path:
             return 404, "<html></html>"
         symbol = unquote(path.rsplit("/", 1)[1])
+        self._asked[symbol] = f"https://query2.finance.yahoo.com{url}"
         with self._lock:
             full = self.rate_limit_after is not None and len(self.requests) >= self.rate_limit_after
             limited = full and symbol not in self.requests
             (self.refused if limited else self.requests)[symbol] += 1
         return (429, "Too Many Requests") if limited else self._chart(symbol, query)
 
+    def _consent(self, symbol: str, *, is_post: bool) -> tuple[int, str]:
+        """The page that asks for consent, or where it sends who has given it."""
+        if is_post and self.faults.get(symbol) == "consent_form":
+            self._consented.add(symbol)
+            return 302, self._asked[symbol]
+        return 200, CONSENT_PAGE
+
     def _chart(self, symbol: str, query: Mapping[str, list[str]]) -> tuple[int, str]:
         fault = self.faults.get(symbol, "delisted" if symbol not in self.prices else None)
+        if fault == "stale_crumb" and self.requests[symbol] == 1:
+            return ANSWERS["invalid_crumb"]
+        if fault in ("consent_form", "consent_wall") and symbol not in self._consented:
+            return 302, f"https://consent.yahoo.com{CONSENT}?sessionId={symbol}"
         if fault in ANSWERS:
             return ANSWERS[fault]
         if fault == "slow":
@@ -158,21 +202,39 @@ class FakeYahoo:
                 self.spans.append((symbol, self._day(start), self._day(end - 1)))
         else:
             asked = pd.Series(range(len(bars))) == len(bars) - 1
-        nan_last = self.faults.get(symbol) == "nan_last"
-        return _chart_result(symbol, self.timezone, bars[asked], seconds[asked], nan_last=nan_last)
+        bars, seconds = bars[asked], seconds[asked]
+        fault = self.faults.get(symbol)
+        if fault == "twice_today":  # the row of a live price, hours after that of the session
+            bars = pd.concat([bars, _moved(bars.tail(1), 1.01)])
+            seconds = pd.concat([seconds, seconds.tail(1) + 6 * 3600])
+        default = Quote(kind="INDEX" if symbol.startswith("^") else "EQUITY")
+        quote = self.quotes.get(symbol, default)
+        return _chart_result(symbol, self.timezone, quote, bars, seconds, fault)
 
     def _day(self, second: int) -> str:
         return str(pd.Timestamp(second, unit="s", tz="UTC").tz_convert(self.timezone).date())
 
 
+def _moved(bars: pd.DataFrame, factor: float) -> pd.DataFrame:
+    prices = [name for name in ("open", "high", "low", "close", "adj_close") if name in bars]
+    moved = bars.assign(**{name: bars[name] * factor for name in prices})
+    events = [name for name in ("dividend", "split", "capital_gain") if name in bars]
+    return moved.assign(**dict.fromkeys(events, math.nan))
+
+
 def _chart_result(
-    symbol: str, timezone: str, bars: pd.DataFrame, seconds: pd.Series, *, nan_last: bool
+    symbol: str,
+    timezone: str,
+    quoted: Quote,
+    bars: pd.DataFrame,
+    seconds: pd.Series,
+    fault: Fault | None,
 ) -> dict[str, Any]:
     period = {"timezone": "X", "start": 0, "end": 0, "gmtoffset": 0}
     meta = {
         "symbol": symbol,
-        "currency": "USD",
-        "instrumentType": "INDEX" if symbol.startswith("^") else "EQUITY",
+        "currency": quoted.currency,
+        "instrumentType": quoted.kind,
         "exchangeTimezoneName": timezone,
         "timezone": "X",
         "gmtoffset": 0,
@@ -185,15 +247,16 @@ def _chart_result(
         return {"meta": meta, "indicators": {"quote": [{}], "adjclose": [{}]}}
     quote = {name: _values(bars, name) for name in ("open", "high", "low", "close", "volume")}
     adjusted = _values(bars, "adj_close" if "adj_close" in bars else "close")
-    if nan_last:  # the last session's prices are out hours after its volume
+    if fault == "nan_last":  # the last session's prices are out hours after its volume
         for name in ("open", "high", "low", "close"):
             quote[name][-1] = None
         adjusted[-1] = None
     return {
         "meta": meta,
         "timestamp": [int(second) for second in seconds],
-        "events": _events(bars, seconds),
-        "indicators": {"quote": [quote], "adjclose": [{"adjclose": adjusted}]},
+        "events": _events(bars, seconds, quoted.paid_in),
+        "indicators": {"quote": [quote]}
+        | ({} if fault == "no_adjclose" else {"adjclose": [{"adjclose": adjusted}]}),
     }
 
 
@@ -203,15 +266,18 @@ def _values(bars: pd.DataFrame, name: str) -> list[float | None]:
     return [float(value) if math.isfinite(value) else None for value in bars[name]]
 
 
-def _events(bars: pd.DataFrame, seconds: pd.Series) -> dict[str, Any]:
+def _events(bars: pd.DataFrame, seconds: pd.Series, paid_in: str) -> dict[str, Any]:
     events: dict[str, Any] = {}
+    named = {"currency": paid_in} if paid_in else {}
     for second, bar in zip(seconds, bars.itertuples(index=False), strict=True):
         dividend, split = getattr(bar, "dividend", math.nan), getattr(bar, "split", math.nan)
+        gain = getattr(bar, "capital_gain", math.nan)
         if math.isfinite(dividend):
-            events.setdefault("dividends", {})[str(second)] = {
-                "date": int(second),
-                "amount": dividend,
-            }
+            paid = {"date": int(second), "amount": dividend} | named
+            events.setdefault("dividends", {})[str(second)] = paid
+        if math.isfinite(gain):
+            gained = {"date": int(second), "amount": gain}
+            events.setdefault("capitalGains", {})[str(second)] = gained
         if math.isfinite(split):
             ratio = {"numerator": split, "denominator": 1.0, "splitRatio": f"{split:g}:1"}
             events.setdefault("splits", {})[str(second)] = {"date": int(second), **ratio}
@@ -243,16 +309,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = False
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        status, body = self.server.yahoo.answer(address.path, parse_qs(address.query))
+        self._answer(is_post=False)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(is_post=True)
+
+    def _answer(self, *, is_post: bool) -> None:
+        status, body = self.server.yahoo.answer(self.path, is_post=is_post)
         content = body.encode()
         self.send_response(status)
+        if status == 302:
+            self.send_header("Location", body)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Set-Cookie", "A3=baked; Domain=.yahoo.com; Path=/; Max-Age=86400")
         self.end_headers()
         self.wfile.write(content)
-
-    do_POST = do_GET  # noqa: N815 - the base class looks for this name
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Say nothing: a test's output is for failures."""
