@@ -75,8 +75,9 @@ class MarketContext:
     @property
     def feed_code(self) -> str | None:
         """Return the text of the user's own feed, once it is admitted; None for other sources."""
-        is_admitted = isinstance(self.source, CheckedFeed) and self.source.is_admitted
-        return self.source.feed.code if is_admitted else None
+        if isinstance(self.source, CheckedFeed) and self.source.is_admitted:
+            return self.source.feed.code
+        return None
 
     def constituents(self, as_of: date) -> tuple[str, ...]:
         """Return the stocks that a night predicts: the constituents of the market on that day."""
