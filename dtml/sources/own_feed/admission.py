@@ -69,11 +69,11 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     begin = min(asked.values())
     sessions = sessions_between(feed.market.calendar, begin, last)
     left_out = min(FEWER, len(sessions) // 2)
-    if left_out == 0:  # a single session leaves nothing to compare
-        return None
     earlier_last = sessions[-1 - left_out].date()
-    fewer = {symbol: min(day, earlier_last) for symbol, day in asked.items()}
-    earlier = feed.fetch(fewer, earlier_last)
+    longer = {symbol: day for symbol, day in asked.items() if day <= earlier_last}
+    if left_out == 0 or not longer:  # too few sessions leave nothing to compare
+        return None
+    earlier = feed.fetch(longer, earlier_last)
     silent = _why_silent(earlier)
     if silent is None:
         _require_past_stays(feed, earlier.bars, answer.bars, earlier_last, last)
