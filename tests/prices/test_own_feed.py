@@ -157,14 +157,14 @@ NO_BARS = {
     ),
     "a number as symbol": (
         table(symbol=[5930, 5930]),
-        "column symbol holds 5930, a int: give texts",
+        "column symbol holds 5930, which is no text",
     ),
     "a time zone": (table(session=ZONED), "column session has a time zone, UTC"),
     "a time": (table(session=["2024-06-28 16:00", "2024-07-01 16:00"]), "which is no date"),
     "numbers": (table(session=[20240628, 20240701]), "the column session holds numbers"),
     "a gap": (table(session=["2024-06-28", None]), "which is no date"),
     "words": (table(session=["Friday", "Monday"]), "the column session holds no dates"),
-    "a text as price": (table(close=["1.0", "n/a"]), "the column close holds 'n/a'"),
+    "a text as price": (table(close=["1.0", "n/a"]), "the column close holds n/a: give a finite"),
     "infinity": (table(close=[1.0, np.inf]), "the column close holds inf"),
     "a column twice": (
         pd.concat([table(), table()[["close"]]], axis=1),
@@ -240,18 +240,18 @@ def test_a_secret_is_blotted_out_before_a_text_is_cut() -> None:
 
 @pytest.mark.parametrize("answer", [simulated, stored])
 def test_an_honest_feed_is_admitted_whatever_splits_and_dividends_come(answer: Answer) -> None:
-    for session in sessions_between("XNYS", date(2024, 6, 3), date(2024, 7, 31))[::3]:
+    for session in sessions_between("XNYS", date(2024, 6, 3), date(2024, 7, 31))[::5]:
         assert checked(answer, session.date()) is None
 
 
 def test_a_check_asks_for_the_index_and_three_stocks_three_times() -> None:
     feed = Feed(stored)
     assert admit(feed, FIRST, LAST) is None  # type: ignore[arg-type]
-    symbols = ["SIMX", "L01", "F02A", "F03B"]
+    symbols = ["SIMX", "L01", "F01B", "F03B"]
     assert [sorted(first) for first, _ in feed.asked] == [sorted(symbols)] * 3
     assert [last for _, last in feed.asked] == [LAST, LAST, date(2024, 6, 14)]
-    begins = {day for first, _ in feed.asked for day in first.values()}
-    assert begins == {date(2024, 4, 4)}  # sixty sessions
+    (begin,) = {day for first, _ in feed.asked for day in first.values()}
+    assert len(sessions_between("XNYS", begin, LAST)) == 60
 
 
 def with_column(bars: pd.DataFrame, column: str, factor: object) -> pd.DataFrame:
@@ -265,7 +265,7 @@ def drifting() -> Answer:
 
 def on_a_saturday(first: Mapping[str, date], last: date) -> pd.DataFrame:
     bars = stored(first, last)
-    fridays = bars[bars["session"].dt.dayofweek == 4]
+    fridays = bars[bars["session"].dt.day_of_week == 4]
     saturdays = fridays["session"] + pd.Timedelta(days=1)
     return pd.concat([bars, fridays.assign(session=saturdays)])
 
@@ -326,7 +326,7 @@ LIES: dict[str, tuple[Answer, str]] = {
     "a hidden dividend": (with_a_dividend_that_it_hides, "it restates silently: adj_close of "),
     "an exclusive end": (without_its_last_day, "depends on whether it is asked for bars up to "),
     "tomorrow's close": (of_the_day_after, "it restates silently: close of "),
-    "nothing": (lambda *_: BARS[:0], "it has no bar of SIMX, L01, F02A, F03B"),
+    "nothing": (lambda *_: BARS[:0], "it has no bar of SIMX, L01, F01B, F03B"),
 }
 
 

@@ -91,7 +91,7 @@ def _symbols(values: pd.Series) -> pd.Series:
     for value in values.unique():
         if not isinstance(value, str):
             raise FeedError(
-                f"the column symbol holds {value!r}, {_kind(value)}: give texts, as a number "
+                f"the column symbol holds {value!s}, which is no text: give texts, as a number "
                 "loses its leading zeros"
             )
     return values.astype(str)
@@ -102,9 +102,12 @@ def _sessions(values: pd.Series) -> pd.Series:
     if pd.api.types.infer_dtype(values, skipna=True) in NO_DATES:
         raise FeedError("the column session holds numbers: give dates such as 2026-01-20")
     try:
-        sessions = pd.Series(pd.to_datetime(values))
+        # Of texts, only those of one unambiguous form are read: 03/04/2026 is two dates.
+        sessions = pd.Series(pd.to_datetime(values, format="ISO8601"))
     except (ValueError, TypeError, OverflowError) as problem:
-        raise FeedError(f"the column session holds no dates: {problem}") from problem
+        raise FeedError(
+            f"the column session holds no dates such as 2026-01-20: {problem}"
+        ) from problem
     if getattr(sessions.dtype, "tz", None) is not None:
         raise FeedError(
             f"the column session has a time zone, {sessions.dt.tz}: give the exchange's dates, "
@@ -126,8 +129,8 @@ def _numbers(values: pd.Series) -> pd.Series:
     is_wrong = is_text | np.isinf(numbers)
     if is_wrong.any():
         raise FeedError(
-            f"the column {values.name} holds {values[is_wrong].iloc[0]!r}: give a number, or NaN "
-            "where there is none"
+            f"the column {values.name} holds {values[is_wrong].iloc[0]!s}: give a finite number, "
+            "or NaN where there is none"
         )
     return numbers
 
