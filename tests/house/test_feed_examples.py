@@ -31,7 +31,11 @@ SECTION = PAGE.split("\n## A feed of your own\n")[1].split("\n## ")[0]
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
 FILES = {block.split("\n")[0][2:]: block for block in BLOCKS}
 HOME, AWAY = re.findall(r"^```toml\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
-COMMANDS = re.findall(r"^```\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    block
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+    if not language
+]
 LAST = date(2024, 7, 1)
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -25,7 +26,7 @@ from dtml.sources.own_feed.source import OwnFeed
 from flows.nightly import context as contexts
 from flows.nightly.context import CheckedFeed, MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.night import NightRefusedError, directly, run_night
 from flows.replay.archive import Archive, replay_of
 from flows.service import flows as scheduled
 from flows.upkeep import doctor
@@ -122,10 +123,11 @@ def test_changed_code_is_checked_again_and_a_lying_feed_refuses_the_night_by_nam
     assert row["status"] == "refused"
     assert str(row["reason"]).startswith("mine.py is refused: it restates silently: close of ")
     mine.write_text(HONEST)
-    run_night(with_feed(context, mine), TARGET)
+    fetch_bars(with_feed(context, mine), TARGET)
     assert checks == [HONEST, LYING]  # the code that fetched last
 
 
+@pytest.mark.soak
 def test_a_feed_that_cannot_be_reached_is_checked_once_it_can(
     context: MarketContext, mine: Path, checks: list[str]
 ) -> None:
@@ -174,18 +176,34 @@ def test_what_fails_ends_its_fetch_with_one_line_and_stores_nothing(
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.soak
 def test_a_feed_that_hangs_fails_its_run_of_the_service_and_not_the_service(
     context: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine.write_text(HONEST.replace("    return BARS[", "    import time\n    time.sleep(99)\n"))
+    sleep = "    import time\n    time.sleep(99)\n"
+    mine.write_text(HONEST.replace("    return BARS", f"{sleep}    return BARS"))
     monkeypatch.setenv("DTML_FEED_SECONDS", "3")
     monkeypatch.setattr(scheduled, "_due", lambda: datetime(2024, 7, 1, 22, 30, tzinfo=UTC))
+    monkeypatch.setattr(scheduled, "as_task", directly)
     monkeypatch.setattr(scheduled, "open_context", lambda _request: with_feed(context, mine))
     state = scheduled.scheduled_night.fn(RunRequest(context.name), None, (10_000,))
     assert state.is_failed()
     assert "mine.py took more than 3 s" in str(state.message)
 
 
+def has_ended(process: int, wait: float = 9.0) -> bool:
+    """Whether a process is gone, or waits only for its parent to see it, within some seconds."""
+    file = Path(f"/proc/{process}/stat")
+    end = time.monotonic() + wait
+    while file.exists() and file.read_text().rpartition(")")[2].split()[0] != "Z":
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not Path("/proc").exists(), reason="this system has no /proc")
 def test_what_a_feed_started_ends_with_it(context: MarketContext, mine: Path) -> None:
     started = (
         "    import subprocess\n    raise ValueError(subprocess.Popen(['sleep', '600']).pid)\n"
@@ -193,8 +211,7 @@ def test_what_a_feed_started_ends_with_it(context: MarketContext, mine: Path) ->
     mine.write_text(HONEST.replace("    return BARS", f"{started}    return BARS"))
     with pytest.raises(FeedError, match="ValueError: ") as error:
         feed_of(context, mine).fetch({"L01": AS_OF}, AS_OF)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(str(error.value).rpartition(" ")[2]), 0)
+    assert has_ended(int(str(error.value).rpartition(" ")[2]))
 
 
 LEAK = """
@@ -214,6 +231,7 @@ def fetch(first, last):
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.one_case
 @pytest.mark.parametrize("error", ["ValueError", "URLError"])
 def test_a_secret_of_a_feed_comes_out_nowhere(
     context: MarketContext,
@@ -261,6 +279,7 @@ def test_a_feed_sees_the_variables_that_are_named_and_no_others(
     assert names <= known | {"VENDOR_KEY"}
 
 
+@pytest.mark.soak
 def test_without_landlock_no_file_of_a_feed_grows(
     context: MarketContext, mine: Path, tmp_path: Path
 ) -> None:
@@ -299,6 +318,7 @@ class SOURCE:
 """
 
 
+@pytest.mark.soak
 def test_a_class_is_given_the_market_of_the_file(tmp_path: Path) -> None:
     more = '[constituents]\nas_of = 2024-01-02\nsuffix = ".N"\nsymbols = ["L01", "L02"]'
     file = tmp_path / "home.toml"
@@ -308,7 +328,7 @@ def test_a_class_is_given_the_market_of_the_file(tmp_path: Path) -> None:
     feed = OwnFeed(market, FeedCode.of(market.source, market))
     assert (feed.symbols(), feed.last_session()) == (["L01", "L02"], AS_OF)
     assert feed.code == CLASS
-    with pytest.raises(FeedError, match=r"mine\.py, line 17: LookupError: .*'L01': 'L01\.N'"):
+    with pytest.raises(FeedError, match=r"mine\.py, line 16: LookupError: .*'L01': 'L01\.N'"):
         feed.fetch({"L01": AS_OF}, AS_OF)
 
 
@@ -342,6 +362,7 @@ def home(tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.soak
 def test_commands_know_a_feed_as_the_markets_own_and_as_an_option(
     home: Path, command: Command
 ) -> None:
