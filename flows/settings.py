@@ -5,7 +5,7 @@ import re
 import stat
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,15 @@ MODELS = "models"
 WEIGHTS = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # below the data folder
 
 
-def keep_needed_variables() -> None:
+def keep_needed_variables(of_feeds: Collection[str] = ()) -> None:
     """Remove all variables from the environment that the runs of a service do not need.
 
-    Among them are secrets of the user's other programs.
+    Among them are secrets of the user's other programs. Those `of_feeds`, the names in the files of
+    the markets, stay.
     """
     for name in list(os.environ):
-        if not NEEDED.fullmatch(name) or name in NOT_NEEDED:
+        is_needed = NEEDED.fullmatch(name) and name not in NOT_NEEDED
+        if not is_needed and name not in of_feeds:
             del os.environ[name]
 
 

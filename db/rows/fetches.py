@@ -20,7 +20,7 @@ AHEAD = timedelta(days=1)
 def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
     """Store what a fetch brought, every column of price_fetch by name.
 
-    Return 1, or 0 where it is stored already.
+    `code` may be left out. Return 1, or 0 where it is stored already.
     """
     return save_row(conn, tables.price_fetch, fetch)
 
@@ -44,6 +44,15 @@ def newest_known_at(conn: Connection, market: str, as_of: date) -> datetime | No
     newest = newest.where(table.c.market == market, table.c.as_of <= as_of)
     moment: datetime | None = conn.execute(newest).scalar_one()
     return moment
+
+
+def newest_code(conn: Connection, market: str, source: str) -> str | None:
+    """Return the code of a user's own feed that fetched last; None where it never did."""
+    table = tables.price_fetch
+    newest = sa.select(table.c.code).where(table.c.market == market, table.c.source == source)
+    newest = newest.where(table.c.code.is_not(None)).order_by(table.c.known_at.desc()).limit(1)
+    code: str | None = conn.execute(newest).scalar_one_or_none()
+    return code
 
 
 def require_clocks_agree(conn: Connection, market: str) -> None:

@@ -2,7 +2,7 @@
 --
 -- market    text       Name of the market.
 -- as_of     date       Session up to which bars were requested.
--- source    text       Price source: yahoo, files or simulated.
+-- source    text       Price source: yahoo, files, simulated or the name of a user's own feed.
 -- asked     integer    Number of symbols requested.
 -- fetched   integer    Bars the source returned.
 -- stored    integer    Bars that were new or restated.

@@ -5,7 +5,7 @@
 -- target       date       The next session, which is predicted; missing if the calendar ends before that session.
 -- status       text       'running', 'complete', 'complete_with_gaps' or 'refused'.
 -- reason       text       Why the night was refused, or what happened to the user's own code; missing otherwise.
--- source       text       Where bars came from: yahoo, files, simulated.
+-- source       text       Where bars came from: yahoo, files, simulated, or the name of a user's own feed.
 -- fetched      integer    Bars the source returned; missing while running.
 -- stored       integer    Bars that were new or restated; missing while running.
 -- rejected     integer    Bars rejected; missing while running.

@@ -11,7 +11,7 @@
 -- volume     number     Shares traded; missing when not reported.
 -- dividend   number     Dividend per share on its ex-date, in currency units; missing when none.
 -- split      number     New shares per old share on a split's day; missing when none.
--- source     text       Source of the bar: yahoo, files, simulated.
+-- source     text       Source of the bar: yahoo, files, simulated, or the name of a user's own feed.
 -- known_at   timestamp  When this version, the newest, was fetched, UTC.
 select
     i.market, i.symbol, p.session, p.open, p.high, p.low, p.close, p.adj_close, p.volume, p.dividend, p.split,

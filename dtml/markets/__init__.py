@@ -24,6 +24,7 @@ from dtml.markets.definition import (
     Market,
     is_symbol,
 )
+from dtml.markets.feed import read_feed, read_source
 from dtml.markets.table import Table, is_a, parse, shown
 
 __all__ = [
@@ -107,7 +108,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
     index = _index(table.subtable("index"))
     if index.symbol in {stock.symbol for stock in constituents.stays}:
         raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
-    source = _word(table, "source", definition.SourceName, Market.source)
+    source = read_source(table, get_args(definition.SourceName), Market.source)
     returns = _word(table, "returns", definition.Returns, Market.returns)
     z_close = _word(table, "z_close", definition.ZClose, Market.z_close)
     leg = _word(table, "leg", definition.Leg, Market.leg)
@@ -134,6 +135,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
         level=_level(table),
         model=_model(table.subtable("model")),
         columns=read_columns(table.subtable("columns")),
+        feed=read_feed(table.subtable("feed")),
         code=_code(table),
         candidates=_candidates(table),
     )
@@ -159,6 +161,7 @@ _MARKET_KEYS = (
     "trading",
     "model",
     "columns",
+    "feed",
     "constituents",
     "code",
 )

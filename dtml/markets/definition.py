@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from dtml.errors import UsageError
 from dtml.markets.columns import Columns
+from dtml.markets.feed import FeedAccess
 
 if TYPE_CHECKING:  # a market is read without waiting for pandas
     import numpy as np
     import numpy.typing as npt
     import pandas as pd
 
+# The built-in sources; a market may also name a feed of its user's own.
 SourceName = Literal["yahoo", "files", "simulated"]
 Universe = Literal["list", "source"]  # whether the market or its source names the stocks
 Returns = Literal["adj_close", "close"]  # the price that returns are taken from
@@ -302,6 +304,7 @@ class Market:
       (an abstention band);
     - model overrides settings of the model and of the training;
     - columns is what its file says of the layout of price files;
+    - feed is what the process of a source of the user's own is given;
     - code is a user's own features and model;
     - file is the path of a user's own market, with its text.
     """
@@ -316,7 +319,7 @@ class Market:
     constituents_as_of: date | None = None
     constituents_complete: bool = False
     facts: tuple[str, ...] = ()
-    source: SourceName = "yahoo"
+    source: str = "yahoo"
     checks: Checks = Checks()
     trading: Trading = field(default_factory=Trading)
     returns: Returns = "adj_close"
@@ -328,6 +331,7 @@ class Market:
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
+    feed: FeedAccess = field(default_factory=FeedAccess)
     code: Path | None = None
     file: tuple[Path, str] | None = field(default=None, compare=False)
 
@@ -336,6 +340,7 @@ class Market:
         """Return all that decides figures once the prices are read, by the names of the fields."""
         settings = asdict(self)
         del settings["columns"]  # they decide only how prices are read
+        del settings["feed"]  # as above
         del settings["code"]  # a path; the text of the file at it decides
         del settings["file"]  # its contents are the other settings
         del settings["trading"]["sources"]  # words, which decide nothing

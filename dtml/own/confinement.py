@@ -7,6 +7,7 @@ privilege. Without Landlock, no file may grow at all.
 """
 
 import ctypes
+import errno
 import os
 import resource
 import tempfile
@@ -25,6 +26,9 @@ WRITE_FILE = 1 << 1
 CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make whatever a folder holds
 TRUNCATE = 1 << 14
 TRUNCATE_SINCE = 3  # the first version of Landlock that knows it
+
+# What the system answers to a write that is not allowed.
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
 
 # Libraries discard output in one, and share memory between their processes in the other.
 NEEDED = (Path("/dev/null"), Path("/dev/shm"))  # noqa: S108 - no file is made here

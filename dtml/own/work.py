@@ -6,7 +6,6 @@ for some days), `ranks` (the features' ranks), `fits` (fits and scores by folds,
 never sees a price.
 """
 
-import errno
 import gc
 import importlib
 import json
@@ -22,12 +21,10 @@ import numpy as np
 import pandas as pd
 
 from dtml.own import code as own
-from dtml.own.confinement import allow_writing, write_only_in
+from dtml.own.confinement import FORBIDDEN, allow_writing, write_only_in
 from dtml.ranking.panel import Panel
 
 DEFAULT_MODEL_LIBRARY = "sklearn.ensemble"
-# What the system answers to a write that is not allowed.
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
 LONGEST = 500  # characters of an error
 Task = Mapping[str, Any]
 # The server imports those that a task's text names.

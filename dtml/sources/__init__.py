@@ -1,4 +1,4 @@
-"""The sources of bars: one module each, all with the same interface."""
+"""The sources of bars: a module or folder each, all with the same interface."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import pandas as pd
 
 from dtml.errors import UsageError
 from dtml.markets.definition import Market, SourceName
+from dtml.markets.feed import installed_feeds, is_feed_file
 
 Status = Literal["ok", "no_data", "rate_limited", "unreachable", "malformed", "not_asked"]
 OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
@@ -75,22 +76,42 @@ class Source(Protocol):
         """
 
 
+def known_source(name: str) -> str:
+    """Return the name of a source that a user gave, the path of a file made absolute.
+
+    Raises UsageError for a name that is neither built in nor installed, and for a missing file.
+    """
+    if is_feed_file(name):
+        file = Path(name).absolute()  # a run of the service works in another folder
+        if not file.is_file():
+            raise UsageError(f"source {file}: no such file")
+        return str(file)
+    built_in = get_args(SourceName)
+    if name not in built_in and name not in installed_feeds():
+        known = [*built_in, *sorted(installed_feeds())]
+        raise UsageError(
+            f"source {name!r} is unknown: choose one of {', '.join(known)}, or a file of your own "
+            "such as mine.py"
+        )
+    return name
+
+
 def open_source(
     name: str, market: Market, *, prices: Path | None = None, index: Path | None = None
 ) -> Source:
     """Return the source named `name`; `prices` and `index` are the paths that `files` reads.
 
-    Raises UsageError for an unknown name, for `files` without prices, for paths that another source
-    would not read, and for a path of an index that is computed from its constituents.
+    A name that is not built in is a feed of the user's own: the path of its file, beside the
+    market's file if that names it, or an installed one. Raises UsageError for an unknown name, for
+    `files` without prices, for paths that another source would not read, and for a path of an index
+    that is computed from its constituents.
     """
     if index is not None and market.index.of_constituents:
         raise UsageError(
             f"the index of {market.name} is computed from its constituents: leave out --index"
         )
-    if name not in get_args(SourceName):
-        raise UsageError(
-            f"source {name!r} is unknown: choose one of {', '.join(get_args(SourceName))}"
-        )
+    if not is_feed_file(name):
+        known_source(name)  # raises for an unknown one
     if name == "files":
         if prices is None:
             raise UsageError(
@@ -107,6 +128,11 @@ def open_source(
         from dtml.sources.yahoo import YahooSource
 
         return YahooSource(market)
+    if name not in get_args(SourceName):
+        from dtml.sources.own_feed.code import FeedCode
+        from dtml.sources.own_feed.source import OwnFeed
+
+        return OwnFeed(market, FeedCode.of(name, market))
     from dtml.sources.simulated import SimulatedSource
 
     return SimulatedSource(calendar=market.calendar, index_symbol=market.index.symbol)

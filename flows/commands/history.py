@@ -1,6 +1,6 @@
 """The commands that list what the store holds: a stock's history, models, markets."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import pandas as pd
 import typer
@@ -14,6 +14,7 @@ from db.rows import predictions, runs
 from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets import Market, market_names
+from dtml.markets.definition import SourceName
 from dtml.pages.figures import figure, records
 from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
@@ -193,4 +194,6 @@ def _constituents_in_words(market: Market) -> str:
         return f"{len(SimulatedMarket().symbols)}, simulated"
     if market.constituents:
         return f"{len(market.symbols)} of {market.constituents_as_of}"
+    if market.source not in get_args(SourceName):
+        return f"from {market.source}"
     return "from a file"

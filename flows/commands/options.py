@@ -5,11 +5,11 @@ from datetime import date, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from dtml.markets.definition import SourceName, Universe
+from dtml.markets.definition import Universe
 
 DAY = ["%Y-%m-%d"]  # the formats of an option that takes a day
 KEYWORD = Parameter.KEYWORD_ONLY
@@ -20,6 +20,15 @@ def known_markets(incomplete: str) -> list[str]:
     from dtml.markets import market_names
 
     return [name for name in market_names() if name.startswith(incomplete)]
+
+
+def known_sources(incomplete: str) -> list[str]:
+    """Return the sources whose names begin with this text, for the shell to complete."""
+    from dtml.markets.definition import SourceName
+    from dtml.markets.feed import installed_feeds
+
+    names = [*get_args(SourceName), *installed_feeds()]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 OptionalMarket = Annotated[
@@ -55,8 +64,12 @@ NAMED: Mapping[str, Any] = {
     "market": OptionalMarket,
     "market_file": MarketFile,
     "source": Annotated[
-        SourceName | None,
-        typer.Option(help="Price source; by default the market's own source."),
+        str | None,
+        typer.Option(
+            help="Price source: yahoo, files, simulated, the file of a feed of your own such as "
+            "mine.py, or an installed feed; by default the market's own source.",
+            autocompletion=known_sources,
+        ),
     ],
     "prices": Annotated[
         Path | None,
@@ -155,11 +168,14 @@ def request_of(
     """Return the `RunRequest` of these options of NAMED.
 
     A market may be named beside its file, which has the same name before .toml. Raises UsageError
-    where no market is given, or two different ones.
+    where no market is given, or two different ones, and for an unknown source.
     """
     from dtml.errors import UsageError
+    from dtml.sources import known_source
     from flows.nightly.context import RunRequest
 
+    if options.get("source") is not None:
+        options["source"] = known_source(options["source"])
     if market_file is not None and market == market_file.stem:
         market = None
     if market and market_file:

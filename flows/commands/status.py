@@ -75,8 +75,9 @@ def status(
 def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
     """Check whether this machine can run nights, and say what to do if it cannot.
 
-    It checks packages, folders, database, clock, Prefect and Yahoo, and trains for a few seconds on
-    the device, by default on every device. The exit code is 1 if a night could not run.
+    It checks packages, folders, database, clock, Prefect, Yahoo and your own feeds, and trains for
+    a few seconds on the device, by default on every device. The exit code is 1 if a night could not
+    run.
 
     Example: dtml doctor
     """

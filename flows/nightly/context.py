@@ -13,7 +13,7 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import open_store, reading
-from db.rows import markets
+from db.rows import fetches, markets
 from db.rows import prices as stored_prices
 from dtml.backtest.portfolio import Quotes
 from dtml.errors import DtmlError, UsageError
@@ -33,6 +33,8 @@ from dtml.prices.sessions import (
 )
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.files import FileSource
+from dtml.sources.own_feed.admission import admit
+from dtml.sources.own_feed.source import OwnFeed, unanswered
 from dtml.sources.simulated import SimulatedSource
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
@@ -70,6 +72,13 @@ class MarketContext:
         """Return the market's name."""
         return self.market.name
 
+    @property
+    def feed_code(self) -> str | None:
+        """Return the text of the user's own feed, once it is admitted; None for other sources."""
+        if isinstance(self.source, CheckedFeed) and self.source.is_admitted:
+            return self.source.feed.code
+        return None
+
     def constituents(self, as_of: date) -> tuple[str, ...]:
         """Return the stocks that a night predicts: the constituents of the market on that day."""
         return tuple(constituent.symbol for constituent in self.market.constituents_on(as_of))
@@ -83,7 +92,10 @@ def open_context(request: RunRequest) -> MarketContext:
         warm()
     source_name = request.source or ("files" if request.prices else market.source)
     source = open_source(source_name, market, prices=request.prices, index=request.index)
-    context = _context(request, market, source, open_store())
+    engine = open_store()
+    if isinstance(source, OwnFeed):
+        source = CheckedFeed(source, engine)
+    context = _context(request, market, source, engine)
     if isinstance(source, SimulatedSource | FileSource):  # the sources that have a remark
         notices = [notice for notice in (context.notice, source.remark()) if notice]
         return replace(context, notice="; ".join(notices) or None)
@@ -231,6 +243,45 @@ def _context(request: RunRequest, market: Market, source: Source, engine: Engine
         device=request.device,
         notice=notice,
     )
+
+
+@dataclass
+class CheckedFeed(Source):
+    """A feed of the user's own that answers once it is admitted.
+
+    It is if a fetch with the same code is stored last, or else by the check of `admit`.
+    """
+
+    feed: OwnFeed
+    engine: Engine
+    is_admitted: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of the feed's file or entry point."""
+        return self.feed.name
+
+    def symbols(self) -> list[str] | None:
+        """Return the stocks that the feed lists; None where it lists none."""
+        return self.feed.symbols()
+
+    def last_session(self) -> date | None:
+        """Return the last session that the feed holds whole; None when it does not say."""
+        return self.feed.last_session()
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        """Return the answer of the feed, with no bar and one status where it cannot be checked yet.
+
+        Raises FeedError where the check refuses it.
+        """
+        if not self.is_admitted:
+            with reading(self.engine) as conn:
+                stored_code = fetches.newest_code(conn, self.feed.market.name, self.name)
+            reason = None if stored_code == self.feed.code else admit(self.feed, first, last)
+            if reason is not None:
+                return unanswered(first, reason.status, reason.detail)
+            self.is_admitted = True
+        return self.feed.fetch(first, last)
 
 
 @dataclass(frozen=True)

@@ -272,6 +272,7 @@ def _stored(
             {
                 "market": context.name,
                 "source": context.source.name,
+                "code": context.feed_code,
                 "known_at": known_at,
                 "as_of": as_of,
                 "asked": result.asked,

@@ -86,7 +86,9 @@ def serve_markets(service: Service) -> None:
     Raises DtmlError when Prefect's server cannot be started, and when it ends by itself.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM then ends it as Ctrl-C does
-    keep_needed_variables()
+    keep_needed_variables(
+        {name for market in service.markets.values() for name in market.feed.environment}
+    )
     end = Event()
     # An interrupt before the runner has started raises here; the runner handles later ones.
     with suppress(KeyboardInterrupt), _server() as server:

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.metadata import requires, version
 from pathlib import Path
+from typing import get_args
 from zoneinfo import ZoneInfo
 
 import torch
@@ -21,9 +22,10 @@ from db.engine import location, open_engine, prepare, reading, transaction
 from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
-from dtml.markets import load_market
-from dtml.markets.definition import AnyCalendar
+from dtml.markets import Market, load_market
+from dtml.markets.definition import AnyCalendar, SourceName
 from dtml.prices.sessions import last_known_day
+from dtml.sources import Source, open_source
 from dtml.sources.yahoo import YahooSource
 from dtml.training.self_test import TOLERANCE, self_test
 from dtml.training.state import StateFolder
@@ -66,7 +68,8 @@ def examined(device: str = "auto") -> Iterator[Finding]:
 
     A check that fails is a finding too. The self-test runs on the `device`: cpu, cuda, or auto for
     every device of the machine. The checks start a temporary Prefect server where none is set, ask
-    Yahoo for the prices of a week, and make the store's tables where there are none.
+    Yahoo and the user's own feeds for the prices of a week, and make the store's tables where there
+    are none.
     """
     checks: dict[str, Callable[[], str]] = {
         "python": _python,
@@ -79,11 +82,12 @@ def examined(device: str = "auto") -> Iterator[Finding]:
         "calendars": _calendars,
         "prefect": _prefect,
         "yahoo": _yahoo,
+        "feeds": _feeds,
     }
     for name in devices(device):
         checks[name] = partial(_device, name)
     for part, check in checks.items():
-        needed = part not in ("yahoo", "calendars")
+        needed = part not in ("yahoo", "feeds", "calendars")
         try:
             yield Finding(part, check(), needed=needed)
         except (DtmlError, StoreError) as error:
@@ -244,18 +248,51 @@ def _prefect() -> str:
 def _yahoo() -> str:
     """Return what Yahoo answered for an index; raise DtmlError where there was no answer."""
     market = replace(load_market(PROBED), constituents=())
-    symbol = market.index.symbol
-    today = date.today()  # noqa: DTZ011 - any day will do
-    a_week_ago = today - timedelta(days=7)
-    answer = YahooSource(market).fetch({symbol: a_week_ago}, today)
-    outcome = answer.outcomes.iloc[0]
-    if outcome["status"] != "ok":
+    try:
+        return _last_week(market, YahooSource(market))
+    except DtmlError as error:
         without = "nights with prices from files or of the simulated market need no network"
         proxy = (
             "Behind a proxy, set HTTPS_PROXY, and if the proxy inspects TLS, set SSL_CERT_FILE to "
             "its certificates"
         )
-        raise DtmlError(f"{outcome['status']}: {outcome['detail']}; {without}. {proxy}")
+        raise DtmlError(f"{error}; {without}. {proxy}") from error
+
+
+def _feeds() -> str:
+    """Return what the users' own feeds of the store's markets answered for their indices.
+
+    Raises DtmlError that names the markets whose feed gave no bar, with the reasons.
+    """
+    answers: list[str] = []
+    faults: list[str] = []
+    for name, market in named_markets(open_engine(), (), ()).items():
+        if market is None or market.source in get_args(SourceName):
+            continue
+        try:
+            answers.append(f"{name}: {_last_week(market, open_source(market.source, market))}")
+        except DtmlError as error:
+            faults.append(f"{name}: {error}")
+    if faults:
+        raise DtmlError("; ".join(faults))
+    return "; ".join(answers) or "no market of the store has a feed of your own"
+
+
+def _last_week(market: Market, source: Source) -> str:
+    """Return in words what a source answers for the last week of a market's index.
+
+    Of an index that is computed from its constituents, the first of these is asked for. Raises
+    DtmlError where there was no bar.
+    """
+    symbol = market.index.symbol
+    if market.index.of_constituents:
+        symbol = (*market.symbols, *(source.symbols() or ()))[0]
+    today = date.today()  # noqa: DTZ011 - any day will do
+    a_week_ago = today - timedelta(days=7)
+    answer = source.fetch({symbol: a_week_ago}, today)
+    outcome = answer.outcomes.iloc[0]
+    if outcome["status"] != "ok":
+        raise DtmlError(f"{outcome['status']}: {outcome['detail']}")
     last_session = answer.bars["session"].max()
     return f"{len(answer.bars)} bars of {symbol}, the last from {last_session:%Y-%m-%d}"
 

@@ -37,6 +37,7 @@ PARTS = [
     "calendars",
     "prefect",
     "yahoo",
+    "feeds",
     "cpu",
 ]
 

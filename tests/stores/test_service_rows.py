@@ -34,6 +34,7 @@ FETCH = {
     "fetched": 9,
     "stored": 3,
     "rejected": 1,
+    "code": "def fetch(first, last): ...",
 }
 LISTS = {
     "restated": ["A"],

@@ -1,4 +1,4 @@
-"""Record what computed each model and night, and how long each stage of a night took."""
+"""Record what computed each model and night, how long its stages took, and which feed fetched."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,7 +14,11 @@ schema = "4f50b498eb34fee234c231de3d92d42381758e59f416c0eb3cf9c23debe371d8"
 
 # What this revision adds or changes, which an older store lacks: tables, and columns by table.
 new_tables = ["night_stage"]
-changed_columns: dict[str, list[str]] = {"run": ["computed_by"], "night": ["computed_by"]}
+changed_columns: dict[str, list[str]] = {
+    "run": ["computed_by"],
+    "night": ["computed_by"],
+    "price_fetch": ["code"],
+}
 
 TRAINED = (
     "Versions, processor and device that trained it, which decide the last bits; missing before "
@@ -25,6 +29,10 @@ PREDICTED = (
     "predicted, and before schema 0002."
 )
 
+FEED = (
+    "Text of the user's own feed that fetched; missing for other sources, where the feed was not "
+    "admitted, and before schema 0002."
+)
 
 STAGE = (
     "'fetch', 'model', 'predict', 'rank', 'store', 'score', 'paper account', 'drift' or 'report'."
@@ -39,6 +47,7 @@ STAGES = (
 
 def upgrade() -> None:
     """Add columns, missing in every row (nobody knows what computed these), and an empty table."""
+    op.add_column("price_fetch", sa.Column("code", sa.String(), comment=FEED))
     op.add_column("run", sa.Column("computed_by", sa.String(), comment=TRAINED))
     op.add_column("night", sa.Column("computed_by", sa.String(), comment=PREDICTED))
     op.create_table(

@@ -1,0 +1,167 @@
+"""Ask a user's own feed in a process of its own, with limits on time, memory and writing.
+
+The process has the environment variables of own features (`dtml.own.process`) and those that the
+market's file names, and may use the network. This protects the night from mistakes, but not from
+attacks: the process may read whatever its user may read.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dtml.errors import UsageError
+from dtml.markets.definition import Market
+from dtml.own.process import FIXED_VARIABLES, PASSED_ON_VARIABLES
+from dtml.prices.bars import bars_frame, no_bars
+from dtml.sources.own_feed.code import FeedCode, FeedError
+
+# Limits per question; environment variables of these names change them. An hour, because some
+# vendors answer five requests a minute.
+LIMITS = {
+    "DTML_FEED_SECONDS": "3600",
+    "DTML_FEED_GIGABYTES": "4",
+}
+Description = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a feed's process.
+
+    `description` has the outcomes of a fetch, or what the feed says of itself; `bars` is a bars
+    frame. `status` says why the feed could not be reached, and `detail` how; both are empty where
+    it answered.
+    """
+
+    description: Description
+    bars: pd.DataFrame
+    status: str = ""
+    detail: str = ""
+
+
+def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
+    """Let a fresh process do a task of `dtml.sources.own_feed.work`.
+
+    `details` must fit into JSON. Raises FeedError where the code fails, takes too long or too much
+    memory, and UsageError where an environment variable of the market's file is not set.
+    """
+    environment = _environment(code, market)
+    seconds = _limit("DTML_FEED_SECONDS")
+    gigabytes = _limit("DTML_FEED_GIGABYTES")
+    market_file, market_text = market.file or ("", "")
+    question = {
+        **details,
+        **asdict(code),
+        "task": task,
+        "market": market.name,
+        "market_file": str(market_file),
+        "market_text": market_text,
+        "environment": market.feed.environment,
+        "memory": int(gigabytes * 2**30),
+    }
+    with TemporaryDirectory(prefix="dtml-feed-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        (folder / "task.json").write_text(json.dumps(question))
+        exit_status = _run(folder, environment, seconds)
+        if exit_status is None:
+            raise FeedError(
+                f"{code.name} took more than {seconds:g} s: raise DTML_FEED_SECONDS to allow more"
+            )
+        return _answer(folder, exit_status, code, gigabytes)
+
+
+def _environment(code: FeedCode, market: Market) -> dict[str, str]:
+    """Return the variables of the feed's process."""
+    named = market.feed.environment
+    for name in named:
+        if name not in os.environ:
+            raise UsageError(
+                f"{code.name} needs {name}, which is not set: set this environment variable where "
+                "the command or service starts"
+            )
+    passed_on = (*PASSED_ON_VARIABLES, *named)
+    variables = {
+        key: value
+        for key, value in os.environ.items()
+        # Those of coverage, so that a measurement of the tests includes this process.
+        if key in passed_on or key.startswith("COVERAGE_")
+    }
+    return {**FIXED_VARIABLES, **variables}
+
+
+def _run(folder: Path, environment: Mapping[str, str], seconds: float) -> int | None:
+    """Run the task of a folder; return its exit status, None where it took too long.
+
+    Whatever the process started is killed with it.
+    """
+    process = Popen(  # noqa: S603 - our own program, on a folder that was just made
+        # With -P, no module is imported from the working folder.
+        [sys.executable, "-P", "-m", "dtml.sources.own_feed.work", str(folder)],
+        env=environment,
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
+        start_new_session=True,  # a group of its own, which is killed as a whole
+    )
+    try:
+        return process.wait(seconds)
+    except TimeoutExpired:
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) -> Answer:
+    """Read the answer that a process left in a folder; raise FeedError where there is none.
+
+    The exit status is minus the number of the signal that killed the process, if one did.
+    """
+    file = folder / "answer.json"
+    answer_text = file.read_text() if file.exists() else ""
+    if exit_status < 0:
+        killer = signal.Signals(-exit_status).name
+        raise FeedError(f"the process of {code.name} was killed by {killer} before it answered")
+    if exit_status or not answer_text:
+        raise FeedError(
+            f"the process of {code.name} ended with exit status {exit_status} before it answered"
+        )
+    description = json.loads(answer_text)
+    if "status" in description:
+        return Answer(
+            description=description,
+            bars=no_bars(),
+            status=description["status"],
+            detail=description["error"],
+        )
+    if "error" in description:
+        error = description["error"]
+        if "MemoryError" in error:
+            error = f"{error} (it may use {gigabytes:g} GiB: raise DTML_FEED_GIGABYTES)"
+        raise FeedError(error)
+    return Answer(description=description, bars=_bars(folder / "answer.npz"))
+
+
+def _bars(file: Path) -> pd.DataFrame:
+    """Return the bars of an answer; none where it has no arrays."""
+    with np.load(file) as arrays:
+        if not arrays.files:
+            return no_bars()
+        return bars_frame(pd.DataFrame({name: arrays[name] for name in arrays.files}))
+
+
+def _limit(name: str) -> float:
+    """Return one of `LIMITS`, as the environment variable of its name sets it."""
+    return float(os.environ.get(name, LIMITS[name]))

@@ -1,0 +1,242 @@
+"""The program that runs a user's own feed: it reads a task in a folder and leaves an answer there.
+
+Tasks: `describe` (its stocks and its last session), `fetch` (bars). Environment variables that the
+market's file names are set for this process alone, and their values are blotted out in every text
+that it answers, as an address with its key often stands in an error.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from datetime import date
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import numpy as np
+import pandas as pd
+
+from dtml.markets import Market, load_market, load_market_file
+from dtml.own.confinement import FORBIDDEN, allow_writing, write_only_in
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.sources import Status
+from dtml.sources.own_feed.answers import fetched_of, last_session_of, stocks_of
+from dtml.sources.own_feed.code import FeedError
+
+MODULE = "own_feed"  # the name under which a file is imported
+SOURCE = "SOURCE"  # the name in a file of a feed that is an object or a class
+LONGEST = 500  # characters of an error
+LONGEST_DETAIL = 200  # characters of an outcome's detail
+# A shorter value of a variable is no secret, and would be blotted out of ordinary words.
+SHORTEST_SECRET = 4
+BLOT = "***"
+TOO_MANY_REQUESTS = 429
+DIE_WITH_PARENT = 1  # of prctl: PR_SET_PDEATHSIG
+Task = Mapping[str, Any]
+Arrays = dict[str, np.ndarray]
+
+
+def main(folder: Path) -> None:
+    """Do the task of a folder, and leave the answer there.
+
+    `task.json` holds the task, `answer.json` and `answer.npz` the answer. An exception becomes the
+    answer's `error`. The code runs in an empty folder, and can write in no other.
+    """
+    task = json.loads((folder / "task.json").read_text())
+    (folder / "empty").mkdir()
+    # Both files are opened first: afterwards none outside of `empty` can be opened for writing.
+    with (
+        (folder / "answer.npz").open("wb") as answer_arrays,
+        (folder / "answer.json").open("w") as answer_text,
+    ):
+        # The bound on memory is also that on the size of each file that the code writes.
+        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+            resource.setrlimit(limit, (task["memory"], task["memory"]))
+        # A crash must not write the memory, which holds the secrets, to a file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        write_only_in(folder / "empty")
+        description: Task
+        arrays: Arrays = {}
+        try:
+            description, arrays = _answer(task)
+        except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
+            description = _failure(error, task)
+        allow_writing()  # without Landlock, the answers could not be written either
+        np.savez(answer_arrays, **arrays)  # type: ignore[arg-type]
+        answer_text.write(json.dumps(_blotted(description, _secrets(task))))
+
+
+def _answer(task: Task) -> tuple[Task, Arrays]:
+    """Return the answer of a task in words, and the bars as arrays by column."""
+    feed, code = load(task)
+    if task["task"] == "describe":
+        last = last_session_of(_asked(feed, "last_session"))
+        description = {
+            "symbols": stocks_of(_asked(feed, "symbols")),
+            "last_session": None if last is None else last.isoformat(),
+            "code": code,
+        }
+        return description, {}
+    first = {symbol: date.fromisoformat(day) for symbol, day in task["first"].items()}
+    last_asked = date.fromisoformat(task["last"])
+    # A copy, so that a feed that changes what it is given changes no check.
+    fetched = fetched_of(feed.fetch(dict(first), last_asked), first, last_asked)
+    return {"outcomes": fetched.outcomes.to_dict("records")}, arrays_of(fetched.bars)
+
+
+def arrays_of(bars: pd.DataFrame) -> Arrays:
+    """Return a bars frame as arrays that can be read without running anything."""
+    arrays = {name: bars[name].to_numpy() for name in BAR_COLUMNS[2:]}
+    arrays["symbol"] = bars["symbol"].to_numpy(dtype=np.str_)
+    arrays["session"] = bars["session"].to_numpy("datetime64[ns]")
+    return arrays
+
+
+def load(task: Task) -> tuple[Any, str]:
+    """Run the code of a feed, and return the feed with the text that is recorded of it.
+
+    The feed is the object `SOURCE` of a file, or else the file itself with its functions. An entry
+    point names an object or a module. A class is called with the market. Raises FeedError where
+    there is no `fetch`, and whatever the code raises.
+    """
+    feed: Any
+    if task["entry"]:
+        entry = EntryPoint(name=task["name"], value=task["entry"], group="")
+        feed = entry.load()
+        code = _text_of_package(entry)
+    else:
+        feed = _run(task)
+        feed = getattr(feed, SOURCE, feed)
+        code = task["text"]
+    if isinstance(feed, type):
+        feed = feed(_market(task))
+    if not callable(getattr(feed, "fetch", None)):
+        raise FeedError(
+            "no fetch: write a function `fetch(first, last)`, or name an object that has one SOURCE"
+        )
+    return feed, code
+
+
+def _run(task: Task) -> ModuleType:
+    """Run the text of a file in a new module, which knows the file's path."""
+    module = ModuleType(MODULE)
+    module.__file__ = task["path"]
+    sys.modules[MODULE] = module  # where `dataclass`, for one, looks up the module of a class
+    exec(compile(task["text"], task["name"], "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
+    return module
+
+
+def _text_of_package(entry: EntryPoint) -> str:
+    """Return the text of the module of an entry point, below a line with its package's version."""
+    package = entry.module.partition(".")[0]
+    try:
+        number = version(package)
+    except PackageNotFoundError:  # the distribution has another name than its package
+        number = "of unknown version"
+    file = getattr(sys.modules[entry.module], "__file__", None)
+    text = Path(file).read_text(encoding="utf-8") if file else ""
+    return f"# {package} {number}, {entry.value}\n{text}"
+
+
+def _market(task: Task) -> Market:
+    """Return the market as its file describes it, for a feed that needs more than symbols."""
+    if task["market_file"]:
+        return load_market_file(Path(task["market_file"]), task["market_text"])
+    return load_market(task["market"])
+
+
+def _asked(feed: Any, name: str) -> object:
+    """Return the answer of a method that a feed may lack; None where it does."""
+    method = getattr(feed, name, None)
+    return method() if callable(method) else None
+
+
+def _failure(error: Exception, task: Task) -> Task:
+    """Describe an exception: in words, and with a status where the feed could not be reached."""
+    words = _in_words(error, task)
+    status = _status_of(error)
+    return {"error": words} if status is None else {"error": words, "status": status}
+
+
+def _status_of(error: Exception) -> Status | None:
+    """Return the status of an answer that may come later; None for a fault of the code."""
+    response = getattr(error, "response", None)  # of the packages requests and httpx
+    numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
+    if TOO_MANY_REQUESTS in numbers:
+        return "rate_limited"
+    # Of the network, of a file that is not there yet, and of the package requests.
+    if isinstance(error, OSError) and error.errno not in FORBIDDEN:
+        return "unreachable"
+    return None
+
+
+def _in_words(error: Exception, task: Task) -> str:
+    """Say what went wrong, and in which line of the user's file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == task["name"]]
+    place = f"{task['name']}, line {lines[-1]}: " if lines else f"{task['name']}: "
+    kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
+    message = f"{place}{kind}{' '.join(str(error).split())}"
+    if isinstance(error, OSError) and error.errno in FORBIDDEN:
+        return f"{message} (a feed may write only in its working folder, which is emptied)"
+    return message
+
+
+def _secrets(task: Task) -> list[str]:
+    """Return the values of the variables that the market's file names, the longest first.
+
+    Each is there as it is written in an address too.
+    """
+    values = {os.environ.get(name, "") for name in task["environment"]}
+    forms = {form(value) for value in values for form in (str, repr, _quoted, quote_plus)}
+    long_enough = [form for form in forms if len(form) >= SHORTEST_SECRET]
+    return sorted(long_enough, key=len, reverse=True)
+
+
+def _quoted(value: str) -> str:
+    return quote(value, safe="")
+
+
+def _blotted(description: Task, secrets: list[str]) -> Task:
+    """Return a description without secrets, and its texts for people no longer than they may be."""
+
+    def blot(text: str, longest: int) -> str:
+        # First the secrets: cut in two, one would no longer be found.
+        for secret in secrets:
+            text = text.replace(secret, BLOT)
+        return text[:longest]
+
+    blotted = dict(description)
+    if "error" in blotted:
+        blotted["error"] = blot(blotted["error"], LONGEST)
+    if "outcomes" in blotted:
+        blotted["outcomes"] = [
+            {**outcome, "detail": blot(outcome["detail"], LONGEST_DETAIL)}
+            for outcome in blotted["outcomes"]
+        ]
+    return blotted
+
+
+def _end_with_parent() -> None:
+    """Let the system end this process with the one that asked it; on Linux alone."""
+    system = ctypes.CDLL(None)
+    if hasattr(system, "prctl"):
+        system.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    _end_with_parent()
+    exit_status = 1
+    try:
+        main(Path(sys.argv[1]))
+        exit_status = 0
+    finally:
+        # Threads that the feed left behind would keep the process alive.
+        os._exit(exit_status)

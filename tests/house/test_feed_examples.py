@@ -1,0 +1,176 @@
+"""The examples of "A feed of your own", whole: a folder that a vendor fills, and an API."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dtml.markets import load_market_file
+from dtml.prices.sessions import sessions_between
+from dtml.sources import Source, open_source
+from dtml.sources.own_feed.admission import admit
+from dtml.sources.own_feed.code import FeedError
+from dtml.sources.own_feed.source import OwnFeed
+from tests.support.commands import Command
+from tests.support.nights import BARS
+from tests.support.places import ROOT
+from tests.support.vendor import KEY, Vendor, vendor
+
+pytestmark = pytest.mark.slow
+
+PAGE = (ROOT / "dtml" / "README.md").read_text(encoding="utf-8")
+SECTION = PAGE.split("\n## A feed of your own\n")[1].split("\n## ")[0]
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+FILES = {block.split("\n")[0][2:]: block for block in BLOCKS}
+HOME, AWAY = re.findall(r"^```toml\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    block
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+    if not language
+]
+LAST = date(2024, 7, 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every file of the section."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "home.toml").write_text(HOME)
+    (tmp_path / "away.toml").write_text(AWAY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
+    return tmp_path
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
+    with vendor(BARS) as served:
+        monkeypatch.setenv("VENDOR_URL", served.url)
+        monkeypatch.setenv("VENDOR_KEY", KEY)
+        yield served
+
+
+def feed_of(file: str) -> OwnFeed:
+    market = load_market_file(Path(file))
+    source: Source = open_source(market.source, market)
+    assert isinstance(source, OwnFeed)
+    return source
+
+
+def fill(folder: Path, first: str) -> pd.DataFrame:
+    """Put the bars since a day into the vendor's folder, as `fill.py` does."""
+    (folder / "vendor").mkdir(exist_ok=True)
+    bars = BARS[(BARS["session"] >= first) & (BARS["session"] <= str(LAST))]
+    for session, rows in bars.groupby("session"):
+        file = folder / "vendor" / f"{session:%Y-%m-%d}.csv"
+        rows.drop(columns=["session", "adj_close"]).to_csv(file, index=False)
+    return bars
+
+
+def test_the_folder_of_a_vendor_is_a_feed_whose_returns_are_the_vendors(folder: Path) -> None:
+    bars = fill(folder, "2024-01-02")
+    feed = feed_of("home.toml")
+    assert feed.last_session() == LAST
+    assert feed.symbols() == sorted(set(bars["symbol"]) - {"SIMX"})
+    first = dict.fromkeys(sorted(set(bars["symbol"])), date(2024, 1, 2))
+    assert admit(feed, first, LAST) is None
+    fetched = feed.fetch(first, LAST)
+    assert set(fetched.outcomes["status"]) == {"ok"}
+    key = ["symbol", "session"]
+    both = fetched.bars.merge(bars, on=key, suffixes=("", "_of_vendor")).sort_values(key)
+    assert len(both) == len(bars)
+    pd.testing.assert_series_equal(both["close"], both["close_of_vendor"], check_names=False)
+    change, of_vendor = (
+        both.groupby("symbol")[column].pct_change()
+        for column in ("adj_close", "adj_close_of_vendor")
+    )
+    assert (change - of_vendor).abs().max() < 1e-9
+
+
+def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
+    folder: Path, api: Vendor
+) -> None:
+    api.page = 25
+    feed = feed_of("away.toml")
+    first = {"SIMX": date(2024, 4, 1), "F01A": date(2024, 6, 3), "L01": date(2024, 6, 3)}
+    assert admit(feed, first, LAST) is None
+    api.asked.clear()
+    fetched = feed.fetch(first, LAST)
+    sessions = len(sessions_between("XNYS", date(2024, 4, 1), LAST))
+    assert fetched.outcomes[["symbol", "status"]].to_numpy().tolist() == [
+        [symbol, "ok"] for symbol in first
+    ]
+    assert [place for symbol, place, _ in api.asked if symbol == "SIMX"] == [
+        *range(0, sessions, api.page)
+    ]
+    moments = [moment for _, _, moment in api.asked]
+    assert min(later - earlier for earlier, later in pairwise(moments)) > 0.045
+    wanted = BARS[BARS["symbol"].eq("F01A") & BARS["session"].between("2024-06-03", str(LAST))]
+    given = fetched.bars[fetched.bars["symbol"] == "F01A"]
+    pd.testing.assert_frame_equal(
+        given.reset_index(drop=True), wanted.reset_index(drop=True), check_exact=True
+    )
+
+
+def test_an_api_at_its_limit_keeps_what_came_and_asks_for_no_more(
+    folder: Path, api: Vendor
+) -> None:
+    api.limit = 2
+    first = dict.fromkeys(("SIMX", "L01", "L02", "L03"), date(2024, 6, 3))
+    fetched = feed_of("away.toml").fetch(first, LAST)
+    assert fetched.outcomes["status"].tolist() == ["ok", "ok", "rate_limited", "not_asked"]
+    assert set(fetched.bars["symbol"]) == {"SIMX", "L01"}
+    assert len(api.asked) == 2
+
+
+def test_a_wrong_key_is_told_without_the_key(
+    folder: Path, api: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VENDOR_KEY", "wr0ng-key")
+    fetched = feed_of("away.toml").fetch({"L01": LAST}, LAST)
+    (outcome,) = fetched.outcomes.to_dict("records")
+    assert outcome["status"] == "unreachable"
+    assert "HTTP Error 401" in outcome["detail"]
+    monkeypatch.setenv("VENDOR_URL", "no address")
+    with pytest.raises(FeedError, match=r"api\.py, line \d+: ValueError: unknown url type"):
+        feed_of("away.toml").fetch({"L01": LAST}, LAST)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("served")
+def test_from_an_empty_folder_the_commands_of_the_section_store_a_night(
+    folder: Path, command: Command
+) -> None:
+    program, night, *query = COMMANDS[0].splitlines()
+    assert program == "python fill.py"
+    subprocess.run([sys.executable, "fill.py"], cwd=folder, check=True)
+    code, said, complaint = command(*shlex.split(night)[1:])
+    assert code == 0, complaint
+    assert "night of " in said
+    code, said, _ = command(*shlex.split("\n".join(query))[1:], "--json")
+    assert len(json.loads(said)) == 30
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("served")
+def test_the_commands_of_the_section_store_a_night_from_an_api(
+    folder: Path, api: Vendor, command: Command
+) -> None:
+    exported, night = COMMANDS[1].splitlines()
+    assert exported.startswith("export VENDOR_URL=")
+    smaller = re.sub("train_sessions = .*", "train_sessions = 300", AWAY)
+    (folder / "away.toml").write_text(smaller)
+    code, said, complaint = command(*shlex.split(night)[1:], "--as-of", str(LAST))
+    assert code == 0, complaint
+    assert f"night of {LAST}" in said
+    assert {symbol for symbol, _, _ in api.asked} == set(BARS["symbol"])

@@ -1,0 +1,376 @@
+"""A feed of a user's own: how a market's file names it, what it may answer, what is refused."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.errors import UsageError
+from dtml.markets import Market, load_market, load_market_file
+from dtml.markets import feed as market_feeds
+from dtml.prices.sessions import sessions_between
+from dtml.sources import Fetched, known_source, open_source
+from dtml.sources.own_feed.admission import admit
+from dtml.sources.own_feed.answers import bars_of, fetched_of, last_session_of, stocks_of
+from dtml.sources.own_feed.code import FeedCode, FeedError
+from dtml.sources.own_feed.source import require_none_after, unanswered
+from dtml.sources.own_feed.work import _blotted
+from flows.settings import keep_needed_variables
+from tests.support.nights import BARS, SIMULATED, small_market
+
+MARKET = load_market("simulated").with_symbols(SIMULATED.market.symbols)
+LAST = date(2024, 7, 1)
+FIRST = dict.fromkeys(("SIMX", *SIMULATED.market.symbols), date(2024, 1, 3))
+Answer = Callable[[Mapping[str, date], date], pd.DataFrame]
+
+
+@dataclass
+class Feed:
+    """A feed in this process, and what it was asked."""
+
+    answer: Answer
+    market: Market = MARKET
+    name: str = "mine.py"
+    asked: list[tuple[dict[str, date], date]] = field(default_factory=list)
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        self.asked.append((dict(first), last))
+        fetched = fetched_of(self.answer(first, last), first, last)
+        require_none_after(self.name, fetched.bars, last)
+        return fetched
+
+
+def simulated(_: Mapping[str, date], last: date) -> pd.DataFrame:
+    return SIMULATED.bars(last)
+
+
+def stored(_: Mapping[str, date], last: date) -> pd.DataFrame:
+    return BARS[BARS["session"] <= pd.Timestamp(last)]
+
+
+def checked(answer: Answer, last: date = LAST) -> object:
+    return admit(Feed(answer), FIRST, last)  # type: ignore[arg-type]
+
+
+# The market's file
+
+
+def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Path) -> None:
+    file = tmp_path / "home.toml"
+    file.write_text(small_market(source="mine.py", more='[feed]\nenvironment = ["VENDOR_KEY"]'))
+    (tmp_path / "mine.py").write_text("def fetch(first, last): ...")
+    market = load_market_file(file)
+    assert (market.source, market.feed.environment) == ("mine.py", ("VENDOR_KEY",))
+    assert "feed" not in market.settings
+    source = open_source(market.source, market)
+    assert source.name == "mine.py"
+    (tmp_path / "mine.py").unlink()
+    with pytest.raises(UsageError, match=r"mine\.py: the file of your own feed cannot be read"):
+        open_source(market.source, market)
+    assert load_market_file(file) == market  # it is read without its feed, as by a replay
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ('[feed]\nenvironment = ["A KEY"]', "feed.environment: 'A KEY' is no name of an"),
+        ('[feed]\nenvironment = "KEY"', "feed.environment: expected a list of strings"),
+        ("[feed]\nseconds = 3", "feed.seconds: unknown key; known: environment"),
+    ],
+)
+def test_a_mistake_about_a_feed_is_named(tmp_path: Path, more: str, complaint: str) -> None:
+    file = tmp_path / "home.toml"
+    file.write_text(small_market(more=more))
+    with pytest.raises(UsageError) as error:
+        load_market_file(file)
+    assert complaint in str(error.value)
+
+
+def test_an_unknown_source_is_told_the_installed_ones_and_of_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "home.toml"
+    file.write_text(small_market(source="vendr"))
+    monkeypatch.setattr(market_feeds, "installed_feeds", lambda: {"vendor": None})
+    known = "perhaps vendor; known: files, simulated, vendor, yahoo, or a file of your own such as"
+    with pytest.raises(UsageError, match=known):
+        load_market_file(file)
+    with pytest.raises(UsageError, match="'vendr' is unknown: choose one of yahoo, files"):
+        known_source("vendr")
+
+
+def test_the_file_of_an_option_is_beside_the_user_and_that_of_a_market_beside_the_market(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "market").mkdir()
+    file = tmp_path / "market" / "home.toml"
+    file.write_text(small_market(source="mine.py"))
+    (tmp_path / "market" / "mine.py").write_text("# of the market")
+    (tmp_path / "mine.py").write_text("# of the user")
+    monkeypatch.chdir(tmp_path)
+    market = load_market_file(file)
+    assert FeedCode.of("mine.py", market).text == "# of the market"
+    assert FeedCode.of(known_source("mine.py"), market).text == "# of the user"
+    with pytest.raises(UsageError, match=r"none\.py: no such file"):
+        known_source("none.py")
+
+
+def test_a_service_keeps_the_variables_that_its_markets_name_and_no_other_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environ = {"VENDOR_KEY": "of the feed", "OTHER_KEY": "of another program", "PATH": "/bin"}
+    with monkeypatch.context() as patch:
+        patch.setattr("flows.settings.os.environ", environ)
+        keep_needed_variables({"VENDOR_KEY"})
+    assert environ == {"VENDOR_KEY": "of the feed", "PATH": "/bin"}
+
+
+# What it answers
+
+
+def table(**columns: object) -> pd.DataFrame:
+    given = {"symbol": ["A", "A"], "session": ["2024-06-28", "2024-07-01"], "close": [1.0, 2.0]}
+    return pd.DataFrame(given | columns)
+
+
+def test_a_table_of_a_feed_becomes_bars_whose_unknown_values_are_missing() -> None:
+    bars = bars_of(table(volume=[5, 0], colour="red"))
+    assert bars["session"].tolist() == [pd.Timestamp(2024, 6, 28), pd.Timestamp(2024, 7, 1)]
+    assert bars["volume"].tolist() == [5.0, 0.0]
+    assert bars[["open", "adj_close", "split"]].isna().all(axis=None)
+    assert "colour" not in bars
+    days = table(session=[date(2024, 6, 28), date(2024, 7, 1)])
+    pd.testing.assert_frame_equal(bars_of(days), bars_of(table()))
+
+
+ZONED = pd.to_datetime(["2024-06-28", "2024-07-01"]).tz_localize("UTC")
+NO_BARS = {
+    "nothing": (None, "fetch returned nothing: return a pandas DataFrame"),
+    "a list": ([1], "fetch returned a list: return a pandas DataFrame"),
+    "no session": (
+        table().drop(columns="session"),
+        "a table without session; it has symbol, close",
+    ),
+    "a number as symbol": (
+        table(symbol=[5930, 5930]),
+        "column symbol holds 5930, which is no text",
+    ),
+    "a time zone": (table(session=ZONED), "column session has a time zone, UTC"),
+    "a time": (table(session=["2024-06-28 16:00", "2024-07-01 16:00"]), "which is no date"),
+    "numbers": (table(session=[20240628, 20240701]), "the column session holds numbers"),
+    "a gap": (table(session=["2024-06-28", None]), "which is no date"),
+    "words": (table(session=["Friday", "Monday"]), "the column session holds no dates"),
+    "a text as price": (table(close=["1.0", "n/a"]), "the column close holds n/a: give a finite"),
+    "infinity": (table(close=[1.0, np.inf]), "the column close holds inf"),
+    "a column twice": (
+        pd.concat([table(), table()[["close"]]], axis=1),
+        "two columns of one name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_BARS)
+def test_what_is_no_table_of_bars_is_refused_with_its_column_and_value(name: str) -> None:
+    answer, words = NO_BARS[name]
+    with pytest.raises(FeedError) as error:
+        bars_of(answer)
+    assert words in str(error.value)
+
+
+def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
+    first = {"A": date(2024, 7, 1), "B": date(2024, 7, 1)}
+    fetched = fetched_of(table(), first, LAST)
+    assert fetched.bars["close"].tolist() == [2.0]
+    assert fetched.outcomes["status"].tolist() == ["ok", "no_data"]
+    own = pd.DataFrame(
+        {"symbol": ["B", "A"], "status": ["rate_limited", "ok"], "detail": ["wait\na day", None]}
+    )
+    given = fetched_of(Fetched(table(), own), first, LAST).outcomes
+    assert given.to_dict("records") == [
+        {"symbol": "A", "status": "ok", "rows": 1, "detail": ""},
+        {"symbol": "B", "status": "rate_limited", "rows": 0, "detail": "wait a day"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ([("A", "ok")], "the outcomes lack B: give one for each symbol asked for"),
+        ([("A", "ok"), ("B", "fine")], "the status 'fine' is unknown: use one of ok, no_data"),
+    ],
+)
+def test_outcomes_that_say_too_little_are_refused(
+    outcomes: list[tuple[str, str]], words: str
+) -> None:
+    own = pd.DataFrame(outcomes, columns=["symbol", "status"])
+    with pytest.raises(FeedError, match=words):
+        fetched_of(Fetched(table(), own), dict.fromkeys("AB", LAST), LAST)
+
+
+def test_the_stocks_and_the_last_session_of_a_feed_are_symbols_and_a_date() -> None:
+    assert stocks_of(None) is None
+    assert stocks_of(("A", "BRK/B")) == ["A", "BRK/B"]
+    assert last_session_of(LAST) == LAST
+    for wrong in ("AB", 3, [5930], ["a b\n"]):
+        with pytest.raises(FeedError, match="symbols returned"):
+            stocks_of(wrong)
+    for moment in (pd.Timestamp(LAST), "2024-07-01"):
+        with pytest.raises(FeedError, match="last_session returned a"):
+            last_session_of(moment)
+
+
+def test_a_secret_is_blotted_out_before_a_text_is_cut() -> None:
+    secret = "k3y/with space"
+    forms = [secret, "k3y%2Fwith%20space", "k3y%2Fwith+space"]
+    told = {
+        "error": "x" * 495 + secret,
+        "outcomes": [{"symbol": "A", "detail": f"no {form}"} for form in forms],
+    }
+    blotted = _blotted(told, sorted(forms, key=len, reverse=True))
+    assert blotted["error"] == "x" * 495 + "***"
+    assert {outcome["detail"] for outcome in blotted["outcomes"]} == {"no ***"}
+
+
+# The check
+
+
+@pytest.mark.parametrize("answer", [simulated, stored])
+def test_an_honest_feed_is_admitted_whatever_splits_and_dividends_come(answer: Answer) -> None:
+    for session in sessions_between("XNYS", date(2024, 6, 3), date(2024, 7, 31))[::5]:
+        assert checked(answer, session.date()) is None
+
+
+def test_a_check_asks_for_the_index_and_three_stocks_three_times() -> None:
+    feed = Feed(stored)
+    assert admit(feed, FIRST, LAST) is None  # type: ignore[arg-type]
+    symbols = ["SIMX", "L01", "F01B", "F03B"]
+    assert [sorted(first) for first, _ in feed.asked] == [sorted(symbols)] * 3
+    assert [last for _, last in feed.asked] == [LAST, LAST, date(2024, 6, 14)]
+    (begin,) = {day for first, _ in feed.asked for day in first.values()}
+    assert len(sessions_between("XNYS", begin, LAST)) == 60
+
+
+def with_column(bars: pd.DataFrame, column: str, factor: object) -> pd.DataFrame:
+    return bars.assign(**{column: bars[column] * factor})
+
+
+def drifting() -> Answer:
+    asked = iter(range(99))
+    return lambda first, last: with_column(stored(first, last), "close", 1 + next(asked) / 1e4)
+
+
+def on_a_saturday(first: Mapping[str, date], last: date) -> pd.DataFrame:
+    bars = stored(first, last)
+    fridays = bars[bars["session"].dt.day_of_week == 4]
+    saturdays = fridays["session"] + pd.Timedelta(days=1)
+    return pd.concat([bars, fridays.assign(session=saturdays)])
+
+
+def doubled(first: Mapping[str, date], last: date) -> pd.DataFrame:
+    bars = stored(first, last)
+    return pd.concat([bars, bars.tail(40)])
+
+
+def everything(_: Mapping[str, date], __: date) -> pd.DataFrame:
+    return BARS
+
+
+def scaled_by_the_window(first: Mapping[str, date], last: date) -> pd.DataFrame:
+    """It looks like a price, but each is a share of the newest close."""
+    bars = stored(first, last)
+    newest = bars.groupby("symbol")["close"].transform("last")
+    return bars.assign(**{name: bars[name] / newest for name in ("open", "high", "low", "close")})
+
+
+def with_a_split_that_it_hides(first: Mapping[str, date], last: date) -> pd.DataFrame:
+    bars = stored(first, last)
+    if last < date(2024, 6, 20):
+        return bars
+    before = np.where(bars["session"] < pd.Timestamp(2024, 6, 20), 0.5, 1.0)
+    for column in ("open", "high", "low", "close", "adj_close"):
+        bars = with_column(bars, column, before)
+    return bars
+
+
+def with_a_dividend_that_it_hides(first: Mapping[str, date], last: date) -> pd.DataFrame:
+    bars = stored(first, last).assign(dividend=np.nan, split=np.nan)
+    if last < date(2024, 6, 20):
+        return bars
+    before = np.where(bars["session"] < pd.Timestamp(2024, 6, 20), 0.98, 1.0)
+    return with_column(bars, "adj_close", before)
+
+
+def without_its_last_day(first: Mapping[str, date], last: date) -> pd.DataFrame:
+    bars = stored(first, last)
+    return bars[bars["session"] < pd.Timestamp(last)]
+
+
+def of_the_day_after(first: Mapping[str, date], last: date) -> pd.DataFrame:
+    """It fills the close of a session with the next one, where it knows it."""
+    bars = stored(first, last)
+    next_close = bars.groupby("symbol")["close"].shift(-1)
+    return bars.assign(close=next_close.fillna(bars["close"]))
+
+
+LIES: dict[str, tuple[Answer, str]] = {
+    "another answer": (drifting(), "asked twice, it gave two values: close of "),
+    "a Saturday": (on_a_saturday, "bars are on no session of XNYS, the first of "),
+    "two bars": (doubled, "two bars of 2024-"),
+    "the future": (everything, "asked for bars up to 2024-07-01, it gave "),
+    "a window": (scaled_by_the_window, "it restates silently: open of "),
+    "a hidden split": (with_a_split_that_it_hides, "it restates silently: open of "),
+    "a hidden dividend": (with_a_dividend_that_it_hides, "it restates silently: adj_close of "),
+    "an exclusive end": (without_its_last_day, "depends on whether it is asked for bars up to "),
+    "tomorrow's close": (of_the_day_after, "it restates silently: close of "),
+    "nothing": (lambda *_: BARS[:0], "it has no bar of SIMX, L01, F01B, F03B"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_feed_that_lies_is_refused_by_name_with_what_was_found_and_what_to_do(lie: str) -> None:
+    answer, finding = LIES[lie]
+    with pytest.raises(FeedError) as error:
+        checked(answer)
+    message = str(error.value)
+    assert message.startswith("mine.py is refused: ")
+    assert finding in message
+    assert "nothing was stored: " in message
+    assert "\n" not in message
+
+
+def test_a_recorded_split_and_dividend_may_scale_the_past() -> None:
+    def told(hidden: Answer, column: str, value: float) -> Answer:
+        def answer(first: Mapping[str, date], last: date) -> pd.DataFrame:
+            bars = hidden(first, last)
+            is_day = bars["session"] == pd.Timestamp(2024, 6, 20)
+            return bars.assign(**{column: bars[column].where(~is_day, value)})
+
+        return answer
+
+    assert checked(told(with_a_split_that_it_hides, "split", 2.0)) is None
+    assert checked(told(with_a_dividend_that_it_hides, "dividend", 0.3)) is None
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_feed_that_is_out_of_reach_is_neither_admitted_nor_refused(silent: int) -> None:
+    @dataclass
+    class Limited(Feed):
+        def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+            answer = super().fetch(first, last)
+            if len(self.asked) <= silent:
+                return answer
+            return unanswered(first, "rate_limited", "wait")
+
+    reason = admit(Limited(stored), FIRST, LAST)  # type: ignore[arg-type]
+    assert reason == ("rate_limited", "not checked yet: wait")
+
+
+def test_a_market_of_a_single_session_and_a_computed_index_are_checked_too() -> None:
+    only = replace(MARKET, index=replace(MARKET.index, of_constituents=True))
+    feed = Feed(stored, market=only)
+    assert admit(feed, {"L01": LAST}, LAST) is None  # type: ignore[arg-type]
+    assert [sorted(first) for first, _ in feed.asked] == [["L01"]] * 2
