@@ -22,7 +22,7 @@ from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
 from translation.models import Model, load_model
 from translation.recipes import Recipe
-from translation.scoring import Comparison, Score, compare, score
+from translation.scoring import Comparison, Score, bleu_metric, compare, score
 from translation.training.checkpoints import STATE
 from translation.training.distributed import join_process_group
 from translation.training.from_recipe import train_model
@@ -186,8 +186,11 @@ def score_on(
 
     The BLEU is that of the `tokenizer`, by default that of the target language. `against` is
     another model, or None. If it is given, it translates the set too, and the comparison of the two
-    models is computed and stored; else the comparison is None.
+    models is computed and stored; else the comparison is None. Raises UsageError for a tokenizer
+    that is not installed.
     """
+    if tokenizer is not None:
+        bleu_metric(tokenizer)  # only to raise now, not after the translation
     pairs = list(test.pairs())
     sources = [source for source, _ in pairs]
     references = [target for _, target in pairs]
