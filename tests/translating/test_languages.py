@@ -75,6 +75,11 @@ def test_any_other_language_is_divided_into_words(language: str) -> None:
     assert tokenizer_of(language, ["Latin letters", "", "1, 2, 3."]) == "13a"
 
 
+@pytest.mark.parametrize("language", ["de", "pt_BR", "zh-Latn", "tha_Latn"])
+def test_a_code_that_says_how_it_is_written_is_believed(language: str) -> None:
+    assert tokenizer_of(language, [text for pair in TEXTS.values() for text in pair]) == "13a"
+
+
 @pytest.mark.parametrize("script", TEXTS)
 def test_the_references_decide_for_a_code_that_says_nothing(script: str) -> None:
     text, _ = TEXTS[script]

@@ -37,9 +37,13 @@ def test_the_tokenizer_stands_beside_each_figure(home: Path, translate: Command)
     assert bleus[0] != bleus[1]
 
 
-def test_references_in_thai_are_scored_by_characters_for_any_code(
-    home: Path, translate: Command
+@pytest.mark.parametrize("language", ["tha", "thai"])
+def test_thai_is_scored_by_characters_whatever_its_code(
+    home: Path, translate: Command, language: str
 ) -> None:
+    file = home / "data" / "translation" / "tiny" / "model.json"
+    card = json.loads(file.read_text())
+    file.write_text(json.dumps(card | {"target_language": language}))
     (home / "test.xa").write_text("bano lume\nsarto tiko\n")
     (home / "test.th").write_text("วันนี้เด็กเดินไปโรงเรียน\nแม่ไปตลาด\n", encoding="utf-8")
     command = ("score", "test.xa", "--references", "test.th", "--json")

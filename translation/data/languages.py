@@ -86,13 +86,15 @@ SAMPLE = 1000  # texts of which the script is looked at
 def tokenizer_of(language: str, texts: Sequence[str] = ()) -> BleuTokenizer:
     """Return the name of sacreBLEU's tokenizer for a target language.
 
-    `language` is a code such as en, pt-BR, zh-Hans, tha or khm_Khmr. A code that says nothing of
-    its script is decided by `texts`, the references: "char" if most letters of the first `SAMPLE`
-    are of scripts that are divided into characters. Without texts, such a code gets "13a".
+    `language` is a code such as en, pt-BR, zh-Hans, tha or khm_Khmr. It decides if it names a
+    script, has two letters, or is in `SCRIPT_OF_LANGUAGE`. For all others, such as und or thai,
+    `texts` decide, which are the references: "char" if most letters of the first `SAMPLE` are of
+    scripts that are divided into characters. Without texts it is "13a".
     """
-    if _script_of(language) in SCRIPTS or _has_mostly_characters(texts):
-        return "char"
-    return "13a"
+    script = _script_of(language)
+    if script is None and len(_subtags(language)[0]) != 2:
+        return "char" if _has_mostly_characters(texts) else "13a"
+    return "char" if script in SCRIPTS else "13a"
 
 
 def is_unspaced(language: str) -> bool:
@@ -102,11 +104,16 @@ def is_unspaced(language: str) -> bool:
 
 def _script_of(language: str) -> str | None:
     """Return the script that a code names, or else that of its language; None if not known."""
-    code, *subtags = language.lower().replace("_", "-").split("-")
-    for subtag in subtags:
+    code, *others = _subtags(language)
+    for subtag in others:
         if len(subtag) == 4 and subtag.isalpha():
             return subtag
     return SCRIPT_OF_LANGUAGE.get(code)
+
+
+def _subtags(language: str) -> list[str]:
+    """Return the parts of a code in lower case: the language, then a script or a region, if any."""
+    return language.lower().replace("_", "-").split("-")
 
 
 def _has_mostly_characters(texts: Sequence[str]) -> bool:
