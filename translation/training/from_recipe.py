@@ -55,10 +55,7 @@ def train_model(
     """
     cached = _cache_once(recipe, work, device, process_group)
     bleu_tokenizer = _bleu_tokenizer(recipe.target_language, cached)
-    on_message(
-        f"{cached.training.summary()}; {cached.source.size:,} subwords of {UNICODE_FORM} text, "
-        f"size {cached.size}, BLEU with tok:{bleu_tokenizer}"
-    )
+    on_message(_summary(cached, bleu_tokenizer))
     values = {
         **recipe.network_for(cached.size),
         "source_vocabulary": cached.source.size,
@@ -350,6 +347,14 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
             f"{name}: network.learned_positions is {learned}, but the longest sentence and its "
             f"translation may need {positions}: raise it, or set 0 for sinusoidal positions"
         )
+
+
+def _summary(cached: CachedCorpus, bleu_tokenizer: BleuTokenizer) -> str:
+    """Return a line about the corpus, the vocabulary, the network and the BLEU of a training."""
+    return (
+        f"{cached.training.summary()}; {cached.source.size:,} subwords of {UNICODE_FORM} text, "
+        f"size {cached.size}, BLEU with tok:{bleu_tokenizer}"
+    )
 
 
 def _bleu_tokenizer(language: str, cached: CachedCorpus) -> BleuTokenizer:
