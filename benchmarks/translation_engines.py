@@ -19,18 +19,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.ctranslate2_export import export_model, open_exported, translate_exported
 from benchmarks.translation_search_speed import stops_of
 from benchmarks.translation_training_speed import CLOCKS
 from flows.translating.models import DEMO, named_test
 from translation.data.corpus import Pair
+from translation.data.languages import tokenizer_of
 from translation.decoding.beam_search import Search, search
 from translation.errors import UsageError
 from translation.models import Model, load_model
 from translation.recipes import read_recipe
-from translation.scoring import tokenizer_of
+from translation.scoring import bleu_metric
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
 
@@ -116,8 +116,8 @@ def show(
     translations: dict[str, Rows],
 ) -> None:
     """Print the speed of each engine, our speed relative to it, its agreement with us, and BLEU."""
-    metric = BLEU(tokenize=tokenizer_of(model.card.target_language))
     references = [target for _, target in pairs]
+    metric = bleu_metric(tokenizer_of(model.card.target_language, references))
     search_name = "greedy" if beams == 1 else f"beam {beams}"
     our_name, our_rows = next(iter(translations.items()))
     for name, rows in translations.items():

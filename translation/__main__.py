@@ -76,7 +76,8 @@ def train(options: argparse.Namespace) -> None:
         hypotheses = [translation.text for translation in translate(model, sources, Search())]
         result = score(hypotheses, references, language=model.card.target_language)
         interval = f"[{result.low:.1f}, {result.high:.1f}]"
-        figures = f"BLEU {result.bleu:.1f} {interval}, chrF {result.chrf:.1f}"
+        bleu = f"BLEU {result.bleu:.1f} {interval} tok:{result.tokenizer}"
+        figures = f"{bleu}, chrF {result.chrf:.1f}"
         print(f"{name}: {figures}, {result.signature}")
     print(options.to / recipe.name)
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from translation.data.unicode_form import UNICODE_FORM
 from translation.errors import TranslationError, UsageError
 
 CONFIG = "model.json"
+BY_CHARACTER_BEFORE = ("ja", "ko", "zh")  # in models whose cards name no tokenizer
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,25 @@ def receipt(card: Card) -> str:
     return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
 
 
+def unicode_form(card: Card) -> str:
+    """Return the Unicode form of the text that a model was trained with, such as NFC.
+
+    Older cards do not say it: their tokenizers composed the text too, which is NFC.
+    """
+    return str(card.made.get("unicode_form", UNICODE_FORM))
+
+
+def bleu_tokenizer(card: Card) -> str:
+    """Return sacreBLEU's tokenizer of a model's BLEU on the validation set.
+
+    Older cards do not say it: then it was "char" for the codes ja, ko and zh, and "13a" for all
+    others, Thai and the code zho among them.
+    """
+    code, _, _ = card.target_language.lower().replace("_", "-").partition("-")
+    by_older_rule = "char" if code in BY_CHARACTER_BEFORE else "13a"
+    return str(card.made.get("bleu_tokenizer", by_older_rule))
+
+
 def recipe_of(card: Card) -> str:
     """Return a line that says how a model was trained, to be shown beside its scores.
 
@@ -58,7 +79,7 @@ def recipe_of(card: Card) -> str:
         training.get("optimiser", "adam"),
         _learning_rate(training),
         f"dropout {card.network['dropout']:g}",
-        f"{card.network['target_vocabulary']:,} subwords",
+        f"{card.network['target_vocabulary']:,} subwords of {unicode_form(card)} text",
         training["precision"],
         _seeds(card),
     ]

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from translation.atomic_files import write_folder_whole
-from translation.cards import CONFIG, Card, read_card, read_json
+from translation.cards import CONFIG, Card, read_card, read_json, unicode_form
 from translation.data.language_id import LanguageIdentifier
 from translation.data.tokenizer import Tokenizer
+from translation.data.unicode_form import UNICODE_FORM
 from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
 from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
 from translation.errors import TranslationError, UsageError
@@ -189,9 +190,14 @@ def load_model(folder: Path, device: torch.device) -> Model:
     """Load a model for evaluation.
 
     Raises UsageError if the folder has no model, and TranslationError for a file that is missing,
-    damaged or other than the card describes.
+    damaged or other than the card describes, and for a model of text in another Unicode form.
     """
     card = read_card(folder)
+    if unicode_form(card) != UNICODE_FORM:
+        raise TranslationError(
+            f"{card.name} was trained with text in the Unicode form {unicode_form(card)}, but this "
+            f"version translates text in {UNICODE_FORM}: train the model again"
+        )
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(
             f"{folder / WEIGHTS} has been changed or damaged since the training run: train the "

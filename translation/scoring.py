@@ -1,7 +1,9 @@
 """Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap.
 
-The bootstrap is that of Koehn (2004). BLEU is cased, on detokenised text. The tokenizer is
-sacreBLEU's 13a, or single characters for Chinese, Japanese and Korean; the signature says which.
+The bootstrap is that of Koehn (2004). BLEU is cased, on detokenised text. Translations and
+references are composed first (`translation.data.unicode_form`), so that only what they say counts.
+The tokenizer is sacreBLEU's 13a, or single characters where the language is written without spaces
+(`translation.data.languages`); the signature says which.
 """
 
 from collections.abc import Sequence
@@ -13,10 +15,10 @@ from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from translation.data.languages import BleuTokenizer, tokenizer_of
+from translation.data.unicode_form import composed
 from translation.errors import UsageError
 
-BY_CHARACTER = ("ja", "ko", "zh")  # languages whose n-grams are of single characters
-UNSPACED = ("ja", "zh")  # no space between sentences
 ORDER = 4  # longest n-gram
 INTERVAL = (2.5, 97.5)  # percentiles
 
@@ -35,7 +37,8 @@ class Score:
     low: float  # the ends of BLEU's 95 % interval
     high: float
     chrf: float
-    signature: str  # sacreBLEU's, of the BLEU
+    tokenizer: str  # sacreBLEU's, of the BLEU, such as 13a or char
+    signature: str  # sacreBLEU's, of the BLEU, which names the tokenizer too
     sentences: int
     resamples: int
     seed: int
@@ -52,18 +55,28 @@ class Comparison:
 
 
 def score(
-    hypotheses: Texts, references: Texts, *, language: str, resamples: int = 1000, seed: int = 0
+    hypotheses: Texts,
+    references: Texts,
+    *,
+    language: str,
+    tokenizer: BleuTokenizer | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> Score:
     """Score translations into `language`, a code such as en or pt-BR, against one reference each.
 
-    The BLEU is sacreBLEU's own. Its 95 % interval is that of `resamples` corpora, each of as many
-    sentences drawn with replacement. Raises UsageError if the counts of translations and references
-    differ or are 0, or if `resamples` is below 1.
+    The BLEU is sacreBLEU's own, of the `tokenizer`, by default that of the language. Its 95 %
+    interval is that of `resamples` corpora, each of as many sentences drawn with replacement.
+    Raises UsageError if the counts of translations and references differ or are 0, if `resamples`
+    is below 1, or if the tokenizer is not installed.
     """
-    statistics = _statistics(hypotheses, references, language)
-    metric = BLEU(tokenize=tokenizer_of(language))
-    bleu = metric.corpus_score(list(hypotheses), [list(references)])
-    chrf = CHRF().corpus_score(list(hypotheses), [list(references)])
+    outputs = [composed(text) for text in hypotheses]
+    expected = [composed(text) for text in references]
+    chosen = tokenizer or tokenizer_of(language, expected)
+    statistics = _statistics(outputs, expected, chosen)
+    metric = bleu_metric(chosen)
+    bleu = metric.corpus_score(outputs, [expected])
+    chrf = CHRF().corpus_score(outputs, [expected])
     resampled_bleu = _bleu(_resampled(statistics, resamples, seed))
     low, high = np.percentile(resampled_bleu, INTERVAL)
     return Score(
@@ -71,6 +84,7 @@ def score(
         low=float(low),
         high=float(high),
         chrf=chrf.score,
+        tokenizer=chosen,
         signature=metric.get_signature().format(),
         sentences=len(statistics),
         resamples=resamples,
@@ -84,17 +98,20 @@ def compare(
     references: Texts,
     *,
     language: str,
+    tokenizer: BleuTokenizer | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> Comparison:
     """Compare two systems' translations of the same sentences by paired bootstrap (Koehn, 2004).
 
-    Both are scored on the same resampled corpora. `p` is two-sided: the share of resampled
-    differences at least as far from their mean as the observed difference is from 0, with one added
-    to both counts.
+    Both are scored on the same resampled corpora, with the tokenizer that `score` would choose. `p`
+    is two-sided: the share of resampled differences at least as far from their mean as the observed
+    difference is from 0, with one added to both counts.
     """
-    first_statistics = _statistics(first, references, language)
-    second_statistics = _statistics(second, references, language)
+    expected = [composed(text) for text in references]
+    chosen = tokenizer or tokenizer_of(language, expected)
+    first_statistics = _statistics([composed(text) for text in first], expected, chosen)
+    second_statistics = _statistics([composed(text) for text in second], expected, chosen)
     difference = _corpus_bleu(first_statistics) - _corpus_bleu(second_statistics)
     first_resampled = _bleu(_resampled(first_statistics, resamples, seed))
     second_resampled = _bleu(_resampled(second_statistics, resamples, seed))
@@ -109,26 +126,24 @@ def compare(
     )
 
 
-def tokenizer_of(language: str) -> str:
-    """Return the name of sacreBLEU's tokenizer for a target language.
+def bleu_metric(tokenizer: BleuTokenizer, *, of_sentences: bool = False) -> BLEU:
+    """Return sacreBLEU's BLEU with a tokenizer, `of_sentences` without its warning about them.
 
-    A region, as in pt-BR, is ignored.
+    Raises UsageError for a tokenizer whose dictionary is not installed.
     """
-    return "char" if _code(language) in BY_CHARACTER else "13a"
+    try:
+        # Without an effective order, sacreBLEU warns of single sentences.
+        return BLEU(tokenize=tokenizer, effective_order=of_sentences)
+    except RuntimeError as error:
+        extra, _, _ = tokenizer.partition("-")
+        raise UsageError(
+            f"the tokenizer {tokenizer} needs a dictionary: pip install 'sacrebleu[{extra}]', or "
+            "choose the tokenizer char"
+        ) from error
 
 
-def is_unspaced(language: str) -> bool:
-    """Return whether sentences of the language follow each other without a space."""
-    return _code(language) in UNSPACED
-
-
-def _code(language: str) -> str:
-    parts = language.lower().replace("_", "-").split("-")
-    return parts[0]
-
-
-def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statistics:
-    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`.
+def _statistics(hypotheses: Texts, references: Texts, tokenizer: BleuTokenizer) -> Statistics:
+    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`; texts are composed.
 
     Raises UsageError if the counts of translations and references differ or are 0.
     """
@@ -141,9 +156,7 @@ def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statisti
         raise UsageError(
             "there are no sentences to score: give at least one translation and its reference"
         )
-    # Only the counts are used, which `effective_order` does not change. Without it sacreBLEU warns
-    # of single sentences.
-    metric = BLEU(tokenize=tokenizer_of(language), effective_order=True)
+    metric = bleu_metric(tokenizer, of_sentences=True)  # only its counts are used
     rows: list[list[int]] = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         sentence = metric.sentence_score(hypothesis, [reference])

@@ -7,10 +7,11 @@ from itertools import chain, islice
 
 import torch
 
+from translation.data.languages import is_unspaced
 from translation.data.tokenizer import BEGIN, END
+from translation.data.unicode_form import composed
 from translation.decoding.beam_search import Hypothesis, Search, search
 from translation.models import Model
-from translation.scoring import is_unspaced
 from translation.transformer import Transformer
 
 MAX_PIECES = 150  # of a text translated at once; longer texts are cut at the ends of sentences
@@ -57,14 +58,14 @@ def translate(
     *,
     report: Callable[[int], object] | None = None,
 ) -> list[Translation]:
-    """Translate texts of any length, in order.
+    """Translate texts of any length, in order; the Unicode form of a text makes no difference.
 
     A text of more than `MAX_PIECES` pieces is translated part by part: its best translation joins
     the best one of each part, its second best the second best ones, and so on. The translation of
     an empty text is empty. `report` is called with the number of parts translated since its last
     call.
     """
-    parts_of_texts = [_parts(model, text) for text in texts]
+    parts_of_texts = [_parts(model, composed(text)) for text in texts]
     parts = list(chain.from_iterable(parts_of_texts))
     hypotheses = iter(search(model.decoder, parts, how, report=report, device=model.device))
     translations: list[Translation] = []

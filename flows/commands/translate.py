@@ -19,8 +19,9 @@ from flows.service.prefect_server import require_server
 from flows.settings import make_data_folder, out
 from flows.translating import folder
 from flows.translating.queue import in_words, nothing_to_do
-from translation.cards import Card, receipt, recipe_of
+from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
 from translation.data.corpus import lines_of
+from translation.data.languages import BleuTokenizer
 from translation.errors import UsageError
 
 if TYPE_CHECKING:  # these import torch, for which `dtml translate work` need not wait with no text
@@ -45,6 +46,7 @@ Alpha = Annotated[
 ]
 PROCESSES = "Processes that share each update; at most one per GPU or core."
 PAGE = "Write a page that shows which source pieces each translated piece attended to."
+TOKENIZER = "sacreBLEU's tokenizer for the BLEU; by default the one that suits the language."
 COLUMNS = "Columns of the source and the target in a TSV file, counted from 0."
 
 log = logging.getLogger(__name__)
@@ -110,6 +112,7 @@ def _print_trained_json(card: Card, scores: Mapping[str, "Score"]) -> None:
             "receipt": receipt(card),
             "recipe": recipe_of(card),
             "validation_bleu": card.made["validation_bleu"],
+            "validation_tokenizer": bleu_tokenizer(card),
             "scores": {test: asdict(test_score) for test, test_score in scores.items()},
         }
     )
@@ -121,7 +124,7 @@ def _print_trained(card: Card, scores: Mapping[str, "Score"]) -> None:
     bleu = card.made["validation_bleu"]
     out.print(
         f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, "
-        f"validation BLEU {bleu:.1f}"
+        f"validation BLEU {bleu:.1f} tok:{bleu_tokenizer(card)}"
     )
     out.print(recipe_of(card), markup=False, soft_wrap=True)
     print_scores(scores)
@@ -133,8 +136,8 @@ def print_scores(scores: Mapping[str, "Score"]) -> None:
     for test, test_score in scores.items():
         sentences = counted(test_score.sentences, "sentence")
         out.print(
-            f"{test}: BLEU {test_score.bleu:.1f} [{test_score.low:.1f}, {test_score.high:.1f}], "
-            f"chrF {test_score.chrf:.1f}, {sentences}",
+            f"{test}: BLEU {test_score.bleu:.1f} [{test_score.low:.1f}, {test_score.high:.1f}] "
+            f"tok:{test_score.tokenizer}, chrF {test_score.chrf:.1f}, {sentences}",
             markup=False,
         )
     signatures = {test_score.signature for test_score in scores.values()}
@@ -274,6 +277,7 @@ def score(
     against: Annotated[
         str | None, typer.Option(help="Another model to compare with on the same test.")
     ] = None,
+    tokenizer: Annotated[BleuTokenizer | None, typer.Option(help=TOKENIZER)] = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
@@ -300,7 +304,7 @@ def score(
     make_data_folder()
     corpus = named_test(model.card, test, references, columns)
     how = Search(beams=beams, alpha=alpha)
-    test_score, comparison = score_on(model, corpus, how, open_store(), other)
+    test_score, comparison = score_on(model, corpus, how, open_store(), other, tokenizer)
     if as_json:
         document = {
             "score": asdict(test_score),
@@ -443,6 +447,7 @@ def _model_row(card: Card, scores: Any) -> dict[str, Any]:
         "size": f"{card.size} {card.kind}",
         "pairs": card.made["pairs"],
         "validation BLEU": card.made["validation_bleu"],
+        "tokenizer": bleu_tokenizer(card),
         "tests": _test_scores(scores, card.name),
         "recipe": recipe_of(card),
         "receipt": receipt(card),
@@ -450,14 +455,22 @@ def _model_row(card: Card, scores: Any) -> dict[str, Any]:
 
 
 def _test_scores(scores: Any, name: str) -> str:
-    """Return the newest BLEU of a model on each test, as text.
+    """Return the newest BLEU of a model on each test, with its tokenizer, as text.
 
     Scores of a comparison with another model do not count.
     """
     scores_alone = scores[(scores["model"] == name) & scores["against"].isna()]
     newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
-    figures = [f"{row.test} {row.bleu:.1f}" for row in newest.itertuples()]
+    figures = [
+        f"{row.test} {row.bleu:.1f} {_tokenizer_in(row.signature)}" for row in newest.itertuples()
+    ]
     return ", ".join(figures)
+
+
+def _tokenizer_in(signature: str) -> str:
+    """Return the part of sacreBLEU's signature that names the tokenizer, such as tok:13a."""
+    parts = [part for part in signature.split("|") if part.startswith("tok:")]
+    return parts[0] if parts else "tok:?"
 
 
 @translations.command()

@@ -14,14 +14,15 @@ from sqlalchemy import Engine
 from db.engine import transaction
 from db.rows import translations
 from flows.translating.folder import chosen, models_folder, work_folder
-from translation.cards import Card, receipt
+from translation.cards import Card, bleu_tokenizer, receipt, unicode_form
 from translation.data.corpus import Corpus, check_languages
 from translation.data.corpus_cache import hash_of
+from translation.data.languages import BleuTokenizer
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
 from translation.models import Model, load_model
 from translation.recipes import Recipe
-from translation.scoring import Comparison, Score, compare, score
+from translation.scoring import Comparison, Score, bleu_metric, compare, score
 from translation.training.checkpoints import STATE
 from translation.training.distributed import join_process_group
 from translation.training.from_recipe import train_model
@@ -106,6 +107,8 @@ def _model_row(model: Model) -> dict[str, Any]:
     training_facts = card.made
     progress = training_facts["progress"]
     settings = {name: training_facts[name] for name in TRAINED_BY}
+    settings["unicode_form"] = unicode_form(card)
+    settings["bleu_tokenizer"] = bleu_tokenizer(card)
     return {
         "name": card.name,
         "kind": card.kind,
@@ -172,19 +175,28 @@ def _recipe_test(name: str, fields: Mapping[str, Any]) -> Corpus:
 
 
 def score_on(
-    model: Model, test: Corpus, how: Search, engine: Engine, against: Model | None = None
+    model: Model,
+    test: Corpus,
+    how: Search,
+    engine: Engine,
+    against: Model | None = None,
+    tokenizer: BleuTokenizer | None = None,
 ) -> tuple[Score, Comparison | None]:
     """Translate a test set, score the translations, and store the scores.
 
-    `against` is another model, or None. If it is given, it translates the set too, and the
-    comparison of the two models is computed and stored; else the comparison is None.
+    The BLEU is that of the `tokenizer`, by default that of the target language. `against` is
+    another model, or None. If it is given, it translates the set too, and the comparison of the two
+    models is computed and stored; else the comparison is None. Raises UsageError for a tokenizer
+    that is not installed.
     """
+    if tokenizer is not None:
+        bleu_metric(tokenizer)  # only to raise now, not after the translation
     pairs = list(test.pairs())
     sources = [source for source, _ in pairs]
     references = [target for _, target in pairs]
     language = model.card.target_language
     output = [translation.text for translation in translate(model, sources, how)]
-    test_score = score(output, references, language=language)
+    test_score = score(output, references, language=language, tokenizer=tokenizer)
     row: dict[str, Any] = {
         "model": model.card.name,
         "test": test.name,
@@ -201,7 +213,13 @@ def score_on(
     comparison = None
     if against is not None:
         other_output = [translation.text for translation in translate(against, sources, how)]
-        comparison = compare(output, other_output, references, language=language)
+        comparison = compare(
+            output,
+            other_output,
+            references,
+            language=language,
+            tokenizer=tokenizer,
+        )
         row["against"] = against.card.name
         row["difference"] = comparison.difference
         row["p"] = comparison.p

@@ -30,7 +30,7 @@ LONG = " ".join(target for _, target in PAIRS[440:444])
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (
     "160 updates of 1 x 256 positions, muon, linear rate, warm-up 20% to 0.01, dropout 0, 400 "
-    f"subwords, {faster_format(bfloat16_gain())}, seed 0; weights by validation bleu: "
+    f"subwords of NFC text, {faster_format(bfloat16_gain())}, seed 0; weights by validation bleu: "
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
@@ -76,7 +76,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     assert listed["receipt"] == document["receipt"]
     assert listed["recipe"] == document["recipe"]
     assert document["recipe"].startswith(RECIPE)
-    assert listed["tests"] == f"made {document['scores']['made']['bleu']:.1f}"
+    assert listed["tests"] == f"made {document['scores']['made']['bleu']:.1f} tok:13a"
     assert translate("score", "made")[0] == 0
     assert counts(bare) == [1, 2, 1]  # the same test and search
 

@@ -16,6 +16,7 @@ from jaxtyping import Int, Int32, Int64
 from numpy import ndarray
 
 from translation.data.tokenizer import Tokenizer
+from translation.data.unicode_form import composed
 from translation.errors import TranslationError, UsageError
 
 GZIP = b"\x1f\x8b"
@@ -47,15 +48,17 @@ class Corpus:
             )
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield each sentence with its translation, in the files' order.
+        """Yield each sentence with its translation, composed, in the files' order.
 
         No file is loaded whole. Raises UsageError for files that are missing, empty, not UTF-8 or
         (after the last line) of unequal length, and for a row without the columns; TranslationError
         for a damaged gzip file.
         """
         if self.target is None:
-            return self._rows(self.source)
-        return _matched(self.source, self.target)
+            written = self._rows(self.source)
+        else:
+            written = _matched(self.source, self.target)
+        return ((composed(first), composed(second)) for first, second in written)
 
     def _rows(self, file: Path) -> Iterator[Pair]:
         """Yield the two columns of each row of a table."""

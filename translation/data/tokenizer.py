@@ -1,15 +1,13 @@
 """Encode text as token numbers with a SentencePiece vocabulary that is learned from a corpus.
 
 Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016). A character that has no piece
-of its own is spelled in bytes, so no text is unknown. Text is composed by Unicode NFC, so that a
-Korean syllable or an accented letter is always one character, and not changed otherwise.
-SentencePiece's usual normalisation, NFKC, would turn the no-break spaces of French into common
-ones.
+of its own is spelled in bytes, so no text is unknown. Text is composed before it is learned from or
+encoded, and after it is decoded, so that a Korean syllable or an accented letter is always one
+character. SentencePiece's own normalisation is not used.
 """
 
 import hashlib
 import random
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
@@ -18,6 +16,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from translation.atomic_files import write_whole
+from translation.data.unicode_form import composed
 from translation.errors import TranslationError, UsageError
 
 PAD = 0
@@ -61,7 +60,7 @@ class Tokenizer:
             raise UsageError(
                 f"a vocabulary needs at least {SMALLEST} pieces, not {size}: raise its size"
             )
-        sample = [_composed(line).translate(UNREADABLE) for line in _sampled(lines, MAX_LINES)]
+        sample = [composed(line).translate(UNREADABLE) for line in _sampled(lines, MAX_LINES)]
         counts: Counter[str] = Counter()
         for line in sample:
             counts.update(line)
@@ -113,19 +112,20 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the token numbers of a text, without BEGIN and END."""
-        return list(self._processor.encode(_composed(text)))
+        return list(self._processor.encode(composed(text)))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts at once, on all cores."""
-        return list(self._processor.encode([_composed(text) for text in texts]))
+        return list(self._processor.encode([composed(text) for text in texts]))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of token numbers, PAD, BEGIN and END left out.
+        """Return the composed text of token numbers, PAD, BEGIN and END left out.
 
         Raises IndexError for a number out of range.
         """
         of_text = [int(token) for token in tokens if token not in {PAD, BEGIN, END}]
-        return str(self._processor.decode(of_text))
+        # Two pieces, or the bytes of a network's own spelling, may join to a letter in two parts.
+        return composed(self._processor.decode(of_text))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Return the piece of each token as SentencePiece writes it.
@@ -133,16 +133,6 @@ class Tokenizer:
         In a piece `▁` is the space before a word, `<0xE2>` a byte, and `</s>` END.
         """
         return list(self._processor.id_to_piece([int(token) for token in tokens]))
-
-
-def _composed(text: str) -> str:
-    """Return a text in Unicode NFC, with "?" for each lone surrogate."""
-    composed = unicodedata.normalize("NFC", text)
-    try:
-        composed.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which a text read from JSON may have
-        return composed.encode(errors="replace").decode()
-    return composed
 
 
 def _sampled(lines: Iterable[str], most: int) -> list[str]:
@@ -180,7 +170,7 @@ def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> 
         hard_vocab_limit=False,  # a small corpus may give fewer pieces
         byte_fallback=True,
         character_coverage=1.0,  # the rare characters are already left out
-        normalization_rule_name="identity",  # `_composed` has normalised the lines
+        normalization_rule_name="identity",  # `composed` has normalised the lines
         num_threads=1,  # the vocabulary must depend on the lines alone, not on the cores
         minloglevel=2,  # log errors only
     )

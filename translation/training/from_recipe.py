@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
 from translation.cards import Card
 from translation.data.corpus import Corpus
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
+from translation.data.languages import SAMPLE, BleuTokenizer, tokenizer_of
+from translation.data.unicode_form import UNICODE_FORM
 from translation.decoding.beam_search import GREEDY, search
 from translation.decoding.ensemble import Ensemble
 from translation.errors import UsageError
 from translation.models import WEIGHTS, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
-from translation.scoring import tokenizer_of
+from translation.scoring import bleu_metric
 from translation.training.arithmetic import bfloat16_gain, faster_format, slower_format_warning
 from translation.training.checkpoints import Progress, load_weights, read_tensors, save_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -53,7 +54,8 @@ def train_model(
     a corpus that cannot be used, and TranslationError if the training fails.
     """
     cached = _cache_once(recipe, work, device, process_group)
-    on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
+    bleu_tokenizer = _bleu_tokenizer(recipe.target_language, cached)
+    on_message(_summary(cached, bleu_tokenizer))
     values = {
         **recipe.network_for(cached.size),
         "source_vocabulary": cached.source.size,
@@ -72,6 +74,7 @@ def train_model(
         work=work,
         device=device,
         group=group,
+        bleu_tokenizer=bleu_tokenizer,
     )
     seeds_here = range(recipe.seeds)
     if is_separate:
@@ -116,11 +119,12 @@ class _SeedTraining:
     work: Path
     device: torch.device
     group: ProcessGroup
+    bleu_tokenizer: BleuTokenizer  # of the BLEU on the validation set
 
     @cached_property
     def bleu(self) -> ValidationBleu:
         """Return the function that computes the BLEU of a network on the validation set."""
-        return _validation_bleu(self.cached, self.recipe.target_language, self.device)
+        return _validation_bleu(self.cached, self.bleu_tokenizer, self.device)
 
     def __call__(
         self,
@@ -196,6 +200,8 @@ def _model(
         "progress": asdict(progress),
         "seeds": training.recipe.seeds,
         "processes": processes,
+        "unicode_form": UNICODE_FORM,
+        "bleu_tokenizer": training.bleu_tokenizer,
     }
     source_counts, target_counts = piece_counts(cached.training, cached.source, cached.target)
     return Model(
@@ -343,13 +349,31 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
         )
 
 
-def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
+def _summary(cached: CachedCorpus, bleu_tokenizer: BleuTokenizer) -> str:
+    """Return a line about the corpus, the vocabulary, the network and the BLEU of a training."""
+    return (
+        f"{cached.training.summary()}; {cached.source.size:,} subwords of {UNICODE_FORM} text, "
+        f"size {cached.size}, BLEU with tok:{bleu_tokenizer}"
+    )
+
+
+def _bleu_tokenizer(language: str, cached: CachedCorpus) -> BleuTokenizer:
+    """Return the tokenizer of the BLEU on the validation set, into the target `language`."""
+    places = range(min(len(cached.validation), SAMPLE))
+    targets = [cached.validation.target[place].tolist() for place in places]
+    references = [cached.target.decode(target) for target in targets]
+    return tokenizer_of(language, references)
+
+
+def _validation_bleu(
+    cached: CachedCorpus, tokenizer: BleuTokenizer, device: torch.device
+) -> ValidationBleu:
     """Return a function that computes the BLEU, 0 to 100, of a network's greedy translations.
 
     It translates the validation set. The processes of its group share the work, and all get the
     result.
     """
-    metric = BLEU(tokenize=tokenizer_of(language))
+    metric = bleu_metric(tokenizer)
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
     longest_translation = max(len(source) for source in sources) + GREEDY.extra
