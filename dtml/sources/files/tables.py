@@ -29,7 +29,14 @@ from dtml.sources.files.layouts import (
     require,
     shown,
 )
-from dtml.sources.files.numbers import NumberFormat, decimal_mark, is_numeric, is_text, parsed
+from dtml.sources.files.numbers import (
+    NumberFormat,
+    advice_on,
+    decimal_mark,
+    is_numeric,
+    is_text,
+    parsed,
+)
 from dtml.sources.files.text import read_text
 
 PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
@@ -346,18 +353,18 @@ class TableFile:
         if not is_text(column.type) and not pa.types.is_boolean(column.type):
             raise UsageError(f"{self.path}: column {header!r} holds {column.type}, not numbers")
         written = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
-        numbers, is_bad = parsed(written, self._number_format(name))
+        number_format = self.layout.numbers
+        # A volume may be written as 1.2M.
+        numbers, is_bad = parsed(written, number_format, has_magnitudes=name == "volume")
         bad_rows = np.flatnonzero(is_bad)
         if len(bad_rows):
             number = self.row_number(row_positions[bad_rows[0]])
-            value = shown(written.iloc[bad_rows[0]].strip())
-            raise UsageError(f"{self.path}: row {number}: {header} {value} is not a number")
+            text = written.iloc[bad_rows[0]].strip()
+            raise UsageError(
+                f"{self.path}: row {number}: {header} {shown(text)} is not a number"
+                f"{advice_on(text, number_format)}"
+            )
         return numbers
-
-    def _number_format(self, name: str) -> NumberFormat:
-        """Return how a column writes its numbers; only a volume may be written as 1.2M."""
-        numbers = self.layout.numbers
-        return numbers if name == "volume" else replace(numbers, magnitudes=False)
 
     def _converted(self, rows: pd.DataFrame, row_positions: ndarray) -> pd.DataFrame:
         """Return rows with volumes in shares, and prices as we hold them.
