@@ -21,7 +21,8 @@ SECONDS = [int(day.timestamp()) for day in DAYS]
 
 
 def read(source: FileSource) -> pd.DataFrame:
-    bars = source.fetch(dict.fromkeys(source.symbols(), FIRST), LAST).bars
+    last = source.last_session() or LAST
+    bars = source.fetch(dict.fromkeys(source.symbols(), FIRST), last).bars
     return bars.sort_values(["symbol", "session"], ignore_index=True)
 
 

@@ -5,6 +5,8 @@ refused with the line that mends them.
 import csv
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pandas as pd
 import pytest
@@ -14,6 +16,8 @@ from dtml.markets import load_market_file
 from dtml.markets.columns import Columns
 from dtml.sources.files import FileSource
 from dtml.sources.files.dialects import dialects, field_headers, header_key, recognised
+from flows.console import announce
+from flows.nightly.context import MarketContext
 from tests.support.places import ROOT
 from tests.support.price_dialects import DIALECTS, Written, bars
 from tests.support.price_files import FIRST, LAST, MARKET, long
@@ -291,3 +295,32 @@ def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Pa
     told = FileSource(market, tmp_path / "p.csv")
     assert read(told)["volume"].tolist() == [1000.0] * 13
     assert told.remark() is None
+
+
+def test_what_is_said_of_files_is_printed_whole_and_on_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Rich would take [columns] for markup, and break a long line."""
+    said = "the column 'Vol' is left out: [columns] volume = \"Vol\"; " + "read as Stooq " * 30
+    announce(cast(MarketContext, SimpleNamespace(notice=said)))
+    assert capsys.readouterr().err == f"note: {said}\n"
+
+
+def test_a_volume_such_as_12m_is_read_in_any_file_and_a_price_is_not(tmp_path: Path) -> None:
+    header = "date,symbol,open,high,low,close,volume"
+    (tmp_path / "p.csv").write_text(
+        f"{header}\n2024-03-04,AAA,1,2,1,2,1.25M\n2024-03-05,AAA,1,2,1,2,700\n"
+    )
+    assert read(FileSource(MARKET, tmp_path / "p.csv"))["volume"].tolist() == [1_250_000, 700]
+    (tmp_path / "p.csv").write_text(f"{header}\n2024-03-04,AAA,1,2,1,2K,5\n")
+    with pytest.raises(UsageError, match="row 1: close '2K' is not a number"):
+        read(FileSource(MARKET, tmp_path / "p.csv"))
+
+
+@pytest.mark.parametrize("blank", ["", "nan", "NaN", "NULL"])
+def test_a_stock_of_a_wide_table_has_no_row_before_its_first_close(
+    blank: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.csv").write_text(f"Date,AAA,BBB\n2024-03-04,1.5,{blank}\n2024-03-05,1.6,2.5\n")
+    found = read(FileSource(MARKET, tmp_path / "p.csv"))
+    assert found.groupby("symbol").size().to_dict() == {"AAA": 2, "BBB": 1}

@@ -127,7 +127,7 @@ def of_files(
 
 
 @pytest.mark.on_postgresql
-@pytest.mark.one_case("CSV")
+@pytest.mark.one_case("postgresql-CSV")
 @pytest.mark.slow
 @KINDS_OF_A_NIGHT
 def test_symbols_are_stored_and_found_as_they_are_written(
