@@ -10,7 +10,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
@@ -198,7 +197,7 @@ def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ..
     with reading(context.engine) as conn:
         quotes = quotes_on(conn, context.market, bars, symbols)
     is_index = symbols == (context.market.index.symbol,)
-    if not is_index and _are_closes_alone(quotes):
+    if not is_index and _are_closes_alone(bars[bars["symbol"].isin(symbols)]):
         log.warning(
             "the prices of %s are closes alone: trades at the next open are made at the next close",
             context.name,
@@ -206,11 +205,9 @@ def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ..
     return quotes
 
 
-def _are_closes_alone(quotes: Quotes) -> bool:
-    """Say whether every open is its session's close; false where there is none."""
-    has_both = np.isfinite(quotes.open) & np.isfinite(quotes.close)
-    is_close = quotes.open[has_both] == quotes.close[has_both]
-    return bool(has_both.any() and is_close.all())
+def _are_closes_alone(bars: pd.DataFrame) -> bool:
+    """Say whether every open is its session's close; false without a bar."""
+    return len(bars) > 0 and bool((bars["open"] == bars["close"]).all())
 
 
 def quotes_on(

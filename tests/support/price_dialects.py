@@ -294,6 +294,16 @@ def qlib_folder(table: pd.DataFrame, folder: Path) -> Path:
     return by_stock(table.assign(factor=0.5), folder, "{}.csv", headers, ISO_DATE)
 
 
+def qlib_features(table: pd.DataFrame, folder: Path) -> Path:
+    """Write what `D.features` returns."""
+    names = {name: f"${name}" for name in ("open", "close", "high", "low", "volume", "factor")}
+    renamed = table.assign(factor=0.5).rename(columns=names)
+    indexed = renamed.rename(columns={"symbol": "instrument", "date": "datetime"})
+    indexed = indexed.set_index(["instrument", "datetime"])
+    indexed[list(names.values())].to_csv(folder / "prices.csv")
+    return folder / "prices.csv"
+
+
 def krx_in_utf8(table: pd.DataFrame, folder: Path) -> Path:
     headers = {
         "date": "일자",
@@ -419,6 +429,9 @@ DIALECTS = {
     ),
     "Qlib, a file per stock": Written(
         "qlib", qlib_folder, ACTIONS, "Qlib, 3 files", adjusted_already
+    ),
+    "Qlib, `D.features`": Written(
+        "qlib_features", qlib_features, ACTIONS, "Qlib's features, 3 stocks", adjusted_already
     ),
     "KRX, EUC-KR": Written("krx", krx, ADJUSTED, "KRX, 3 files"),
     "KRX, UTF-8": Written("krx", krx_in_utf8, ADJUSTED, "KRX, 3 files"),
