@@ -79,7 +79,8 @@ def rendered(name: str, /, **values: object) -> str:
 def announce(context: "MarketContext") -> None:
     """Print the notice of a market context, about its stocks or its source, if it has one."""
     if context.notice:
-        err.print(f"note: {context.notice}")
+        # Rich would take "[columns]", which a notice may quote, for markup.
+        err.print(f"note: {context.notice}", markup=False, soft_wrap=True)
 
 
 def print_frame(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from dtml.markets.table import Table
 
@@ -26,6 +27,10 @@ LAYOUT = (
     "encoding",
     "skip_rows",
 )
+# Besides strptime's formats of dates: days as Excel counts them, and units of time since 1970 in
+# UTC, each with its nanoseconds.
+EXCEL = "excel"
+UNITS = {"seconds": 1_000_000_000, "milliseconds": 1_000_000, "nanoseconds": 1}
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Columns:
     What it does not say, None here, is recognised from the price files themselves.
 
     - headers: for those of `NAMES` that are given, the header of that column in the price file;
-    - date_format: such as "%d.%m.%Y", as Python's strptime reads it;
+    - date_format: such as "%d.%m.%Y", as Python's strptime reads it, `EXCEL` or one of `UNITS`;
     - volume_unit: shares in a unit of volume, above 0;
     - separator, decimal and thousands: one character each;
     - encoding: the name of a codec, such as cp949;
@@ -67,7 +72,7 @@ def read_columns(table: Table) -> Columns:
         raise table.error("thousands", f"{thousands!r} is also the decimal mark")
     return Columns(
         headers={name: table.typed(name, str) for name in NAMES if name in table.values},
-        date_format=table.optional("date_format", str, None),
+        date_format=_date_format(table),
         volume_unit=volume_unit,
         separator=_character(table, "separator"),
         decimal=decimal,
@@ -75,6 +80,26 @@ def read_columns(table: Table) -> Columns:
         encoding=_encoding(table),
         skip_rows=skip_rows,
     )
+
+
+def _date_format(table: Table) -> str | None:
+    """Return the format of dates; UsageError for one that does not read a whole date."""
+    written = table.optional("date_format", str, None)
+    if written is None or written == EXCEL or written in UNITS:
+        return written
+    sample = datetime(2026, 11, 24, tzinfo=UTC)
+    try:
+        read = datetime.strptime(sample.strftime(written), written)  # noqa: DTZ007 - a date
+    except ValueError:  # a directive that strptime does not know
+        read = None
+    if read is None or read.date() != sample.date():
+        others = ", ".join([EXCEL, *UNITS])
+        raise table.error(
+            "date_format",
+            f'expected a format of strptime with day, month and year such as "%d.%m.%Y", or one '
+            f"of {others}, got {written!r}",
+        )
+    return written
 
 
 def _character(table: Table, key: str) -> str | None:

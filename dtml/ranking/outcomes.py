@@ -11,7 +11,7 @@ import pandas as pd
 from dtml.markets.definition import LEGS, Leg
 from dtml.ranking.panel import Grid, Panel
 
-__all__ = ["LEGS", "Leg", "outcomes", "sessions_to"]
+__all__ = ["LEGS", "Leg", "has_opens", "measured_legs", "outcomes", "sessions_to"]
 
 
 class Price(NamedTuple):
@@ -42,6 +42,24 @@ ENDS: dict[Leg, Ends] = {
 def sessions_to(leg: Leg) -> int:
     """Return the number of sessions after `as_of` whose bars the outcome needs."""
     return ENDS[leg].end.sessions
+
+
+def has_opens(panel: Panel) -> bool:
+    """Say whether any bar has an open, a high or a low other than its close.
+
+    Prices that came as closes alone have none: their other prices were set to the close. True for a
+    panel without a bar.
+    """
+    is_flat = (panel.open == panel.close) & (panel.high == panel.close)
+    is_flat &= panel.low == panel.close
+    return not panel.observed.any() or not is_flat[panel.observed].all()
+
+
+def measured_legs(panel: Panel) -> tuple[Leg, ...]:
+    """Return the legs that a panel's prices measure: all, or those between closes without opens."""
+    if has_opens(panel):
+        return LEGS
+    return tuple(leg for leg in LEGS if {price.field for price in ENDS[leg]} == {"close"})
 
 
 def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:

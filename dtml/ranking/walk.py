@@ -17,7 +17,7 @@ from dtml.evaluation.splits import GAP, Split, known_before, walk_forward
 from dtml.markets import Market
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import ALL, Names, ranked_features
-from dtml.ranking.outcomes import Leg, outcomes, sessions_to
+from dtml.ranking.outcomes import Leg, measured_legs, outcomes, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, There, panel_of, ranked
 
 MINIMUM_TRAIN_DAYS = 126  # a model is not trained on fewer
@@ -65,8 +65,15 @@ class History:
         """Return the history of a panel's constituents, with the features of these `names`.
 
         `among` marks the stock-days of constituents, None for all. A change beyond `max_return` is
-        taken for a corporate action. Features that are not in `names` are NaN.
+        taken for a corporate action. Features that are not in `names` are NaN. Raises DtmlError for
+        a leg that begins or ends at an open where the prices are closes alone.
         """
+        measured = measured_legs(panel)
+        if leg not in measured:
+            raise DtmlError(
+                f"the holding period {leg} begins or ends at an open, but the prices have closes "
+                f"alone: use {' or '.join(measured)}"
+            )
         there = panel.observed if among is None else panel.observed & among
         outcome = outcomes(panel, leg, max_return=max_return)
         return cls(

@@ -3,6 +3,7 @@
 The experiment is the model that the market's nights train, with its settings.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -39,6 +40,8 @@ from dtml.sources.simulated import SimulatedSource
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
 from flows.market_files import read_market
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -200,10 +203,23 @@ def _lasting_leaps(rejected: pd.DataFrame) -> pd.DataFrame:
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
     """Return the prices at which these symbols could be traded, from the first bar to the last.
 
-    `symbols` are stocks, or the index alone. Limits on prices are those of the market's file.
+    `symbols` are stocks, or the index alone. Limits on prices are those of the market's file. A
+    warning is logged where no stock has an open of its own.
     """
     with reading(context.engine) as conn:
-        return quotes_on(conn, context.market, bars, symbols)
+        quotes = quotes_on(conn, context.market, bars, symbols)
+    is_index = symbols == (context.market.index.symbol,)
+    if not is_index and _are_closes_alone(bars[bars["symbol"].isin(symbols)]):
+        log.warning(
+            "the prices of %s are closes alone: trades at the next open are made at the next close",
+            context.name,
+        )
+    return quotes
+
+
+def _are_closes_alone(bars: pd.DataFrame) -> bool:
+    """Say whether every open is its session's close; false without a bar."""
+    return len(bars) > 0 and bool((bars["open"] == bars["close"]).all())
 
 
 def quotes_on(

@@ -26,7 +26,7 @@ from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import ALL, FEATURES, Names
-from dtml.ranking.outcomes import outcomes, sessions_to
+from dtml.ranking.outcomes import measured_legs, outcomes, sessions_to
 from dtml.ranking.rankers import (
     Rankers,
     RankersConfig,
@@ -378,7 +378,8 @@ def _night_scores(
     panel = history.panel
     largest_return = context.experiment.windows.largest_return
     # Each [days stocks], on the days of the panel.
-    returns = {leg: outcomes(panel, leg, max_return=largest_return) for leg in LEGS}
+    legs = measured_legs(panel)
+    returns = {leg: outcomes(panel, leg, max_return=largest_return) for leg in legs}
     rules = {name: rule_scores(history.features, name) for name in RULES}
     for target, night in night_rankings.groupby("target"):
         as_of = pd.DatetimeIndex(night["as_of"].iloc[:1])

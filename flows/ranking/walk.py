@@ -42,7 +42,7 @@ from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
 from dtml.ranking.features import FEATURES
-from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
+from dtml.ranking.outcomes import Leg, measured_legs, outcomes, sessions_to
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
@@ -370,7 +370,8 @@ def _store(
     predictions: dict[str, Grid] = {}
     for name, scores in {**models, **rules}.items():
         predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
-    returns = {leg: walk.outcome(leg)[days] for leg in LEGS}
+    legs = measured_legs(walk.history.panel)
+    returns = {leg: walk.outcome(leg)[days] for leg in legs}
     parts = dict(_parts(walk, days))
     # [stocks], on any day. Every walk trains ridge, and ridge scores each stock that is ranked.
     is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)

@@ -2,6 +2,7 @@
 night after night, on both engines.
 """
 
+import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,7 @@ from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.commands import Command
-from tests.support.nights import AS_OF
+from tests.support.nights import AS_OF, BARS
 
 YEAR, FEW = 252, 30
 NIGHTS = sessions_up_to("XNYS", AS_OF, YEAR)
@@ -53,6 +54,18 @@ def traded(context: MarketContext) -> MarketContext:
             ranker(market=context.name, checkpoint_path="models/none", checkpoint_hash="0" * 64),
         )
     return replace(context, market=replace(context.market, trading=TRADING))
+
+
+def test_trades_at_opens_that_are_the_close_are_logged_as_what_they_are(
+    context: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    bars = BARS[BARS["session"] >= "2024-06-03"]
+    with caplog.at_level(logging.WARNING):
+        quotes_of(context, bars, context.market.symbols)
+        assert caplog.text == ""
+        closes = bars.assign(open=bars["close"], high=bars["close"], low=bars["close"])
+        quotes_of(context, closes, context.market.symbols)
+    assert "trades at the next open are made at the next close" in caplog.text
 
 
 def scores_of(context: MarketContext) -> np.ndarray:

@@ -5,8 +5,9 @@ refused with the line that mends them.
 import csv
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,7 +16,10 @@ from dtml.markets import load_market_file
 from dtml.markets.columns import Columns
 from dtml.sources.files import FileSource
 from dtml.sources.files.dialects import dialects, field_headers, header_key, recognised
-from tests.support.price_dialects import DIALECTS, Written, bars, investing, wide_csv, wide_parquet
+from flows.console import announce
+from flows.nightly.context import MarketContext
+from tests.support.places import ROOT
+from tests.support.price_dialects import DIALECTS, Written, bars
 from tests.support.price_files import FIRST, LAST, MARKET, long
 
 START = pd.Timestamp("2024-02-20").date()
@@ -42,51 +46,43 @@ def test_each_dialect_has_the_bars_of_our_own_layout_to_the_last_digit(
     folder = tmp_path / "theirs"
     folder.mkdir()
     source = FileSource(MARKET, written.write(bars(), folder))
-    pd.testing.assert_frame_equal(
-        read(source), in_our_layout(bars(), tmp_path, written.lacks), check_exact=True
-    )
-    if written.title:
-        assert f"read as {written.title}" in (source.remark() or "")
+    expected = in_our_layout(written.meant(bars()), tmp_path, written.lacks)
+    assert len(expected) == 51
+    pd.testing.assert_frame_equal(read(source), expected, check_exact=True)
+    if written.remark:
+        assert written.remark in (source.remark() or "")
     else:
         assert source.remark() is None
 
 
-def test_investing_com_has_the_bars_of_our_own_layout_to_the_last_digit(tmp_path: Path) -> None:
-    folder = tmp_path / "theirs"
-    folder.mkdir()
-    source = FileSource(MARKET, investing(bars(), folder))
-    ours = bars()
-    for name in ("open", "high", "low", "close"):
-        ours[name] = (ours[name] + 1000).round(2)
-    expected = in_our_layout(ours, tmp_path, ("adj_close", "dividend", "split"))
-    pd.testing.assert_frame_equal(read(source), expected, check_exact=True)
-    assert source.symbols() == ["AAA", "LOW", "ZZZ"]
+def test_every_known_layout_is_tried_above_and_each_file_is_in_the_table_of_the_page() -> None:
+    assert {entry.name for entry in dialects()} == {
+        written.dialect for written in DIALECTS.values() if written.dialect is not None
+    }
+    page = (ROOT / "dtml" / "README.md").read_text(encoding="utf-8")
+    table = page.partition("\n\n| file |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert [row[0] for row in rows] == list(DIALECTS)
+    for row in rows:
+        assert len(row) == 3, row
 
 
-def test_prices_of_qlib_are_adjusted_already(tmp_path: Path) -> None:
-    ours = bars().assign(factor=0.5)
-    columns = ["symbol", "date", "open", "close", "high", "low", "volume", "factor"]
-    ours[columns].to_csv(tmp_path / "qlib.csv", index=False)
-    source = FileSource(MARKET, tmp_path / "qlib.csv")
-    expected = in_our_layout(
-        ours.assign(adj_close=ours["close"]), tmp_path, ("dividend", "split", "factor")
-    )
-    pd.testing.assert_frame_equal(read(source), expected, check_exact=True)
-    assert "its prices are adjusted for dividends already" in (source.remark() or "")
-
-
-@pytest.mark.parametrize("write", [wide_csv, wide_parquet])
-def test_a_column_of_closes_for_each_stock_is_read_and_what_it_lacks_is_said(
-    write: object, tmp_path: Path
-) -> None:
-    assert callable(write)
-    source = FileSource(MARKET, write(bars(), tmp_path))
-    assert source.symbols() == ["AAA", "LLL", "ZZZ"]
-    closes = bars().pivot(index="date", columns="symbol", values="close")
+def test_prices_that_are_no_opens_are_said_and_no_other_price_is_made_up(tmp_path: Path) -> None:
+    table = bars()[["date", "symbol", "close"]]
+    table.to_parquet(tmp_path / "closes.parquet")
+    source = FileSource(MARKET, tmp_path / "closes.parquet")
     found = read(source)
-    assert found["close"].tolist() == closes.T.to_numpy().ravel().tolist()
-    assert found["open"].tolist() == found["close"].tolist()
-    assert "open, high and low are the close" in (source.remark() or "")
+    for name in ("open", "high", "low"):
+        assert found[name].tolist() == found["close"].tolist()
+    assert source.remark() == (
+        f"closes alone in {tmp_path / 'closes.parquet'}: open, high and low are the close, so a "
+        "trade at the next open is one at the next close"
+    )
+    # With an open and no high the file is no table of closes, and its bars lack prices.
+    table.assign(open=bars()["open"]).to_parquet(tmp_path / "some.parquet")
+    some = FileSource(MARKET, tmp_path / "some.parquet")
+    assert read(some)[["high", "low"]].isna().all(axis=None)
+    assert some.remark() is None
 
 
 def test_a_table_whose_columns_may_be_anything_is_not_taken_for_closes(tmp_path: Path) -> None:
@@ -110,9 +106,7 @@ def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Pa
         assert f"read as {entry.title}, " in (source.remark() or "")
         days = set(found["session"].dt.strftime("%Y-%m-%d"))
         assert days == {"2026-11-23", "2026-11-24"}, entry.name
-        is_wide = entry.name == "wide"
-        prices = found[["open", "high", "low", "close"]]
-        assert (prices.notna().all(axis=None)) or is_wide
+        assert found[["open", "high", "low", "close"]].notna().all(axis=None)
         assert (found["low"] <= found["close"]).all()
 
 
@@ -161,8 +155,8 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
         ),
         (
             "ts_code,trade_date,open,high,low,close,vol",
-            ["000001.SZ,2024-03-04,1,1,1,1,1"],
-            "row 1: '2024-03-04' is not a date",
+            ["000001.SZ,04.03.2024,1,1,1,1,1"],
+            "row 1: '04.03.2024' is not a date",
         ),
         (
             "date;symbol;open;high;low;close",
@@ -267,6 +261,9 @@ def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
     [
         ('decimal = ","', 'decimal = ",,"', r"columns.decimal: expected one character"),
         ('decimal = ","', 'decimal = "."', r"columns.thousands: '.' is also the decimal mark"),
+        ('"%d.%m.%Y"', '"DD.MM.YYYY"', r"columns.date_format: .* month and year .*'DD.MM.YYYY'"),
+        ('"%d.%m.%Y"', '"%d.%m."', r"columns.date_format: expected a format of strptime"),
+        ('"%d.%m.%Y"', '"%Q"', r"columns.date_format: .* or one of excel, seconds, milliseconds"),
         ('"cp1252"', '"klingon"', r"columns.encoding: unknown encoding 'klingon'"),
         ('"cp1252"', '"hex"', r"columns.encoding: unknown encoding 'hex'"),
         ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit: expected shares above 0"),
@@ -301,29 +298,30 @@ def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Pa
     assert told.remark() is None
 
 
-# dates that are midnights
-
-
-@pytest.mark.parametrize("sessions", [1, 5, 17])
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
-def test_a_column_of_midnights_holds_dates_whatever_its_zone_and_length(
-    tmp_path: Path, sessions: int, ending: str, zone: str
+def test_what_is_said_of_files_is_printed_whole_and_on_one_line(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    table = long(("AAA",), sessions=sessions)
-    shown = table["date"].dt.tz_localize(zone)
-    if ending == ".csv":
-        table.assign(date=shown.map(pd.Timestamp.isoformat)).to_csv(tmp_path / "p.csv", index=False)
-    else:
-        table.assign(date=shown).to_parquet(tmp_path / "p.parquet")
-    found = read(FileSource(MARKET, tmp_path / f"p{ending}"))
-    assert found["session"].tolist() == table["date"].tolist()
+    """Rich would take [columns] for markup, and break a long line."""
+    said = "the column 'Vol' is left out: [columns] volume = \"Vol\"; " + "read as Stooq " * 30
+    announce(cast(MarketContext, SimpleNamespace(notice=said)))
+    assert capsys.readouterr().err == f"note: {said}\n"
 
 
-def test_a_column_with_any_other_time_of_day_holds_instants(tmp_path: Path) -> None:
-    closes = pd.bdate_range(FIRST, periods=7, tz="America/New_York") + pd.Timedelta(hours=20)
-    in_utc = closes.tz_convert("UTC")  # midnight in summer alone
-    assert len(np.unique(in_utc.hour)) == 2
-    long(("AAA",), sessions=7).assign(date=in_utc).to_parquet(tmp_path / "p.parquet")
-    found = read(FileSource(MARKET, tmp_path / "p.parquet"))
-    assert found["session"].tolist() == pd.bdate_range(FIRST, periods=7).tolist()
+def test_a_volume_such_as_12m_is_read_in_any_file_and_a_price_is_not(tmp_path: Path) -> None:
+    header = "date,symbol,open,high,low,close,volume"
+    (tmp_path / "p.csv").write_text(
+        f"{header}\n2024-03-04,AAA,1,2,1,2,1.25M\n2024-03-05,AAA,1,2,1,2,700\n"
+    )
+    assert read(FileSource(MARKET, tmp_path / "p.csv"))["volume"].tolist() == [1_250_000, 700]
+    (tmp_path / "p.csv").write_text(f"{header}\n2024-03-04,AAA,1,2,1,2K,5\n")
+    with pytest.raises(UsageError, match="row 1: close '2K' is not a number"):
+        read(FileSource(MARKET, tmp_path / "p.csv"))
+
+
+@pytest.mark.parametrize("blank", ["", "nan", "NaN", "NULL"])
+def test_a_stock_of_a_wide_table_has_no_row_before_its_first_close(
+    blank: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.csv").write_text(f"Date,AAA,BBB\n2024-03-04,1.5,{blank}\n2024-03-05,1.6,2.5\n")
+    found = read(FileSource(MARKET, tmp_path / "p.csv"))
+    assert found.groupby("symbol").size().to_dict() == {"AAA": 2, "BBB": 1}

@@ -68,6 +68,11 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), "row 1: open '1,234.5' is not a number"),
         (
             "p.csv",
+            csv_of('2024-03-04,AAA,"1,234.5",2'),
+            "if its comma separates thousands, say so in the market's file: [columns] thousands",
+        ),
+        (
+            "p.csv",
             csv_of("2024-03-04,AAA,1,2", "2024-03-05,,1,2"),
             "row 2 has no symbol in column 'symbol': ",
         ),
@@ -83,7 +88,11 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "this is a web page, not a table"),
         ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "this is a web page, not a table"),
         ("p.csv", b"", "cannot be read as .csv"),
-        ("p.csv", b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n", "cannot be read as .csv"),
+        (
+            "p.csv",
+            b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n",
+            'name its encoding in the market\'s file, such as [columns] encoding = "cp1252"',
+        ),
         ("p.csv.gz", b"not gzip at all", "missing column date, close, symbol; found not gzip"),
         (
             "p.csv.gz",

@@ -19,6 +19,7 @@ from dtml.markets import Constituent, load_market_file
 from dtml.sources.files import FileSource
 from flows.dashboard.app import dashboard
 from flows.nightly.context import MarketContext
+from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.replay.prediction import Receipt
 from flows.settings import reports_folder
@@ -69,8 +70,11 @@ def test_a_number_without_its_zeros_is_the_symbol_that_the_market_lists(tmp_path
     source = FileSource(MARKET, tmp_path / "p.csv")
     assert source.symbols() == ["005930", "AAA"]
     assert "such as 5930 as 005930" in (source.remark() or "")
-    long(("AAA",)).assign(symbol=5930).to_parquet(tmp_path / "p.parquet")
-    assert FileSource(MARKET, tmp_path / "p.parquet").symbols() == ["005930"]
+    for number in (5930, 5930.0):  # a float where the column has a gap elsewhere
+        long(("AAA",)).assign(symbol=number).to_parquet(tmp_path / "p.parquet")
+        assert FileSource(MARKET, tmp_path / "p.parquet").symbols() == ["005930"]
+        long(("AAA",)).assign(symbol=number).to_csv(tmp_path / "p.csv", index=False)
+        assert FileSource(MARKET, tmp_path / "p.csv").symbols() == ["005930"]
 
 
 def test_a_number_that_may_be_two_listed_symbols_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -90,48 +94,88 @@ def test_a_receipt_holds_any_symbol(symbol: str) -> None:
 
 
 STOCKS = [name for name in NAMES if name != "^GSPC"]
+KINDS_OF_A_NIGHT = pytest.mark.parametrize("kind", ["CSV", "parquet", "folder of CSV"])
+# Somebody's spreadsheet has read 005930 as a number; the market's file lists it.
+WRITTEN = {"005930": "5930"}
+LIST = f"""
+[constituents]
+as_of = 2024-01-02
+symbols = {json.dumps(STOCKS)}
+"""
 
 
-@pytest.mark.one_case
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["CSV", "parquet", "folder of CSV"])
-def test_symbols_are_kept_through_a_night_its_page_queries_and_orders(
-    context: MarketContext,
-    reader: Engine,
-    kind: str,
-    tmp_path: Path,
-    command: Command,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def of_files(
+    context: MarketContext, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> MarketContext:
+    """A market of these stocks, whose prices are in files; commands use the same store."""
     of_market = context.market.symbols
     renamed = dict(zip(of_market, STOCKS, strict=False)) | {"SIMX": "^GSPC"}
     table = BARS.rename(columns={"session": "date"})
     table = table.assign(symbol=table["symbol"].map(renamed)).dropna(subset="symbol")
-    prices = write(table, kind, tmp_path / "prices")
-    (tmp_path / "my.toml").write_text(small_market(source="files").replace("SIMX", "^GSPC"))
+    prices = write(table.replace({"symbol": WRITTEN}), kind, tmp_path / "prices")
+    described = small_market(source="files", more=LIST).replace("SIMX", "^GSPC")
+    (tmp_path / "my.toml").write_text(described)
     market = load_market_file(tmp_path / "my.toml")
     source = FileSource(market, prices)
-    listed = market.with_symbols(source.symbols())
-    assert set(listed.symbols) == set(STOCKS)
+    assert set(source.symbols()) == set(STOCKS)
+    assert "such as 5930 as 005930" in (source.remark() or "")
+    monkeypatch.setenv(
+        "DTML_DATABASE_URL", context.engine.url.render_as_string(hide_password=False)
+    )
     enough_to_rank = vary(context.experiment, {"train_sessions": 250})
-    of_files = replace(context, market=listed, source=source, experiment=enough_to_rank)
-    run_night(of_files, AS_OF)
+    return replace(context, market=market, source=source, experiment=enough_to_rank)
 
+
+@pytest.mark.on_postgresql
+@pytest.mark.one_case("postgresql-CSV")
+@pytest.mark.slow
+@KINDS_OF_A_NIGHT
+def test_symbols_are_stored_and_found_as_they_are_written(
+    of_files: MarketContext, reader: Engine, command: Command
+) -> None:
+    found = fetch_bars(of_files, AS_OF)
+    assert found.failures.empty
+    assert found.rejected.empty
+    code, out, err = command("query", "select distinct symbol from price_latest", "--csv")
+    assert code == 0, err
+    assert set(out.splitlines()[1:]) == {*NAMES}
+    for symbol in NAMES:
+        count = f"select count(*) from price_latest where symbol = '{symbol}'"
+        code, out, err = command("query", count, "--json")
+        assert code == 0, err
+        assert next(iter(json.loads(out)[0].values())) > 250
+    with served(dashboard(reader), reader) as site:
+        for symbol in STOCKS:
+            answer = site.get(f"/market/my/stock/{quote(symbol, safe='')}")
+            assert answer.status == 200
+            assert f"<h1>{symbol}" in answer.body or f">{symbol}<" in answer.body
+
+
+@pytest.mark.one_case
+@pytest.mark.slow
+@KINDS_OF_A_NIGHT
+def test_symbols_are_kept_through_a_night_its_page_queries_and_orders(
+    of_files: MarketContext, reader: Engine, tmp_path: Path, command: Command
+) -> None:
+    run_night(of_files, AS_OF)
     with reading(reader) as conn:
         for view in ("latest_prediction", "latest_ranking", "price_latest"):
             shown = conn.execute(text(f"select distinct symbol from {view}")).scalars()
             assert set(STOCKS) <= set(shown), view
-    url = context.engine.url.render_as_string(hide_password=False)
-    monkeypatch.setenv("DTML_DATABASE_URL", url)
     statement = "select symbol from latest_prediction"
     code, out, err = command("query", statement, "--csv")
     assert code == 0, err
     assert set(out.splitlines()[1:]) == set(STOCKS)
-    code, out, err = command("orders", "my", "--capital", "100000", "--json")
-    assert code == 0, err
-    ordered = {order["symbol"] for order in json.loads(out)["orders"]}
-    assert ordered
-    assert ordered <= set(STOCKS)
+    held = "\n".join(["symbol,shares", *(f"{symbol},7" for symbol in STOCKS), ""])
+    (tmp_path / "held.csv").write_text(held)
+    for holdings in ((), ("--positions", str(tmp_path / "held.csv"))):
+        asked = ("orders", "my", "--capital", "100000", "--json", *holdings)
+        code, out, err = command(*asked)
+        assert code == 0, err
+        ordered = {order["symbol"] for order in json.loads(out)["orders"]}
+        assert ordered
+        assert ordered <= set(STOCKS)
     for symbol in STOCKS:
         code, out, err = command("history", symbol)
         assert code == 0, err

@@ -15,7 +15,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.splits import GAP
 from dtml.ranking.features import FEATURES, HISTORY, Bars, peer_returns, ranked_features
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
-from dtml.ranking.outcomes import LEGS, outcomes, sessions_to
+from dtml.ranking.outcomes import LEGS, has_opens, measured_legs, outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
 from dtml.ranking.rankers import RankersConfig, ranking_of_day, slope_of, walk
 from dtml.ranking.rules import RULES, rule_scores
@@ -224,6 +224,23 @@ def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(leg: st
     found = outcomes(panel, leg)[:, panel.symbols.index(STOCK)]  # type: ignore[arg-type]
     assert_arrays_close_in_float64(found, expected)
     assert np.isnan(found).sum() == sessions_to(leg)  # type: ignore[arg-type]
+
+
+def test_prices_of_closes_alone_measure_no_return_from_or_to_an_open() -> None:
+    bars = made_bars()
+    closes = bars.assign(open=bars["close"], high=bars["close"], low=bars["close"])
+    closes["adj_close"] = closes["close"] * 0.97
+    panel = made_panel(closes)
+    assert not has_opens(panel)
+    assert measured_legs(panel) == ("next_close", "second_close")
+    for leg in LEGS:
+        if leg in measured_legs(panel):
+            assert np.isfinite(History.of(panel, leg).outcome).any()
+            continue
+        with pytest.raises(DtmlError, match=rf"{leg} .* closes alone: use next_close or second_"):
+            History.of(panel, leg)
+    closes.loc[3, "open"] *= 1.001  # one open of its own
+    assert measured_legs(made_panel(closes)) == LEGS
 
 
 def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None:

@@ -1,4 +1,4 @@
-"""The same bars as many programs and sites write them."""
+"""The same bars as many programs and sites write them: the files of the table in dtml/README.md."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ FIELDS = {
     "Volume": "volume",
 }
 US_DATE = "%m/%d/%Y"
+EUROPEAN_DATE = "%d/%m/%Y"
+ISO_DATE = "%Y-%m-%d"
 
 
 def bars() -> pd.DataFrame:
@@ -40,18 +42,23 @@ def bars() -> pd.DataFrame:
 class Written:
     """A way to write bars.
 
+    - dialect: its table in `dialects.toml`; None for our own layout;
     - write: writes them into a folder and returns the path for --prices;
     - lacks: our columns that it cannot hold;
-    - title: as what the files are read; empty for our own layout.
+    - remark: what the remark on the files contains; empty where there is none;
+    - meant: makes the bars that it holds of those it was given, where it cannot hold these.
     """
 
+    dialect: str | None
     write: Callable[[pd.DataFrame, Path], Path]
     lacks: tuple[str, ...]
-    title: str
+    remark: str
+    meant: Callable[[pd.DataFrame], pd.DataFrame] = pd.DataFrame.copy
 
 
 ACTIONS = ("dividend", "split")
 ADJUSTED = ("adj_close", *ACTIONS)
+CLOSES = (*ADJUSTED, "volume")
 
 
 def by_stock(
@@ -118,6 +125,12 @@ def yfinance_history(table: pd.DataFrame, folder: Path) -> Path:
     return folder
 
 
+def stooq_of_one_stock(table: pd.DataFrame, folder: Path) -> Path:
+    """Write the table that a stock's page offers, under the stock's symbol."""
+    headers = {name: name.capitalize() for name in ("date", "open", "high", "low", "close")}
+    return by_stock(table, folder, "{}.csv", {**headers, "volume": "Volume"}, ISO_DATE)
+
+
 def stooq(table: pd.DataFrame, folder: Path) -> Path:
     written = table.assign(per="D", time="000000", openint=0)
     names = {
@@ -145,12 +158,20 @@ def stooq_folders(table: pd.DataFrame, folder: Path) -> Path:
     return folder
 
 
-def investing(table: pd.DataFrame, folder: Path) -> Path:
-    newest_first = table.sort_values("date", ascending=False)
+def in_thousands(table: pd.DataFrame) -> pd.DataFrame:
+    """Return bars with prices above 1,000, which are written with a mark between thousands."""
+    dear = table.copy()
+    for name in ("open", "high", "low", "close"):
+        dear[name] = (dear[name] + 1000).round(2)
+    return dear
+
+
+def investing(table: pd.DataFrame, folder: Path, date_format: str = US_DATE) -> Path:
+    newest_first = in_thousands(table).sort_values("date", ascending=False)
     written = newest_first.assign(change="0.51%")
     written["volume"] = (written["volume"] / 1000).map("{:.2f}K".format)
     for name in ("open", "high", "low", "close"):
-        written[name] = (written[name] + 1000).map("{:,.2f}".format)
+        written[name] = written[name].map("{:,.2f}".format)
     headers = {
         "date": "Date",
         "close": "Price",
@@ -160,7 +181,16 @@ def investing(table: pd.DataFrame, folder: Path) -> Path:
         "volume": "Vol.",
         "change": "Change %",
     }
-    return by_stock(written, folder, "{} Historical Data.csv", headers, US_DATE)
+    return by_stock(written, folder, "{} Historical Data.csv", headers, date_format)
+
+
+def investing_in_europe(table: pd.DataFrame, folder: Path) -> Path:
+    return investing(table, folder, EUROPEAN_DATE)
+
+
+def alpha_vantage_unadjusted(table: pd.DataFrame, folder: Path) -> Path:
+    headers = {name: name for name in ("open", "high", "low", "close", "volume")}
+    return by_stock(table, folder, "daily_{}.csv", {"date": "timestamp", **headers}, ISO_DATE)
 
 
 def alpha_vantage(table: pd.DataFrame, folder: Path) -> Path:
@@ -175,13 +205,13 @@ def alpha_vantage(table: pd.DataFrame, folder: Path) -> Path:
         "dividend": "dividend_amount",
         "split": "split_coefficient",
     }
-    return by_stock(table, folder, "daily_adjusted_{}.csv", headers, "%Y-%m-%d")
+    return by_stock(table, folder, "daily_adjusted_{}.csv", headers, ISO_DATE)
 
 
 def eodhd(table: pd.DataFrame, folder: Path) -> Path:
     headers = {name: name.capitalize() for name in ("date", "open", "high", "low", "close")}
     headers |= {"adj_close": "Adjusted_close", "volume": "Volume"}
-    return by_stock(table, folder, "{}.csv", headers, "%Y-%m-%d")
+    return by_stock(table, folder, "{}.csv", headers, ISO_DATE)
 
 
 def tiingo(table: pd.DataFrame, folder: Path) -> Path:
@@ -228,7 +258,7 @@ def nasdaq(table: pd.DataFrame, folder: Path) -> Path:
 
 def kaggle(table: pd.DataFrame, folder: Path) -> Path:
     headers = {name: name for name in ("date", "open", "high", "low", "close", "volume")}
-    return one_file(table, folder, {**headers, "symbol": "Name"}, "%Y-%m-%d")
+    return one_file(table, folder, {**headers, "symbol": "Name"}, ISO_DATE)
 
 
 def tushare(table: pd.DataFrame, folder: Path) -> Path:
@@ -246,7 +276,35 @@ def tushare(table: pd.DataFrame, folder: Path) -> Path:
     return one_file(written, folder, headers, "%Y%m%d")
 
 
-def krx(table: pd.DataFrame, folder: Path) -> Path:
+QLIB = ("symbol", "date", "open", "close", "high", "low", "volume", "factor")
+
+
+def adjusted_already(table: pd.DataFrame) -> pd.DataFrame:
+    """Return bars as Qlib means its own: the close is the adjusted one."""
+    return table.assign(adj_close=table["close"])
+
+
+def qlib(table: pd.DataFrame, folder: Path) -> Path:
+    return one_file(table.assign(factor=0.5), folder, dict(zip(QLIB, QLIB, strict=True)), ISO_DATE)
+
+
+def qlib_folder(table: pd.DataFrame, folder: Path) -> Path:
+    """Write a file for each stock, as Qlib's own dump of CSVs reads them."""
+    headers = {name: name for name in QLIB}
+    return by_stock(table.assign(factor=0.5), folder, "{}.csv", headers, ISO_DATE)
+
+
+def qlib_features(table: pd.DataFrame, folder: Path) -> Path:
+    """Write what `D.features` returns."""
+    names = {name: f"${name}" for name in ("open", "close", "high", "low", "volume", "factor")}
+    renamed = table.assign(factor=0.5).rename(columns=names)
+    indexed = renamed.rename(columns={"symbol": "instrument", "date": "datetime"})
+    indexed = indexed.set_index(["instrument", "datetime"])
+    indexed[list(names.values())].to_csv(folder / "prices.csv")
+    return folder / "prices.csv"
+
+
+def krx_in_utf8(table: pd.DataFrame, folder: Path) -> Path:
     headers = {
         "date": "일자",
         "close": "종가",
@@ -255,7 +313,11 @@ def krx(table: pd.DataFrame, folder: Path) -> Path:
         "low": "저가",
         "volume": "거래량",
     }
-    by_stock(table, folder, "{}.csv", headers, "%Y/%m/%d")
+    return by_stock(table, folder, "{}.csv", headers, "%Y/%m/%d")
+
+
+def krx(table: pd.DataFrame, folder: Path) -> Path:
+    krx_in_utf8(table, folder)
     for file in folder.glob("*.csv"):
         file.write_bytes(file.read_text(encoding="utf-8").encode("euc-kr"))
     return folder
@@ -283,36 +345,101 @@ def crsp(table: pd.DataFrame, folder: Path) -> Path:
     return one_file(written, folder, headers, "%Y%m%d")
 
 
+def closes_alone(table: pd.DataFrame) -> pd.DataFrame:
+    """Return bars of which the close is every price; LOW, a price too, has another name."""
+    others = dict.fromkeys(("open", "high", "low"), table["close"])
+    return table.assign(symbol=table["symbol"].replace("LOW", "LLL"), **others)
+
+
 def wide_csv(table: pd.DataFrame, folder: Path) -> Path:
-    closes = table.pivot(index="date", columns="symbol", values="close")
-    closes.rename(columns={"LOW": "LLL"}).to_csv(folder / "prices.csv")
+    renamed = closes_alone(table)
+    closes = renamed.pivot(index="date", columns="symbol", values="close")
+    closes.to_csv(folder / "prices.csv")
     return folder / "prices.csv"
 
 
 def wide_parquet(table: pd.DataFrame, folder: Path) -> Path:
-    closes = table.pivot(index="date", columns="symbol", values="close")
+    closes = closes_alone(table).pivot(index="date", columns="symbol", values="close")
     closes.index.name = None
-    closes.rename(columns={"LOW": "LLL"}).to_parquet(folder / "prices.parquet")
+    closes.to_parquet(folder / "prices.parquet")
     return folder / "prices.parquet"
 
 
-YFINANCE = "yfinance, 3 stocks (no dividends)"
+def long_closes(table: pd.DataFrame, folder: Path) -> Path:
+    headers = {name: name for name in ("date", "symbol", "close")}
+    return one_file(closes_alone(table), folder, headers, ISO_DATE)
+
+
+def ours(table: pd.DataFrame, folder: Path) -> Path:
+    table.to_parquet(folder / "prices.parquet")
+    return folder / "prices.parquet"
+
+
+def ours_by_stock(table: pd.DataFrame, folder: Path) -> Path:
+    headers = {name: name for name in table.columns if name != "symbol"}
+    return by_stock(table, folder, "{}.csv", headers, ISO_DATE)
+
+
+OWN = None
+CLOSES_ALONE = "open, high and low are the close"
+# By the name in the table of dtml/README.md.
 DIALECTS = {
-    "yfinance, several tickers": Written(yfinance_csv, ACTIONS, YFINANCE),
-    "yfinance, by ticker": Written(yfinance_grouped_by_ticker, ACTIONS, YFINANCE),
-    "yfinance, no labels": Written(yfinance_without_labels, ACTIONS, YFINANCE),
-    "yfinance, parquet": Written(yfinance_parquet, ACTIONS, YFINANCE),
-    "yfinance, one ticker": Written(yfinance_one_ticker, ACTIONS, "yfinance, 3 files"),
-    "yfinance, history": Written(yfinance_history, (), ""),
-    "Stooq": Written(stooq, ADJUSTED, "Stooq, 3 stocks"),
-    "Stooq, folders": Written(stooq_folders, ADJUSTED, "Stooq, 3 files"),
-    "Alpha Vantage": Written(alpha_vantage, (), "Alpha Vantage, 3 files"),
-    "EODHD": Written(eodhd, ACTIONS, "EODHD, 3 files"),
-    "Tiingo": Written(tiingo, (), "Tiingo, 3 files"),
-    "Polygon": Written(polygon, ADJUSTED, "Polygon's flat files, 17 files"),
-    "Nasdaq.com": Written(nasdaq, ADJUSTED, "Nasdaq.com, 3 files"),
-    "Kaggle": Written(kaggle, ADJUSTED, "Kaggle's S&P 500, 3 stocks"),
-    "Tushare": Written(tushare, ADJUSTED, "Tushare, 3 stocks"),
-    "KRX": Written(krx, ADJUSTED, "KRX, 3 files"),
-    "CRSP": Written(crsp, ADJUSTED, "CRSP, 3 stocks"),
+    "our own, one table": Written(OWN, ours, (), ""),
+    "our own, a file per stock": Written(OWN, ours_by_stock, (), ""),
+    "our own, closes alone": Written(OWN, long_closes, CLOSES, CLOSES_ALONE, closes_alone),
+    "yfinance `download`, several tickers": Written(
+        "yfinance", yfinance_csv, ACTIONS, "yfinance, 3 stocks (no dividends)"
+    ),
+    "yfinance `download`, by ticker": Written(
+        "yfinance", yfinance_grouped_by_ticker, ACTIONS, "yfinance, 3 stocks (no dividends)"
+    ),
+    "yfinance `download`, without labels": Written(
+        "yfinance", yfinance_without_labels, ACTIONS, "yfinance, 3 stocks (no dividends)"
+    ),
+    "yfinance `download`, one ticker": Written(
+        "yfinance", yfinance_one_ticker, ACTIONS, "yfinance, 3 files (no dividends)"
+    ),
+    "yfinance `download`, parquet": Written(
+        "yfinance", yfinance_parquet, ACTIONS, "yfinance, 3 stocks (no dividends)"
+    ),
+    "yfinance `history`": Written(OWN, yfinance_history, (), ""),
+    "Stooq, one table": Written("stooq", stooq, ADJUSTED, "Stooq, 3 stocks"),
+    "Stooq, archive": Written("stooq", stooq_folders, ADJUSTED, "Stooq, 3 files"),
+    "Stooq, page of a stock": Written(OWN, stooq_of_one_stock, ADJUSTED, ""),
+    "Investing.com, American dates": Written(
+        "investing", investing, ADJUSTED, "Investing.com, 3 files", in_thousands
+    ),
+    "Investing.com, European dates": Written(
+        "investing", investing_in_europe, ADJUSTED, "Investing.com, 3 files", in_thousands
+    ),
+    "Alpha Vantage, adjusted": Written(
+        "alpha_vantage", alpha_vantage, (), "Alpha Vantage, 3 files"
+    ),
+    "Alpha Vantage, daily": Written(
+        "alpha_vantage", alpha_vantage_unadjusted, ADJUSTED, "Alpha Vantage, 3 files"
+    ),
+    "EODHD": Written("eodhd", eodhd, ACTIONS, "EODHD, 3 files"),
+    "Tiingo": Written("tiingo", tiingo, (), "Tiingo, 3 files"),
+    "Polygon's flat files": Written("polygon", polygon, ADJUSTED, "Polygon's flat files, 17 files"),
+    "Nasdaq.com": Written("nasdaq", nasdaq, ADJUSTED, "Nasdaq.com, 3 files"),
+    "Kaggle's S&P 500": Written("kaggle_sp500", kaggle, ADJUSTED, "Kaggle's S&P 500, 3 stocks"),
+    "Tushare": Written("tushare", tushare, ADJUSTED, "Tushare, 3 stocks"),
+    "Qlib, one table": Written(
+        "qlib", qlib, ACTIONS, "its prices are adjusted for dividends already", adjusted_already
+    ),
+    "Qlib, a file per stock": Written(
+        "qlib", qlib_folder, ACTIONS, "Qlib, 3 files", adjusted_already
+    ),
+    "Qlib, `D.features`": Written(
+        "qlib_features", qlib_features, ACTIONS, "Qlib's features, 3 stocks", adjusted_already
+    ),
+    "KRX, EUC-KR": Written("krx", krx, ADJUSTED, "KRX, 3 files"),
+    "KRX, UTF-8": Written("krx", krx_in_utf8, ADJUSTED, "KRX, 3 files"),
+    "CRSP": Written("crsp", crsp, ADJUSTED, "CRSP, 3 stocks"),
+    "a column of closes per stock, CSV": Written(
+        "wide", wide_csv, CLOSES, CLOSES_ALONE, closes_alone
+    ),
+    "a column of closes per stock, parquet": Written(
+        "wide", wide_parquet, CLOSES, CLOSES_ALONE, closes_alone
+    ),
 }

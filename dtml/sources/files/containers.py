@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 
@@ -34,10 +34,14 @@ DEEPEST = 3  # packings in one another; what is packed deeper is not unpacked
 
 @dataclass(frozen=True)
 class Container:
-    """One table as it is stored: a file, or a member of a zip archive."""
+    """One table as it is stored: a file, or a member of a zip archive.
+
+    The archive stays open, as one of thousands of members takes long to open; its members share it.
+    """
 
     file: Path
     member: str | None = None
+    archive: zipfile.ZipFile | None = field(default=None, compare=False, repr=False)
 
     @property
     def place(self) -> Path:
@@ -64,11 +68,9 @@ class Container:
     def content(self) -> bytes:
         """Return the bytes of the table, unpacked; those of a workbook are a zip archive."""
         with self.readable():
-            content = self.file.read_bytes()
-            if self.member is not None:
-                with zipfile.ZipFile(BytesIO(content)) as archive:
-                    content = archive.read(self.member)
-            return _unpacked(content)
+            if self.archive is not None and self.member is not None:
+                return _unpacked(self.archive.read(self.member))
+            return _unpacked(self.file.read_bytes())
 
     @contextmanager
     def readable(self) -> Iterator[None]:
@@ -103,11 +105,11 @@ def containers_of(file: Path) -> list[Container]:
             is_archive = opened.read(len(ZIP)) == ZIP
         if not is_archive:
             return [whole]
-        with zipfile.ZipFile(file) as archive:
-            names = archive.namelist()
-    if WORKBOOK in names:
+        archive = zipfile.ZipFile(file)
+    names = [name for name in sorted(archive.namelist()) if is_table(PurePosixPath(name))]
+    tables = [Container(file, name, archive) for name in names]
+    if WORKBOOK in archive.namelist():
         return [whole]
-    tables = [Container(file, name) for name in sorted(names) if is_table(PurePosixPath(name))]
     if not tables:
         raise UsageError(f"{file}: the archive holds no table: it must hold {ENDINGS}")
     # An archive of one table is read as a packed file, and errors name it alone.

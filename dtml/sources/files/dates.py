@@ -1,16 +1,29 @@
 """The dates in the cells of a file: sessions of the exchange, however they are written."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from dtml.markets.columns import EXCEL, UNITS
+
 FIRST_YEAR = 1678  # 64 bits of nanoseconds hold these years
 LAST_YEAR = 2261
-# Instead of a format of strptime: whole numbers that count nanoseconds since 1970 in UTC.
-NANOSECONDS = "nanoseconds"
+ISO = "ISO 8601"  # instead of a format of strptime, as are `EXCEL` and `UNITS`
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIDNIGHT = time()
+# Excel counts days from here, and 1900 as a leap year, which it was not: its first 60 days of 1900
+# are a day off and are not read.
+DAY_0_OF_EXCEL = date(1899, 12, 30)
+FIRST_DAY_OF_EXCEL = 61
+DAYS_OF_EXCEL = re.compile(r"\d{2,6}(\.\d*)?")  # a fraction is a time of day
+# Days are taken for Excel's without a word only from 1970 to 2099, with the last in 1990 or later.
+# Days since 1970, and years and days such as 26328, would lie before that.
+SURE_DAYS_OF_EXCEL = (25_569, 73_050)
+LATE_DAY_OF_EXCEL = 32_874
+EMPTY_FRACTION = re.compile(r"(\d+)\.0*")
+BASIC_ISO = 8  # digits: 20260803
 
 
 class AmbiguousDateError(ValueError):
@@ -22,18 +35,63 @@ def days_of(
 ) -> list[date | None]:
     """Return the date in each cell of a column, None where it is no date.
 
-    Texts and whole numbers are read by `formats` (of strptime, or `NANOSECONDS`), or without any as
-    in ISO 8601. Of several formats, the one that reads all cells counts, or else the one that reads
-    most; AmbiguousDateError is raised where the first two that read all differ. Cells that are
-    dates or moments already need no format; a moment with a time zone gets the date that it has in
-    `timezone` (`_of_moments`).
+    Texts and numbers are read by `formats`: those of strptime, `ISO`, `EXCEL` or one of `UNITS`. Of
+    several formats, the one that reads all cells counts, or else the one that reads most;
+    AmbiguousDateError is raised where the first two that read all differ. Without formats they are
+    read as in ISO 8601 or, where all are such days without a doubt, as days of Excel. A number with
+    an empty fraction, 20260803.0, is a whole number. Cells that are dates or moments already need
+    no format. A moment with a time zone gets the date that it has in `timezone` (`_of_moments`).
     """
-    if NANOSECONDS in formats:
-        return _of_moments([_since_1970(value) for value in values], timezone)
-    is_text = any(isinstance(value, str) for value in values)
-    if formats and (is_text or any(_is_whole(value) for value in values)):
-        return _in_one_format(values, formats)
-    return _of_moments([_moment(value) for value in values], timezone)
+    cells = [_without_empty_fraction(value) for value in values]
+    if not any(isinstance(cell, str | int | float) for cell in cells):
+        return _read_as(cells, timezone, ISO)
+    if formats:
+        return _in_one_format(cells, timezone, formats)
+    return _read_as(cells, timezone, EXCEL if _are_days_of_excel(cells) else ISO)
+
+
+def example_for(value: object) -> str:
+    """Return the format that a market's file may state for a cell that could not be read."""
+    return EXCEL if DAYS_OF_EXCEL.fullmatch(str(value).strip()) else "%d.%m.%Y"
+
+
+def _in_one_format(
+    values: Sequence[object], timezone: str, formats: Sequence[str]
+) -> list[date | None]:
+    """Return the dates in the cells by the one of several formats that reads all of them.
+
+    Where none reads all, the format that reads most counts, and the cells that it cannot read are
+    None. AmbiguousDateError is raised where the first two formats that read all differ.
+    """
+    readings = {pattern: _read_as(values, timezone, pattern) for pattern in formats}
+    cells = sum(value is not None for value in values)
+    counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}
+    reading_all = [pattern for pattern in formats if counts[pattern] == cells]
+    if len(reading_all) > 1:
+        _refuse_two_readings(values, readings[reading_all[0]], readings[reading_all[1]])
+    best = max(formats, key=lambda pattern: counts[pattern])
+    return readings[best]
+
+
+def _refuse_two_readings(
+    values: Sequence[object], days: Sequence[date | None], others: Sequence[date | None]
+) -> None:
+    """Raise AmbiguousDateError for the first cell of which two formats give different dates."""
+    for value, day, other in zip(values, days, others, strict=True):
+        if day != other:
+            written = value.strip() if isinstance(value, str) else value
+            raise AmbiguousDateError(f"{written!r} may be {day} or {other}")
+
+
+def _read_as(values: Sequence[object], timezone: str, pattern: str) -> list[date | None]:
+    """Return the dates in the cells by one format, None where it does not read a cell."""
+    if pattern == ISO:
+        return _of_moments([_moment(value) for value in values], timezone)
+    if pattern in UNITS:
+        return _of_moments([_since_1970(value, UNITS[pattern]) for value in values], timezone)
+    if pattern == EXCEL:
+        return [_day_of_excel(value) for value in values]
+    return [None if value is None else _parsed(str(value).strip(), pattern) for value in values]
 
 
 def _of_moments(moments: Sequence[date | None], timezone: str) -> list[date | None]:
@@ -66,49 +124,52 @@ def _of_moments(moments: Sequence[date | None], timezone: str) -> list[date | No
 def _moment(value: object) -> date | None:
     """Return the date or the moment in a cell, or None."""
     if isinstance(value, str) or _is_whole(value):
+        text = str(value).strip()
+        if text.isdigit() and len(text) != BASIC_ISO:
+            return None
         try:
-            return datetime.fromisoformat(str(value).strip())
+            return datetime.fromisoformat(text)
         except ValueError:
             return None
     return value if isinstance(value, date) else None
 
 
-def _since_1970(value: object) -> datetime | None:
-    """Return the moment of a number of nanoseconds since 1970, None for any other value."""
+def _since_1970(value: object, nanoseconds: int) -> datetime | None:
+    """Return the moment of a number of units since 1970, None for any other value.
+
+    `nanoseconds` are those of a unit.
+    """
     text = str(value).strip()
     longest = 19  # digits of the largest number of nanoseconds in 64 bits
     if not text.isascii() or not text.isdigit() or len(text) > longest:
         return None
-    return EPOCH + timedelta(microseconds=int(text) // 1000)
+    try:
+        return EPOCH + timedelta(microseconds=int(text) * nanoseconds // 1000)
+    except OverflowError:
+        return None
 
 
-def _in_one_format(values: Sequence[object], formats: Sequence[str]) -> list[date | None]:
-    """Return the dates in the cells by the one of several formats that reads all of them.
-
-    Where none reads all, the format that reads most counts, and the cells that it cannot read are
-    None. AmbiguousDateError is raised where the first two formats that read all differ.
-    """
-    written = [None if value is None else str(value).strip() for value in values]
-    readings = {}
-    for pattern in formats:
-        days = [None if text is None else _parsed(text, pattern) for text in written]
-        readings[pattern] = days
-    cells = sum(text is not None for text in written)
-    counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}
-    reading_all = [pattern for pattern in formats if counts[pattern] == cells]
-    if len(reading_all) > 1:
-        _refuse_two_readings(written, readings[reading_all[0]], readings[reading_all[1]])
-    best = max(formats, key=lambda pattern: counts[pattern])
-    return readings[best]
+def _day_of_excel(value: object) -> date | None:
+    """Return the day of a number as Excel stores dates, None for any other value."""
+    text = str(value).strip()
+    if isinstance(value, bool) or not DAYS_OF_EXCEL.fullmatch(text):
+        return None
+    days = int(text.partition(".")[0])
+    if days < FIRST_DAY_OF_EXCEL:
+        return None
+    return _in_range(DAY_0_OF_EXCEL + timedelta(days=days))
 
 
-def _refuse_two_readings(
-    written: Sequence[str | None], days: Sequence[date | None], others: Sequence[date | None]
-) -> None:
-    """Raise AmbiguousDateError for the first cell of which two formats give different dates."""
-    for text, day, other in zip(written, days, others, strict=True):
-        if day != other:
-            raise AmbiguousDateError(f"{text!r} may be {day} or {other}")
+def _are_days_of_excel(values: Sequence[object]) -> bool:
+    """Say whether all cells that hold anything are whole numbers that can be nothing else."""
+    texts = [str(value).strip() for value in values if value is not None]
+    filled = [text for text in texts if text]
+    longest = 5  # digits
+    if not filled or not all(len(text) == longest and text.isdigit() for text in filled):
+        return False
+    days = [int(text) for text in filled]
+    first_sure, last_sure = SURE_DAYS_OF_EXCEL
+    return first_sure <= min(days) and LATE_DAY_OF_EXCEL <= max(days) <= last_sure
 
 
 @lru_cache(maxsize=100_000)  # the files of a folder share their dates
@@ -117,6 +178,16 @@ def _parsed(text: str, pattern: str) -> date | None:
         return _in_range(datetime.strptime(text, pattern).date())  # noqa: DTZ007 - a date
     except ValueError:
         return None
+
+
+def _without_empty_fraction(value: object) -> object:
+    """Return a cell with a whole number for one such as 20260803.0, as spreadsheets leave them."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        whole = EMPTY_FRACTION.fullmatch(value.strip())
+        return value if whole is None else whole[1]
+    return value
 
 
 def _is_whole(value: object) -> bool:

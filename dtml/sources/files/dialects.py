@@ -137,7 +137,6 @@ def _dialect(name: str, table: Mapping[str, Any]) -> Dialect:
             decimal=table.get("decimal", "."),
             thousands=table.get("thousands", ""),
             signs=table.get("signs", ""),
-            magnitudes=table.get("magnitudes", False),
             blank=tuple(table.get("blank", ())),
         ),
         absolute=table.get("absolute", False),

@@ -13,6 +13,7 @@ from numpy import ndarray
 
 from dtml.sources.files.cells import Cells, plain
 from dtml.sources.files.dialects import NAMES, header_key
+from dtml.sources.files.numbers import BLANK
 
 HEADER_ROWS = 3  # fields, tickers, and the name of the dates
 # What a row of fields, and one of tickers, begins with.
@@ -162,7 +163,9 @@ def _has_value(part: pa.Table) -> ndarray:
     has_value = np.zeros(part.num_rows, dtype=bool)
     for column in part.columns[1:]:
         if pa.types.is_string(column.type):
-            is_filled = pyarrow.compute.not_equal(column, "").fill_null(False)
+            texts = pyarrow.compute.utf8_lower(pyarrow.compute.utf8_trim_whitespace(column))
+            is_blank = pyarrow.compute.is_in(texts, pa.array([*BLANK, None], pa.string()))
+            is_filled = pyarrow.compute.invert(is_blank)
         else:
             is_filled = pyarrow.compute.is_finite(column).fill_null(False)
         has_value |= is_filled.to_numpy()

@@ -8,7 +8,8 @@ from textwrap import shorten
 
 from dtml.errors import UsageError
 from dtml.markets.columns import Columns
-from dtml.prices.bars import BAR_COLUMNS, PRICES
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.sources.files.dates import ISO
 from dtml.sources.files.dialects import (
     NAMES,
     Dialect,
@@ -24,6 +25,7 @@ WIDE = (
     "; if these are closes with one column per stock, write one row per date and stock instead, "
     "with the columns date, symbol, open, high, low and close"
 )
+BESIDES_CLOSE = ("open", "high", "low")
 LONGEST = 80  # characters of a value that an error shows
 MOST_NAMES = 300  # characters of column names that an error shows
 MISSPELT = 0.75  # difflib's similarity, from 0 to 1, from which a name is another one misspelt
@@ -36,7 +38,7 @@ class Layout:
     - header: as the file writes it;
     - columns: the position of each of `BAR_COLUMNS` that the file has;
     - dialect: the layout of others that was recognised, None for our own;
-    - dates: formats of its dates, as Python's strptime reads them; none is ISO 8601;
+    - dates: formats of its dates, as `dates.days_of` takes them;
     - volume_unit: shares in a unit of volume;
     - numbers: how they are written; has_decimal says whether a market's file says so.
     """
@@ -48,6 +50,11 @@ class Layout:
     volume_unit: float
     numbers: NumberFormat
     has_decimal: bool
+
+    @property
+    def has_closes_alone(self) -> bool:
+        """Say whether the file has closes and no open, high or low."""
+        return "close" in self.columns and not set(BESIDES_CLOSE) & self.columns.keys()
 
     def header_of(self, field: str) -> str:
         """Return the header of a column, as the file writes it."""
@@ -116,12 +123,6 @@ def _recognised(header: Sequence[str], stated: Columns, place: Path) -> Dialect 
         raise
 
 
-def has_columns(header: Sequence[str], stated: Columns) -> bool:
-    """Say whether a file has all columns that a market's file names."""
-    keys = {header_key(name) for name in header}
-    return all(header_key(name) in keys for name in stated.headers.values())
-
-
 def _stated_columns(header: Sequence[str], stated: Columns, place: Path) -> dict[str, int]:
     """Return the positions of the columns that a market's file names.
 
@@ -153,7 +154,9 @@ def _require_needed(known: Dialect, header: Sequence[str], place: Path) -> None:
 def _dates(known: Dialect | None, stated: Columns) -> tuple[str, ...]:
     if stated.date_format is not None:
         return (stated.date_format,)
-    return () if known is None else known.dates
+    if known is None or not known.dates:
+        return ()
+    return (*known.dates, ISO)  # people write dates anew as pandas does
 
 
 def _volume_unit(known: Dialect | None, stated: Columns) -> float:
@@ -222,11 +225,6 @@ def is_wide(header: Sequence[str], dates: int | None) -> bool:
 def is_no_price_table(layout: Layout) -> bool:
     """Say whether a table has neither dates nor closes, as a list of names has."""
     return "session" not in layout.columns and "close" not in layout.columns
-
-
-def lacks_prices(layout: Layout) -> list[str]:
-    """Return which of the prices of a bar the file lacks."""
-    return [name for name in PRICES if name not in layout.columns]
 
 
 def header_words(header: Sequence[str]) -> str:

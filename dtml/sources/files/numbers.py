@@ -20,14 +20,12 @@ class NumberFormat:
     - decimal: the mark before the fraction;
     - thousands: the mark between groups of three digits, empty where there is none;
     - signs: characters before a number that say nothing of it, such as $;
-    - magnitudes: whether 1.2M is 1,200,000;
     - blank: texts that stand for a missing number, besides `BLANK`.
     """
 
     decimal: str = "."
     thousands: str = ""
     signs: str = ""
-    magnitudes: bool = False
     blank: tuple[str, ...] = ()
 
 
@@ -46,10 +44,13 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def parsed(written: pd.Series, number_format: NumberFormat) -> tuple[pd.Series, pd.Series]:
+def parsed(
+    written: pd.Series, number_format: NumberFormat, *, has_magnitudes: bool = False
+) -> tuple[pd.Series, pd.Series]:
     """Return texts as numbers, float64, and a flag for each text that is no number.
 
-    A blank and a text that is no number are NaN; only the latter has the flag.
+    A blank and a text that is no number are NaN; only the latter has the flag. `has_magnitudes`
+    says whether 1.2M is 1,200,000.
     """
     texts = written.str.strip()
     if number_format.signs:
@@ -62,11 +63,25 @@ def parsed(written: pd.Series, number_format: NumberFormat) -> tuple[pd.Series, 
         # A point is then no decimal mark: its text must fail below, and not pass as a number.
         texts = texts.mask(texts.str.contains(".", regex=False, na=False), "no number")
         texts = texts.str.replace(number_format.decimal, ".", regex=False)
-    if number_format.magnitudes:
-        for letter, power in MAGNITUDES.items():
-            texts = texts.str.replace(rf"(?<=\d){letter}$", power, regex=True)
     numbers = pd.to_numeric(texts, errors="coerce").astype("float64")
-    return numbers, numbers.isna() & texts.notna()
+    is_bad = numbers.isna() & texts.notna()
+    if has_magnitudes and is_bad.any():
+        others = texts[is_bad]
+        for letter, power in MAGNITUDES.items():
+            others = others.str.replace(rf"(?<=\d){letter}$", power, regex=True)
+        numbers[is_bad] = pd.to_numeric(others, errors="coerce").astype("float64")
+        is_bad = numbers.isna() & texts.notna()
+    return numbers, is_bad
+
+
+def advice_on(text: str, number_format: NumberFormat) -> str:
+    """Return what mends a text that is no number, as the end of an error; empty where unknown."""
+    if "," in text and number_format == NumberFormat():
+        return (
+            "; if its comma separates thousands, say so in the market's file: [columns] thousands "
+            '= ","; if it is a decimal comma: [columns] decimal = ","'
+        )
+    return ""
 
 
 def _without_thousands(texts: pd.Series, number_format: NumberFormat) -> pd.Series:

@@ -10,6 +10,9 @@ MISSING = {
     "volume": "no volume",
     "dividend": "no dividends",
 }
+CLOSES_ALONE = (
+    "open, high and low are the close, so a trade at the next open is one at the next close"
+)
 MOST = 3  # files or columns that are named
 
 
@@ -25,6 +28,7 @@ def remark_on(files: Sequence[TableFile], unread: Mapping[str, str], *, stocks: 
     for reading, count in counts.items():
         number = f"{count} files" if count > 1 else _stocks(stocks)
         sentences.append(f"read as {reading.replace('...', number, 1)}")
+    sentences += _closes_alone(files)
     sentences += _columns_left_out(files)
     sentences += sorted({f"{file.left_out} is left out" for file in files if file.left_out})[:MOST]
     restored = {short: full for file in files for short, full in file.restored_symbols().items()}
@@ -54,10 +58,25 @@ def _reading(file: TableFile) -> str:
     assert known is not None
     held = {*file.layout.columns, *known.copies}
     parts = [words for name, words in MISSING.items() if name not in held]
+    if file.layout.has_closes_alone:
+        parts.append(CLOSES_ALONE)
     if known.remark:
         parts.append(known.remark)
     details = f" ({', '.join(parts)})" if parts else ""
     return f"{known.title}, ...{details}"
+
+
+def _closes_alone(files: Sequence[TableFile]) -> list[str]:
+    """Return a sentence on the files in our own layout that have no open, high or low."""
+    named = [
+        str(file.path)
+        for file in files
+        if file.layout.dialect is None and file.layout.has_closes_alone
+    ]
+    if not named:
+        return []
+    more = f" and {len(named) - 1} more files" if len(named) > 1 else ""
+    return [f"closes alone in {named[0]}{more}: {CLOSES_ALONE}"]
 
 
 def _columns_left_out(files: Sequence[TableFile]) -> list[str]:

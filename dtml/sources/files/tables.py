@@ -15,21 +15,28 @@ from numpy import ndarray
 from dtml.errors import UsageError
 from dtml.markets.columns import Columns
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.sources.files.cells import Cells, plain
+from dtml.sources.files.cells import Cells, all_rows, plain
 from dtml.sources.files.containers import PARQUET, ZIP, Container
-from dtml.sources.files.dates import AmbiguousDateError, days_of
+from dtml.sources.files.dates import ISO, AmbiguousDateError, days_of, example_for
 from dtml.sources.files.dialects import Dialect, dialect, header_key
 from dtml.sources.files.header_rows import pairs_of_parquet, reshaped_parquet, reshaped_wide
 from dtml.sources.files.layouts import (
+    BESIDES_CLOSE,
     UNNAMED,
     Layout,
-    has_columns,
     is_wide,
     layout_of,
     require,
     shown,
 )
-from dtml.sources.files.numbers import NumberFormat, decimal_mark, is_numeric, is_text, parsed
+from dtml.sources.files.numbers import (
+    NumberFormat,
+    advice_on,
+    decimal_mark,
+    is_numeric,
+    is_text,
+    parsed,
+)
 from dtml.sources.files.text import read_text
 
 PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
@@ -42,7 +49,7 @@ class TableFile:
 
     - timezone: the exchange's, in which instants become dates;
     - stated: what the market's file says of its layout;
-    - is_stated_optional: whether a file without the columns that it names is read without it;
+    - is_stated_optional: whether a file that does not fit it is read without it;
     - zero_filled: the market's symbols of digits by what is left of them without leading zeros.
     """
 
@@ -133,12 +140,8 @@ class TableFile:
         if not self.has_symbols or not self.zero_filled:
             return {}
         values, _ = self._cells.distinct(self.layout.columns["symbol"])
-        written = {str(value).strip() for value in values if value is not None}
-        return {
-            name: self.zero_filled[name]
-            for name in sorted(written & self.zero_filled.keys())
-            if self.zero_filled[name] != name
-        }
+        written = sorted({str(value).strip() for value in values if value is not None})
+        return {name: self._restored(name) for name in written if self._restored(name) != name}
 
     def last_session(self) -> date:
         """Return the latest date of the file."""
@@ -170,10 +173,11 @@ class TableFile:
         bad_rows = np.flatnonzero(is_bad[codes])
         if len(bad_rows):
             row = bad_rows[0]
+            value = values[codes[row]]
             raise UsageError(
-                f"{self.path}: row {self.row_number(row)}: {shown(values[codes[row]])} is not a "
+                f"{self.path}: row {self.row_number(row)}: {shown(value)} is not a "
                 "date; write YYYY-MM-DD, or say how dates are written in the market's file, such "
-                'as [columns] date_format = "%d.%m.%Y"'
+                f'as [columns] date_format = "{example_for(value)}"'
             )
         dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
         return dates
@@ -185,12 +189,8 @@ class TableFile:
     @cached_property
     def _table(self) -> tuple[Cells, Layout]:
         """Read the headers, and say what they mean; a wide table is made long."""
-        cells = self._stored(self.stated)
-        stated = self.stated
-        # The file of an index may be in another layout than the prices, and is then read again.
-        if self.is_stated_optional and not has_columns(cells.header, stated):
-            stated = Columns()
-            cells = self._stored(stated)
+        stated = self._fitting_statement()
+        cells = self._stored(stated)
         # A dialect that is recognised by the shape of the table, and not by its headers.
         known: Dialect | None = None
         if cells.row_in_file is not None:  # it had two header rows, and was made long
@@ -209,6 +209,28 @@ class TableFile:
         if known is not None:
             layout = replace(layout, dialect=known)
         return cells, self._with_decimal_mark(layout, cells)
+
+    def _fitting_statement(self) -> Columns:
+        """Return what the market's file states; nothing for an index that only fits without it.
+
+        The file of an index may be in another layout than the prices.
+        """
+        unstated = Columns()
+        is_optional = self.is_stated_optional and self.stated != unstated
+        if not is_optional or self._is_read_by(self.stated):
+            return self.stated
+        # Errors of a file that fits neither way are those of the layout that is stated.
+        return unstated if self._is_read_by(unstated) else self.stated
+
+    def _is_read_by(self, stated: Columns) -> bool:
+        """Say whether all dates and closes of the file are read by what a market's file states."""
+        table = replace(self, stated=stated, is_stated_optional=False)
+        try:
+            table.require_prices(with_symbol=False)
+            rows = all_rows(table._cells)
+            return len(table.sessions) == len(table._numbers("close", rows))
+        except UsageError:
+            return False
 
     def _stored(self, stated: Columns) -> Cells:
         """Return the cells of the table as it is stored.
@@ -283,17 +305,18 @@ class TableFile:
         column_position = self.layout.columns["symbol"]
         with self.container.readable():
             column = plain(self._cells.rows_at(column_position, row_positions))
-        if pa.types.is_integer(column.type):
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
             column = self._symbols_of_numbers(column)
         if not is_text(column.type):
             raise UsageError(
                 f"{self.path}: symbols must be text, but column "
-                f"{self.layout.header_of('symbol')!r} has type {column.type}"
+                f"{self.layout.header_of('symbol')!r} has type {column.type}: write them as text, "
+                "as numbers have lost leading zeros, or list them all in the market's file"
             )
         encoded = column.combine_chunks().dictionary_encode()  # few are distinct
         distinct = [*encoded.dictionary.to_pylist(), ""]  # the last one stands for missing symbols
         stripped = [symbol.strip() for symbol in distinct]
-        names = pd.Series([self.zero_filled.get(name, name) for name in stripped], dtype=str)
+        names = pd.Series([self._restored(name) for name in stripped], dtype=str)
         codes = encoded.indices.fill_null(len(names) - 1).to_numpy()
         blank_rows = np.flatnonzero((names == "").to_numpy()[codes])
         if len(blank_rows):
@@ -305,10 +328,20 @@ class TableFile:
         return names.take(codes).reset_index(drop=True)
 
     def _symbols_of_numbers(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return whole numbers as text if the market lists all as symbols, else the numbers."""
-        written = column.cast(pa.string())
-        unknown = set(written.unique().to_pylist()) - self.zero_filled.keys()
-        return column if unknown else written
+        """Return whole numbers as text if the market lists all as symbols, else the numbers.
+
+        Floats are whole numbers that were read in a column with a gap. A missing value stays.
+        """
+        try:
+            written = column.cast(pa.int64()).cast(pa.string())
+        except pa.ArrowInvalid:  # a fraction
+            return column
+        known = {*self.zero_filled, None}
+        return column if set(written.unique().to_pylist()) - known else written
+
+    def _restored(self, symbol: str) -> str:
+        """Return the market's symbol for one that was read as a number, such as 5930 or 5930.0."""
+        return self.zero_filled.get(symbol.removesuffix(".0"), symbol)
 
     def _numbers(self, name: str, row_positions: ndarray) -> pd.Series:
         """Return a column of some rows as float64; text is parsed as a number, blanks are NaN.
@@ -324,18 +357,18 @@ class TableFile:
         if not is_text(column.type) and not pa.types.is_boolean(column.type):
             raise UsageError(f"{self.path}: column {header!r} holds {column.type}, not numbers")
         written = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
-        numbers, is_bad = parsed(written, self._number_format(name))
+        number_format = self.layout.numbers
+        # A volume may be written as 1.2M.
+        numbers, is_bad = parsed(written, number_format, has_magnitudes=name == "volume")
         bad_rows = np.flatnonzero(is_bad)
         if len(bad_rows):
             number = self.row_number(row_positions[bad_rows[0]])
-            value = shown(written.iloc[bad_rows[0]].strip())
-            raise UsageError(f"{self.path}: row {number}: {header} {value} is not a number")
+            text = written.iloc[bad_rows[0]].strip()
+            raise UsageError(
+                f"{self.path}: row {number}: {header} {shown(text)} is not a number"
+                f"{advice_on(text, number_format)}"
+            )
         return numbers
-
-    def _number_format(self, name: str) -> NumberFormat:
-        """Return how a column writes its numbers; only a volume may be written as 1.2M."""
-        numbers = self.layout.numbers
-        return numbers if name == "volume" else replace(numbers, magnitudes=False)
 
     def _converted(self, rows: pd.DataFrame, row_positions: ndarray) -> pd.DataFrame:
         """Return rows with volumes in shares, and prices as we hold them.
@@ -346,17 +379,21 @@ class TableFile:
         if self.layout.volume_unit != 1 and "volume" in rows:
             rows["volume"] = (rows["volume"] * self.layout.volume_unit).round(DIGITS)
         known = self.layout.dialect
-        if known is None:
-            return rows
-        self._refuse_other_rows(known, row_positions)
-        if known.absolute:
-            for name in set(PER_SHARE).intersection(rows):  # 0 stands for no price there
-                rows[name] = rows[name].abs().where(rows[name] != 0)
-        if known.divisor is not None:
-            self._adjust(known, rows, row_positions)
-        for name, original in known.copies.items():
-            if name not in rows:
-                rows[name] = rows[original]
+        if known is not None:
+            self._refuse_other_rows(known, row_positions)
+            if known.absolute:
+                for name in set(PER_SHARE).intersection(rows):  # 0 stands for no price there
+                    rows[name] = rows[name].abs().where(rows[name] != 0)
+            if known.divisor is not None:
+                self._adjust(known, rows, row_positions)
+            for name, original in known.copies.items():
+                if name not in rows:
+                    rows[name] = rows[original]
+        if self.layout.has_closes_alone:
+            # A bar needs all four prices. That these are no prices of their own is said, and shows
+            # in the data: no holding period is measured from opens that are all the close.
+            for name in BESIDES_CLOSE:
+                rows[name] = rows["close"]
         return rows
 
     def _adjust(self, known: Dialect, rows: pd.DataFrame, row_positions: ndarray) -> None:
@@ -428,7 +465,7 @@ def _dates_position(layout: Layout, cells: Cells) -> int | None:
         is_at_an_end = position in (0, len(cells.header) - 1)
         if header_key(name) in UNNAMED and is_at_an_end and cells.rows:
             first = plain(cells.rows_at(position, np.array([0]))).to_pylist()
-            is_date = days_of(first, "UTC")[0] is not None
+            is_date = days_of(first, "UTC", [ISO])[0] is not None
             # Whole numbers without a name are taken for a count of rows, even one that could be the
             # date 20260120.
             if is_date and not isinstance(first[0], int):

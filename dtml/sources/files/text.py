@@ -18,6 +18,10 @@ WEB_PAGE = (b"<!doctype html", b"<html", b"<?xml")
 JSON = (b"{", b"[")
 OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"  # the first bytes of an .xls file
 LONGEST_FOOTER = 5  # lines
+OTHER_ENCODING = (
+    "if the text is not UTF-8, name its encoding in the market's file, such as [columns] "
+    'encoding = "cp1252"'
+)
 FEWEST_WORDS = 4  # of a footer, which a row that was cut off does not have
 
 
@@ -79,10 +83,7 @@ def _in_utf8(content: bytes, encoding: str | None) -> bytes:
     except UnicodeDecodeError as error:
         known = _encoding_of_header(first_line)
         if known is None:
-            raise ValueError(
-                f"{error}: if the text is not UTF-8, name its encoding in the market's file, "
-                'such as [columns] encoding = "cp1252"'
-            ) from error
+            raise ValueError(f"{error}: {OTHER_ENCODING}") from error
         return content.decode(known).encode()
     return content
 
@@ -211,10 +212,17 @@ def _table(rows: bytes, separator: str, fields: int) -> pa.Table:
     if not rows.strip():
         return no_rows(fields)
     names = [str(position) for position in range(fields)]
-    return pyarrow.csv.read_csv(
-        pa.BufferReader(rows),
-        # Only without threads do its errors name the row.
-        read_options=pyarrow.csv.ReadOptions(use_threads=False, column_names=names),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
-        convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-    )
+    try:
+        return pyarrow.csv.read_csv(
+            pa.BufferReader(rows),
+            # Only without threads do its errors name the row.
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, column_names=names),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string())
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+        raise ValueError(f"{error}: {OTHER_ENCODING}") from error
