@@ -4,7 +4,7 @@ It runs no scripts and makes no requests. Missing values, NaN or None, are print
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -67,6 +67,7 @@ def night_report(
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
     drift: str = "",
+    second_source: Sequence[str] = (),
 ) -> str:
     """Render a night.
 
@@ -85,7 +86,8 @@ def night_report(
     the predictions were made, with its `config`. `calibrations` are those of runs by their ids:
     that of the night's run puts the range of its seeds on the scale of the directions, and those of
     the runs in `bins` give the curve after calibration. `drift` says in words whether the inputs,
-    the skill or the coverage of the model have changed. All frames but `directions` may be empty.
+    the skill or the coverage of the model have changed, and `second_source` where prices differ
+    from those of another source, a sentence each. All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -100,6 +102,7 @@ def night_report(
         **_attention(rows, attention, explanation),
         rejected=records(rejected),
         warnings=records(warnings),
+        second_source=list(second_source),
         **ranking,
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
