@@ -167,10 +167,12 @@ def _compared(
     symbols = iter(spans)
     try:
         source = clock.within(lambda: open_second_source(context.market))
+        held = clock.within(source.fields)
+        fields = tuple(name for name in second.fields if name in held)
         for first in _batches(symbols, spans):
             answer = clock.within(_asking(source, first, as_of))
             found.outcomes.append(answer.outcomes)
-            found.parts.append(_compared_part(context, second, as_of, first, answer, differing))
+            found.parts.append(_compared_part(context, fields, as_of, first, answer, differing))
             if _has_stopped(answer.outcomes):
                 break
     except SecondSourceError as error:
@@ -203,7 +205,7 @@ def _asking(source: Source, first: Mapping[str, date], last: date) -> Callable[[
 
 def _compared_part(
     context: MarketContext,
-    second: SecondSource,
+    fields: Sequence[str],
     as_of: date,
     first: Mapping[str, date],
     answer: Fetched,
@@ -219,7 +221,7 @@ def _compared_part(
         answer.bars,
         before=differing[differing["symbol"].isin(list(first))],
         sessions=sessions_between(context.market.calendar, begin, as_of),
-        fields=second.fields,
+        fields=fields,
         index_symbol=context.market.index.symbol,
     )
 

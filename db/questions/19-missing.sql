@@ -1,4 +1,4 @@
--- What was refused, left out, late or never received?
+-- What was refused, left out, late or never received, and where do two sources differ?
 --
 -- The newest events come first. No window uses a rejected bar. A night that lost too many bars is
 -- refused as a whole and gives the reason. If a night was not made before the day of its session,
@@ -23,5 +23,12 @@ union all
 select as_of, 'no answer', null, cast(failures as varchar)
 from fetch_log
 where market = 'simulated' and cast(failures as varchar) <> '[]'
+union all
+select
+    session, 'sources differ', case when count(*) = 1 then min(symbol) end,
+    field || ': ' || cast(count(*) as varchar) || ' symbols in ' || min(source)
+from price_disagreement
+where market = 'simulated' and known_until is null and settled_by is null
+group by session, field
 order by day desc, what, symbol, detail
 limit 20

@@ -6,8 +6,9 @@ from datetime import date
 
 from dtml.errors import UsageError
 from dtml.markets import Constituent, Market
-from dtml.prices.bars import PRICES
+from dtml.prices.bars import BAR_COLUMNS, PRICES
 from dtml.sources import Fetched, Source, open_source
+from dtml.sources.files import FileSource
 
 IN_CURRENCY = (*PRICES, "adj_close", "dividend")  # columns of bars
 
@@ -28,6 +29,10 @@ class SecondFeed(Source):
         """Return the name of the source."""
         return self.source.name
 
+    def fields(self) -> set[str]:
+        """Return the columns of bars that it may have: of files, those that at least one has."""
+        return self.source.fields() if isinstance(self.source, FileSource) else set(BAR_COLUMNS)
+
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol of `first`, from its own first session to `last`."""
         asked = {self.names.get(symbol, symbol): day for symbol, day in first.items()}
@@ -42,7 +47,7 @@ class SecondFeed(Source):
         return Fetched(bars=bars.reset_index(drop=True), outcomes=outcomes)
 
 
-def open_second_source(market: Market) -> Source:
+def open_second_source(market: Market) -> SecondFeed:
     """Return the second source of a market that names one.
 
     Raises UsageError where it cannot be opened, as `open_source` does, and where the symbol that it

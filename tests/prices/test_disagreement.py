@@ -55,9 +55,7 @@ def compared(
     before: pd.DataFrame = NOTHING,
     fields: tuple[str, ...] = COMPARED_FIELDS,
 ) -> Comparison:
-    return compare(
-        stored, second, before=before, sessions=DAYS, fields=fields, index_symbol=INDEX
-    )
+    return compare(stored, second, before=before, sessions=DAYS, fields=fields, index_symbol=INDEX)
 
 
 def found(
@@ -100,7 +98,7 @@ def test_rounding_other_exchanges_and_missing_values_are_no_difference(change: C
 
 def test_prices_rounded_to_cents_agree_however_low_they_are() -> None:
     penny = in_unit(bars(), 0.001)
-    rounded = penny.round({name: 2 for name in [*PRICES, "adj_close"]})
+    rounded = penny.round(dict.fromkeys([*PRICES, "adj_close"], 2))
     rounded = rounded[rounded["close"] > 0]
     assert found(penny, rounded) == []
 
@@ -165,7 +163,7 @@ def test_prices_in_another_unit_are_one_difference_a_bar_and_one_sentence(unit: 
 
 
 def test_pence_rounded_in_pounds_are_still_the_unit() -> None:
-    pounds = bars().round({name: 2 for name in [*PRICES, "adj_close"]})
+    pounds = bars().round(dict.fromkeys([*PRICES, "adj_close"], 2))
     pence = in_unit(bars(), 100)
     assert {field for _, field in found(pounds, pence)} == {"scale"}
 
