@@ -11,6 +11,7 @@ from dtml.prices.disagreement import BAR, SCALE
 # From this share of the symbols on, bars that one source lacks in a session are a lost session.
 LOST = 0.5
 NAMED = 3  # symbols or bars that a sentence names
+LISTED = 5  # lost sessions, or factors between prices, that have a sentence of their own
 SIDES = {"first": "the store", "second": "the second source"}
 # A factor between prices is that of a unit if it is so near to 100 or to .01, as pounds to pence.
 UNIT = 0.05
@@ -59,13 +60,18 @@ def comparison_words(comparison: Mapping[str, Any]) -> str:
 
 
 def _lost_sessions(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
+    """Yield a sentence for each of the newest sessions that a source lost, and one for the rest."""
     for side, bars in _lacking(rows):
-        for session, count in _lost(bars, symbols).items():
-            other = "second" if side == "first" else "first"
-            lost = f"any of {count:,} symbols"
+        lost = _lost(bars, symbols).sort_index(ascending=False)
+        other = "second" if side == "first" else "first"
+        for session, count in lost.head(LISTED).items():
+            whom = f"any of {count:,} symbols"
             if count < symbols:
-                lost = f"{count:,} of {symbols:,} symbols"
-            yield f"{SIDES[side]} has no bar of {day(session)} for {lost}, {SIDES[other]} has them"
+                whom = f"{count:,} of {symbols:,} symbols"
+            yield f"{SIDES[side]} has no bar of {day(session)} for {whom}, {SIDES[other]} has them"
+        more = len(lost) - LISTED
+        if more > 0:
+            yield f"{SIDES[side]} lacks {_counted(more, 'earlier session')} in the same way"
 
 
 def _lacking(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -93,20 +99,28 @@ def _single_bars(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
 
 
 def _scales(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for each factor by which all prices of bars differ."""
+    """Yield a sentence for each of the commonest factors by which all prices of bars differ.
+
+    One more sentence counts the bars with another factor.
+    """
     scaled = rows[rows["field"] == SCALE]
     ratio = 1 + scaled["difference"]
     # Of one unit or split, rounding moves the factor a little from bar to bar.
     factors = ratio.map(lambda value: f"{value:.2g}")
-    for _, bars in scaled.groupby(factors, sort=True):
-        of_symbol = bars.drop_duplicates("symbol")
+    commonest = factors.value_counts().index[:LISTED]
+    for factor in commonest:
+        bars = scaled[factors == factor]
         number = ratio[bars.index].median()
         is_unit = min(abs(number / 100 - 1), abs(number * 100 - 1)) < UNIT
         guess = "another unit, such as pence" if is_unit else "a split that one of them lacks"
         yield (
             f"all prices of the second source are {number:.4g} times those of the store for "
-            f"{_named(list(of_symbol['symbol']))}, {_span(bars)}: {guess}?"
+            f"{_named(list(bars['symbol'].unique()))}, {_span(bars)}: {guess}?"
         )
+    others = scaled[~factors.isin(commonest)]
+    if len(others):
+        symbols = _counted(others["symbol"].nunique(), "symbol")
+        yield f"all prices differ by another factor in {_counted(len(others), 'bar')} of {symbols}"
 
 
 def _events(rows: pd.DataFrame, field: str) -> Iterator[str]:

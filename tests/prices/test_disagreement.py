@@ -205,6 +205,21 @@ def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
     ]
 
 
+def test_many_lost_days_and_many_factors_are_counted_beyond_the_first() -> None:
+    few = bars()[bars()["session"].isin(DAYS[[0, 2, 10, 11]])]
+    sentences = difference_words(compared(few, bars()).differing, len(SYMBOLS))
+    assert len(sentences) == 6
+    assert sentences[0].startswith("the store has no bar of 2024-07-19 for any of 4 symbols")
+    assert sentences[-1] == "the store lacks 3 earlier sessions in the same way"
+    scaled = bars()
+    factors = 2.0 + scaled["session"].rank(method="dense")
+    for name in [*PRICES, "adj_close"]:
+        scaled[name] *= factors
+    sentences = difference_words(compared(bars(), scaled).differing, len(SYMBOLS))
+    assert len(sentences) == 6
+    assert sentences[-1] == "all prices differ by another factor in 28 bars of 4 symbols"
+
+
 def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
     table = bars()
     return table[~(table["symbol"].isin(symbols) & (table["session"] == day))]
