@@ -3,7 +3,8 @@
 -- The newest events come first. No window uses a rejected bar. A night that lost too many bars is
 -- refused as a whole and gives the reason. If a night was not made before the day of its session,
 -- which begins at midnight UTC, it was made up later, or it belongs to a market that opens later
--- that day.
+-- that day. Sources differ where the second source has another value (view price_disagreement), or is
+-- the only one with a bar.
 select as_of as day, 'night refused' as what, null as symbol, reason as detail
 from night_log
 where market = 'simulated' and status = 'refused'
@@ -26,7 +27,7 @@ where market = 'simulated' and cast(failures as varchar) <> '[]'
 union all
 select
     session, 'sources differ', case when count(*) = 1 then min(symbol) end,
-    field || ': ' || cast(count(*) as varchar) || ' symbols in ' || min(source)
+    min(source) || ': ' || field || ', symbols: ' || cast(count(*) as varchar)
 from price_disagreement
 where market = 'simulated' and known_until is null and settled_by is null
 group by session, field
