@@ -173,7 +173,7 @@ def append_disagreements(
     Return how many were stored. `rows` has symbol, session, field, first_value, second_value,
     difference (a missing one is NaN) and settled_by (None while the values differ). Values that
     differ by at most `PRICE_TOLERANCE`, relatively, are the same. Raises StoreError for two rows of
-    one value, and for a version that is not later than the stored one.
+    one value.
     """
     if rows.empty:
         return 0
