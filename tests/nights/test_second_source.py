@@ -1,5 +1,6 @@
 """A second source says the same night where prices differ, and changes no prediction."""
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -28,7 +29,15 @@ from flows.nightly.night import NightRefusedError, run_night
 from flows.second_source import compare_sources, fetch_and_compare
 from flows.service.alerts import after_night
 from flows.service.status import market_status
-from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
+from tests.support.commands import Command
+from tests.support.nights import (
+    AS_OF,
+    BARS,
+    FrameSource,
+    after_nights,
+    small_market,
+    without,
+)
 
 SECOND = SecondSource(source="files", prices=Path("second.csv"))
 NEXT = next_session("XNYS", AS_OF)
@@ -374,6 +383,34 @@ def test_missed_nights_are_compared_together(context: MarketContext, second: Sec
     assert [night.row["as_of"] for night in caught_up.nights] == [NEXT, THIRD]
     assert [str(row["as_of"]) for row in comparisons(mine)] == [str(THIRD)]
     assert len(other.asked) == 1
+
+
+@pytest.mark.slow
+def test_the_command_compares_with_what_a_market_s_file_names(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = BARS[BARS["session"] > "2024-03-01"].rename(columns={"session": "date"})
+    table.to_csv("prices.csv", index=False)
+    (tmp_path / "vendor").mkdir()
+    other = bars_with({"close": 1.02}).rename(columns={"session": "date"})
+    is_stock = other["symbol"] != "SIMX"
+    other["symbol"] = other["symbol"].where(~is_stock, other["symbol"] + ".US")
+    other.to_csv("vendor/second.csv", index=False)
+    second = 'source = "files"\nprices = "vendor/second.csv"\nsuffix = ".US"\n'
+    market = small_market(source="files", more=f"[second_source]\n{second}")
+    (tmp_path / "own.toml").write_text(market, encoding="utf-8")
+    paths = ("--market-file", "own.toml", "--prices", "prices.csv", "--as-of", str(AS_OF))
+    code, _, complained = command("fetch", "own", *paths)
+    assert code == 0, complained
+    assert f"close differs in 1 bar of 1 symbol, most in {STOCK} on {AS_OF}" in complained
+    code, said, _ = command("status", "own", "--json")
+    (status,) = json.loads(said)
+    assert (code, status["second_source"]) == (0, f"files differs in 1 value, the last of {AS_OF}")
+    _, said, _ = command("status", "own")
+    assert "second source" in said
+    _, said, _ = command("query", "select field, source from price_disagreement", "--csv")
+    assert said.split() == ["field,source", "close,files"]
 
 
 def test_inputs_and_predictions_are_the_same_bits_with_and_without_a_second_source(
