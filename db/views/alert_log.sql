@@ -1,7 +1,7 @@
--- Alerts raised about nights: one row per night and kind of alert.
+-- Alerts raised about nights: one row per market, night and kind of alert.
 --
 -- market     text       Name of the market.
--- as_of      date       The night that the alert is about.
+-- as_of      date       Last closed session of the night that the alert is about.
 -- kind       text       'refused', 'late', 'below_rule', 'promoted', 'drifted', 'calendar' or 'second_source'.
 -- message    text       The text of the alert.
 -- raised_at  timestamp  When the alert was raised, UTC.

@@ -1,4 +1,4 @@
--- Attention between stocks: one row per model, session, stock predicted and stock attended to.
+-- Attention between stocks: one row per model, session, stock predicted and stock attended to. A night stores the stocks to which each stock attends most.
 --
 -- market  text    Name of the market.
 -- run_id  text    The model that predicted: a row of run.

@@ -6,7 +6,7 @@
 -- last               date       Last session predicted.
 -- retrain_every      integer    Sessions predicted by each model, 1 or more.
 -- portfolio          text       Name of the portfolio, such as 'long, next open'.
--- days               integer    Sessions held.
+-- days               integer    Number of sessions in which the portfolio was held.
 -- annual_return      number     Compound net return a year, 0.01 is 1 %; missing with too few days.
 -- annual_volatility  number     Standard deviation of the net return, a year; missing with too few days.
 -- sharpe             number     Annual Sharpe ratio of the net return, no risk-free rate; missing with too few days.
@@ -16,14 +16,14 @@
 -- index_gain_low     number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- index_gain_high    number     Upper end of that interval; missing with too few days.
 -- deflated_sharpe    number     Probability that the true Sharpe ratio exceeds the best that chance would produce among all portfolios tried, 0 to 1 (Bailey and Lopez de Prado, 2014); missing for the index and equal weight, or with too few days.
--- tried              integer    Portfolios that followed predictions on this market so far, these included.
--- expected_best      number     The Sharpe ratio a year that the best of so many tries would have without skill.
+-- tried              integer    Number of portfolios that backtests of this market have tried so far, including those of this backtest.
+-- expected_best      number     Annual Sharpe ratio to expect of the best of `tried` portfolios if none of them had skill.
 -- max_drawdown       number     Largest fall of net equity from a peak, -0.01 is 1 %; missing with too few days.
 -- hit_rate           number     Share of sessions with a net return above 0, 0 to 1; missing with too few days.
 -- turnover           number     Mean value traded per session, as a share of equity; missing with too few days.
 -- break_even         number     Cost at which the net return is 0, in basis points of value traded; missing when nothing was traded.
--- settled            integer    Positions sold at the last price before an unexplained price move, such as that of a rejected bar.
--- unbooked           number     Sum of the returns that these moves would have added, as shares of equity; 0.01 is 1 %.
+-- settled            integer    Number of positions sold at the last price before an unexplained price move, such as that of a rejected bar.
+-- unbooked           number     Total return that these moves would have added, as a fraction of equity; 0.01 is 1 %.
 -- n                  integer    Stock-days scored; missing when the model was not scored.
 -- acc                number     Share of correct directions of the model on every stock-day, 0 to 1; missing when not scored.
 -- acc_low            number     Lower end of its day-resampled 95 % interval; missing with too few days.

@@ -1,4 +1,4 @@
--- The direction of each prediction at each level: 'none' where the probability is inside the abstention band.
+-- The direction predicted at each level of the abstention band: 'none' where the calibrated probability is inside the band. One row per prediction and level.
 --
 -- market           text     Name of the market.
 -- symbol           text     The market's own symbol.

@@ -9,11 +9,11 @@
 -- seeds           integer  Seeds trained.
 -- validation_acc  number   Mean over the seeds of the share of correct directions on validation; missing if not scored.
 -- acc_mean        number   Mean over the seeds of the share of correct directions on the test, published labels; missing if not scored.
--- acc_min         number   Smallest value over the seeds; missing if not scored.
--- acc_max         number   Largest value over the seeds; missing if not scored.
+-- acc_min         number   Smallest such share among the seeds; missing if not scored.
+-- acc_max         number   Largest such share among the seeds; missing if not scored.
 -- mcc_mean        number   Mean over the seeds of the Matthews correlation on the test; missing if not scored.
--- mcc_min         number   Smallest value over the seeds; missing if not scored.
--- mcc_max         number   Largest value over the seeds; missing if not scored.
+-- mcc_min         number   Smallest such correlation among the seeds; missing if not scored.
+-- mcc_max         number   Largest such correlation among the seeds; missing if not scored.
 select
     b.market, c.benchmark_id, c.predictor, c.configuration, m.settings,
     case when m.kept then 1 else 0 end as kept,

@@ -4,7 +4,7 @@
 -- kind              text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id            text     The model that predicted: a row of run.
 -- target            date     Session predicted.
--- bin_low           number   Lower edge of the bin, one percent wide, of the probability before calibration; 0 to 0.99.
+-- bin_low           number   Lower edge of the bin, 0 to 0.99; the bins divide the probability before calibration into steps of 0.01.
 -- bin_high          number   Upper edge of the bin, exclusive; a probability of 1 is in the last bin.
 -- n                 integer  Predictions in the bin whose outcome is known; use it as the weight when averaging over nights.
 -- mean_probability  number   Mean predicted probability of a rise in the bin, before calibration, 0 to 1.

@@ -1,4 +1,4 @@
--- Outcomes of the directions at each level of the abstention band: one row per model, session and level.
+-- How many predictions had a correct direction, a wrong one or none at each level of the abstention band: one row per model, session and level.
 --
 -- market           text     Name of the market.
 -- kind             text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.

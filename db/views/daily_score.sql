@@ -5,15 +5,15 @@
 -- protocol          text       'published': only stock-days with a published label; 'all': every stock-day.
 -- predictor         text       'dtml', or the name of a naive rule.
 -- n                 integer    Stock-days scored that night.
--- rises             integer    Stock-days scored that night that rose.
+-- rises             integer    Stock-days scored that night on which the stock rose.
 -- acc               number     Share of correct directions that night, 0 to 1; missing when n is 0.
 -- mcc               number     Matthews correlation that night, -1 to 1; missing when n is 0.
 -- running_nights    integer    Sessions scored up to and including this one.
 -- running_n         integer    Stock-days scored up to and including this night.
--- running_acc       number     Share of correct directions over all of them, 0 to 1.
+-- running_acc       number     Share of correct directions over all stock-days scored so far, 0 to 1.
 -- running_acc_low   number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- running_acc_high  number     Upper end of that interval; missing below 20 nights.
--- running_mcc       number     Matthews correlation over all of them pooled, -1 to 1.
+-- running_mcc       number     Matthews correlation over all stock-days scored so far, -1 to 1.
 -- running_mcc_low   number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- running_mcc_high  number     Upper end of that interval; missing below 20 nights.
 -- model_gain        number     The model's running_mcc minus that of this rule on the same stock-days; missing for the model.

@@ -1,4 +1,4 @@
--- How far the seeds of an ensemble agree: one row per prediction for which this was stored.
+-- How far the seeds of an ensemble agree: one row per prediction for which the seeds' figures are stored.
 --
 -- market           text     Name of the market.
 -- symbol           text     The market's own symbol.

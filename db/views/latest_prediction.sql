@@ -9,13 +9,13 @@
 -- probability      number     Probability of a rise, 0 to 1; mean of the seeds.
 -- probability_std  number     Standard deviation over the seeds; 0 with one seed, missing if not stored.
 -- calibrated       number     The probability as calibrated on validation; missing if not stored.
--- direction        text       'rise', 'fall' or 'none' at the market's default level, as on the night's page; where the model has no band, by whether the probability is above 0.5.
+-- direction        text       'rise', 'fall' or 'none' at the market's default level, as on the night's page; if the model has no abstention band, 'rise' when the probability is above 0.5, else 'fall'.
 -- above_half       text       'rise' when the probability is above 0.5, else 'fall'; the scores use this.
 -- place            integer    Place in the night's ranking, 1 is the best; missing if the stocks were not ranked.
 -- leg              text       Return that the ranking predicts, such as next_close; missing when place is.
 -- run_id           text       The model that predicted: a row of run.
--- known_at         timestamp  Latest known_at of the prices it saw, UTC.
--- made_at          timestamp  When it was computed, UTC.
+-- known_at         timestamp  Latest known_at of the prices that the model saw, UTC.
+-- made_at          timestamp  When the prediction was computed, UTC.
 -- receipt          text       What `dtml replay` takes: run, symbol and session predicted.
 --
 -- SQLite reads a cross join in the order written: the newest night before its predictions, never all of a market's.

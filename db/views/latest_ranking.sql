@@ -1,4 +1,4 @@
--- The newest night's ranking of each market, best first: one row per stock.
+-- The ranking that each market showed on its newest night, best stock first: one row per stock.
 --
 -- market       text       Name of the market.
 -- place        integer    Place in the ranking, 1 is the best.
@@ -6,14 +6,14 @@
 -- name         text       Name of the company; missing when unknown.
 -- sector       text       Sector; missing when unknown.
 -- as_of        date       Last session seen; always before target.
--- target       date       Target session, whose stocks are ranked.
+-- target       date       Session for which the stocks are ranked.
 -- leg          text       Return that the ranking predicts, such as next_close.
--- predictor    text       Ranker whose ranking the market shows: ridge, boosting, blend or dtml.
+-- predictor    text       Ranker whose ranking the market shows: ridge, boosting, blend, dtml, own, blend_relative, or a relative network such as dtml_relative.
 -- score        number     Score that the stocks are ranked by; its scale has no meaning.
 -- probability  number     Probability of a return above the day's median, 0 to 1; missing for dtml.
 -- ranker_id    text       The trained rankers: a row of ranker.
--- known_at     timestamp  Latest known_at of the prices that they saw, UTC.
--- made_at      timestamp  When it was computed, UTC.
+-- known_at     timestamp  Latest known_at of the prices that the rankers saw, UTC.
+-- made_at      timestamp  When the ranking was computed, UTC.
 with newest as (
     select market, max(target) as target
     from (

@@ -2,7 +2,7 @@
 --
 -- market       text       Name of the market.
 -- as_of        date       Last closed session, which is the last session seen.
--- target       date       The session after it, which is predicted; missing where the calendar ends before it.
+-- target       date       The next session, which is predicted; missing if the calendar ends before that session.
 -- status       text       'running', 'complete', 'complete_with_gaps' or 'refused'.
 -- reason       text       Why the night was refused, or what happened to the user's own code; missing otherwise.
 -- source       text       Where bars came from: yahoo, files, simulated.
@@ -16,7 +16,7 @@
 -- inputs_hash  text       SHA-256 of the windows that the model read; missing until it has read them.
 -- started_at   timestamp  When the night began, UTC.
 -- finished_at  timestamp  When it ended, UTC; missing while running.
--- computed_by  text       Versions, processor and device that predicted, which decide the last bits; missing until predicted, and before schema 0002.
+-- computed_by  text       Versions, processor and device that predicted, which decide the last bits; missing until predicted, and for nights from before schema 0002.
 select
     market, as_of, target, status, reason, source, fetched, stored, rejected, predictions, gaps, run_id,
     known_at, inputs_hash, started_at, finished_at, computed_by

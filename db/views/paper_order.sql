@@ -1,13 +1,13 @@
--- Target weights from the open of each session on, by the night's ranking, and what the paper account then held: one row per market, session and stock.
+-- The weights to hold from each session's open, set by the night's ranking, and the weights that the paper account held after that open: one row per market, session and stock.
 --
 -- market      text       Name of the market.
 -- target      date       Session at whose open the trade is made.
 -- symbol      text       The stock.
 -- name        text       Name of the company; missing when not known.
--- weight      number     Share of the equity to hold.
--- kept        integer    1 where a stock already held is left untraded, else 0.
+-- weight      number     Share of the equity to hold in the stock.
+-- kept        integer    1 if an existing holding of the stock is to be kept as it is, else 0.
 -- held        number     Share of the equity that the paper account held after that open; missing before that open, or if the stock could not be bought.
--- decided_at  timestamp  When it was decided, UTC.
+-- decided_at  timestamp  When the weight was decided, UTC.
 select
     t.market, t.target, i.symbol, i.name, t.weight, case when t.kept then 1 else 0 end as kept, h.weight as held,
     t.decided_at

@@ -9,7 +9,7 @@
 -- calibrated          number     The probability as calibrated on validation; missing if not stored.
 -- direction           text       'rise' when the probability is above 0.5, else 'fall'; the scores use this. band_direction has the directions at each level.
 -- realised_return     number     Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
--- label               integer    Published label of the return: 1, 0 or -1; missing when realised_return is.
+-- label               integer    Published label of the return: 1 for a rise, -1 for a fall, 0 between; missing when realised_return is.
 -- correct             integer    1 when the direction was correct (a rise is a realised_return above 0), else 0; missing when realised_return is.
 -- always_up           text       Prediction of the rule 'every stock rises'; missing if not stored, as are the next two.
 -- index_reversal      text       Prediction of the rule 'rises after a fall of the index, else falls'; missing without history.
@@ -18,8 +18,8 @@
 -- leg                 text       Return that the ranking predicts, such as next_close; missing when place is.
 -- kind                text       Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id              text       The model that predicted: a row of run.
--- known_at            timestamp  Latest known_at of the prices it saw, UTC.
--- made_at             timestamp  When it was computed, UTC.
+-- known_at            timestamp  Latest known_at of the prices that the model saw, UTC.
+-- made_at             timestamp  When the prediction was computed, UTC.
 -- receipt             text       What `dtml replay` takes: run, symbol and session predicted.
 select
     i.market, i.symbol, p.as_of, p.target, p.probability, p.probability_std, p.calibrated,

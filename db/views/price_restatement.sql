@@ -1,18 +1,18 @@
--- Bars that were restated or withdrawn, with the version before: one row per restatement.
+-- Bars that were restated or withdrawn, with the previous version: one row per restatement or withdrawal.
 --
 -- market            text       Name of the market.
 -- symbol            text       The market's own symbol.
 -- session           date       The session the bar belongs to.
--- reason            text       reported_anew if the source restated it; otherwise it was withdrawn, and this is the check that it failed once a later bar was known, such as brief_jump.
+-- reason            text       'reported_anew' if the source restated the bar; if the bar was withdrawn, the check that it failed once a later bar was known, such as brief_jump.
 -- close             number     Restated last price, in currency units; missing when withdrawn.
 -- adj_close         number     Restated adjusted close; missing when withdrawn or not reported.
 -- volume            number     Restated volume; missing when withdrawn or not reported.
--- source            text       Price source that restated it.
--- known_at          timestamp  When the restated version was fetched, UTC.
--- close_before      number     Close of the version before.
--- adj_close_before  number     Adjusted close of the version before; missing when not reported.
--- volume_before     number     Volume of the version before; missing when not reported.
--- known_at_before   timestamp  When the version before was fetched, UTC.
+-- source            text       Price source that restated the bar; 'checks' if it was withdrawn.
+-- known_at          timestamp  When the new version was fetched, UTC.
+-- close_before      number     Close of the previous version.
+-- adj_close_before  number     Adjusted close of the previous version; missing when not reported.
+-- volume_before     number     Volume of the previous version; missing when not reported.
+-- known_at_before   timestamp  When the previous version was fetched, UTC.
 --
 -- A join that could go either way, PostgreSQL begins with the versions before, and pairs each with every later one.
 select

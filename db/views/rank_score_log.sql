@@ -1,10 +1,10 @@
--- How well the rankers and the one-line rules ranked each night's stocks: one row per session, span, return and predictor.
+-- How well the rankers and the one-line rules ranked the stocks, on each night and over all nights so far: one row per session, span, return and predictor.
 --
 -- market         text       Name of the market.
--- target         date       Target session, whose stocks were ranked.
--- span           text       'night' for that session, 'running' for all up to it; running scores cover only the return that the market ranks by.
+-- target         date       Session for which the stocks were ranked.
+-- span           text       'night' for the scores of that session alone, 'running' for those of all sessions up to it; running scores cover only the return that the market ranks by.
 -- leg            text       Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days.
--- predictor      text       ridge, boosting, blend or dtml, or the name of a one-line rule.
+-- predictor      text       Name of a ranker, as in ranking_history, or of a one-line rule.
 -- is_rule        integer    1 for a one-line rule, which needs no training, else 0.
 -- days           integer    Sessions scored.
 -- n              integer    Stock-days scored.

@@ -5,17 +5,17 @@
 -- name             text       Name of the company; missing when unknown.
 -- sector           text       Sector; missing when unknown.
 -- as_of            date       Last session seen; always before target.
--- target           date       Target session, whose stocks were ranked.
+-- target           date       Session for which the stocks were ranked.
 -- leg              text       Return that the ranking predicts, such as next_close.
--- predictor        text       ridge, boosting, their blend, or dtml.
+-- predictor        text       Name of the ranker: ridge, boosting, blend, dtml, own, blend_relative, or a relative network such as dtml_relative.
 -- chosen           integer    1 for the predictor whose ranking the market showed, else 0.
 -- place            integer    Place in the ranking, 1 is the best.
 -- score            number     Score that the stocks were ranked by; its scale has no meaning.
 -- probability      number     Probability of a return above the day's median, 0 to 1; missing for dtml.
 -- realised_return  number     Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
 -- ranker_id        text       The trained rankers: a row of ranker.
--- known_at         timestamp  Latest known_at of the prices that they saw, UTC.
--- made_at          timestamp  When it was computed, UTC.
+-- known_at         timestamp  Latest known_at of the prices that the rankers saw, UTC.
+-- made_at          timestamp  When the ranking was computed, UTC.
 select
     r.market, i.symbol, i.name, i.sector, s.as_of, s.target, r.leg, s.predictor,
     case when s.chosen then 1 else 0 end as chosen,

@@ -1,4 +1,4 @@
--- Results of each `dtml ranking`, a walk-forward that ranks the stocks of each day: skill of the blend, and its return after costs.
+-- Results of each run of `dtml ranking`, which ranks the stocks of each day of a past period: the skill of the blend, and its return after costs.
 --
 -- market           text       Name of the market.
 -- ranking_id       text       The walk-forward: a row of ranking.
@@ -10,10 +10,10 @@
 -- rank_ic_low      number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rank_ic_high     number     Upper end of that interval; missing with too few days.
 -- best_rule        text       The one-line rule with the best rank IC on the days before `first`.
--- gain             number     Mean rank IC of the blend minus that of the rule, on the same stock-days; missing without a day.
+-- gain             number     Mean rank IC of the blend minus that of `best_rule`, on the same stock-days; missing without a day.
 -- gain_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- gain_high        number     Upper end of that interval; missing with too few days.
--- version          text       How its best stocks were traded: 'smoothed and banded' with settings chosen on validation days, or 'daily' without such days.
+-- version          text       How the blend's best stocks were traded: 'smoothed and banded', with settings chosen on validation days, or 'daily' if there were no such days.
 -- annual_return    number     Geometric return per year after costs, 0.1 is 10 %; missing without a portfolio.
 -- sharpe           number     Yearly Sharpe ratio after costs; missing without a portfolio.
 -- sharpe_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.

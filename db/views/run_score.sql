@@ -1,4 +1,4 @@
--- Results of each benchmark: one row per label protocol and predictor.
+-- Results of each benchmark: one row per benchmark, label protocol and predictor.
 --
 -- market          text       Name of the market.
 -- benchmark_id    text       The benchmark: a row of benchmark.
@@ -11,12 +11,12 @@
 -- seeds           integer    Seeds of the ensemble; missing for a naive rule.
 -- configurations  integer    Configurations tried on validation; missing for a naive rule.
 -- acc_mean        number     Mean over the seeds of the share of correct directions; missing for a rule.
--- acc_sd          number     Its standard deviation; missing for a rule and for one seed.
+-- acc_sd          number     Standard deviation of that share over the seeds; missing for a rule and for one seed.
 -- acc             number     Share of correct directions of the ensemble or rule, 0 to 1; missing when n is 0.
 -- acc_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- acc_high        number     Upper end of that interval; missing with too few days.
 -- mcc_mean        number     Mean over the seeds of the Matthews correlation; missing for a rule.
--- mcc_sd          number     Its standard deviation; missing for a rule and for one seed.
+-- mcc_sd          number     Standard deviation of that correlation over the seeds; missing for a rule and for one seed.
 -- mcc             number     Matthews correlation of the ensemble or rule, -1 to 1; missing when n is 0.
 -- mcc_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- mcc_high        number     Upper end of that interval; missing with too few days.

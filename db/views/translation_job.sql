@@ -10,7 +10,7 @@
 -- queued_at        timestamp  When it was queued, UTC.
 -- finished_at      timestamp  When it was done or failed, UTC; missing until then.
 -- translation      text       The translation; missing until it is done.
--- score            number     Log probability over the length penalty, at most 0; missing until it is done.
+-- score            number     Log probability of the translation divided by the length penalty, at most 0; missing until it is done.
 -- attempts         integer    How often a worker has taken it.
 -- reason           text       Why it failed, or a warning about the text; missing otherwise.
 select

@@ -5,8 +5,8 @@
 -- size             text       Preset of its size: tiny, small, base, big.
 -- source_language  text       Language it reads, such as en.
 -- target_language  text       Language it writes, such as de.
--- parameters       integer    Weights that were trained.
--- vocabulary       integer    Pieces of its tokenizer, including special ones.
+-- parameters       integer    Number of weights trained.
+-- vocabulary       integer    Number of pieces in the tokenizer, including special ones.
 -- pairs            integer    Pairs of sentences trained on.
 -- steps            integer    Updates of the weights.
 -- validation_loss  number     Loss per target token on the validation pairs, in nats; missing without validation.

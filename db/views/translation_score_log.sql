@@ -1,4 +1,4 @@
--- Scores of translation models on test sets, alone and against another model: one row per score.
+-- Scores of translation models on test sets, alone or compared with another model: one row per score.
 --
 -- model            text       Name of the model.
 -- source_language  text       Language that the model reads, such as en; missing until the model is stored.

@@ -67,16 +67,6 @@ COUNTS = {
 UNANSWERED = "Symbols that the second source did not answer, a list of {symbol, status, detail}."
 FAILURE = "Why it failed or ended early; missing when it did not."
 MADE = "When it was made; later than every comparison and fetch before it."
-ALERT = {
-    "market": "Name of the market.",
-    "as_of": "The night that the alert is about.",
-    "kind": (
-        "'refused', 'late', 'below_rule', 'promoted', 'drifted', 'calendar' or 'second_source'."
-    ),
-    "message": "The text of the alert.",
-    "raised_at": "When the alert was raised.",
-    "sent_at": "When every service in DTML_ALERTS had accepted it; missing until then.",
-}
 KINDS = (
     "kind in ('refused', 'late', 'below_rule', 'promoted', 'drifted', 'calendar', 'second_source')"
 )
@@ -179,12 +169,12 @@ def _allow_kinds() -> None:
     op.rename_table("alert", "alert_before")
     op.create_table(
         "alert",
-        sa.Column("market", sa.String(), primary_key=True, comment=ALERT["market"]),
-        sa.Column("as_of", sa.Date(), primary_key=True, comment=ALERT["as_of"]),
-        sa.Column("kind", sa.String(), primary_key=True, comment=ALERT["kind"]),
-        sa.Column("message", sa.String(), nullable=False, comment=ALERT["message"]),
-        sa.Column("raised_at", UtcTimestamp(), nullable=False, comment=ALERT["raised_at"]),
-        sa.Column("sent_at", UtcTimestamp(), comment=ALERT["sent_at"]),
+        sa.Column("market", sa.String(), primary_key=True),
+        sa.Column("as_of", sa.Date(), primary_key=True),
+        sa.Column("kind", sa.String(), primary_key=True),
+        sa.Column("message", sa.String(), nullable=False),
+        sa.Column("raised_at", UtcTimestamp(), nullable=False),
+        sa.Column("sent_at", UtcTimestamp()),
         sa.CheckConstraint(KINDS, name="kind"),
         sqlite_with_rowid=False,
     )
