@@ -137,7 +137,10 @@ def _spans(
     look_back = sessions_up_to(market.calendar, as_of, LOOK_BACK)[0]
     is_recent = differing["session"] >= look_back
     is_restated = differing["symbol"].isin(fetched.restated)
-    earliest = differing[is_recent | is_restated].groupby("symbol")["session"].min()
+    open_rows = differing[is_recent | is_restated]
+    earliest = open_rows.groupby("symbol")["session"].min()
+    # An adjusted close is compared by its change from the session before.
+    needs_one_more = set(open_rows.loc[open_rows["field"] == "adj_close", "symbol"])
     is_unanswered = ~fetched.outcomes["status"].isin(ANSWERED)
     left_out = set(fetched.outcomes.loc[is_unanswered, "symbol"])
     if market.index.of_constituents:
@@ -146,9 +149,9 @@ def _spans(
     for symbol in (market.index.symbol, *market.symbols):
         first = fetched.first.get(symbol, usual)
         if symbol in earliest.index:
-            # An adjusted close is compared by its change from the session before.
-            begin = sessions_up_to(market.calendar, earliest[symbol].date(), 2)[0].date()
-            first = min(first, begin)
+            begin = earliest[symbol].date()
+            sessions = 2 if symbol in needs_one_more else 1
+            first = min(first, sessions_up_to(market.calendar, begin, sessions)[0].date())
         if symbol not in left_out and first <= as_of:
             spans[symbol] = first
     return spans
@@ -330,7 +333,8 @@ def _save(conn: Connection, market: str, source: str, as_of: date, found: _Found
 
 
 def _is_same(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    names = ("as_of", "source", "symbols", "bars", "differing", "failures", "failure")
+    """Return whether two comparisons up to one session, which found nothing new, ended alike."""
+    names = ("as_of", "source", "failures", "failure")
     return all(last[name] == row[name] for name in names)
 
 

@@ -136,7 +136,7 @@ def _events(rows: pd.DataFrame, field: str) -> Iterator[str]:
             yield f"{PLURALS[field]} that only {SIDES[other]} has: {_named(named)}"
     both = events.dropna(subset=["first_value", "second_value"])
     if len(both):
-        yield _values_of(both, PLURALS[field])
+        yield _values_of(both, field)
 
 
 def _values(rows: pd.DataFrame) -> Iterator[str]:

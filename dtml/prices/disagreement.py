@@ -121,13 +121,15 @@ def _pairs(stored: pd.DataFrame, second: pd.DataFrame, sessions: pd.DatetimeInde
     """
     first = _usable(stored, sessions)
     other = _usable(second, sessions)
-    beginnings = [bars.groupby("symbol")["session"].min() for bars in (first, other)]
-    # A symbol that only one has is dropped.
-    begin = pd.concat(beginnings, axis=1).dropna().max(axis=1)
+    begin_of_first = first.groupby("symbol")["session"].min()
+    begin_of_second = other.groupby("symbol")["session"].min()
+    # A symbol that only one has is in none, so that none of its bars is compared.
+    begins = begin_of_first.to_frame("first").join(begin_of_second.rename("second"), how="inner")
+    begin = begins["first"].where(begins["first"] > begins["second"], begins["second"])
     pairs = first.merge(
         other, on=KEY, how="outer", suffixes=("_first", "_second"), indicator="held"
     )
-    begin_of_bar = pd.to_datetime(pairs["symbol"].map(begin))
+    begin_of_bar = pd.to_datetime(pairs["symbol"].map(begin.to_dict()))
     is_compared = pairs["session"] >= begin_of_bar
     return pairs[is_compared].sort_values(KEY, ignore_index=True)
 
@@ -151,7 +153,7 @@ def _judged(pairs: pd.DataFrame, fields: Sequence[str], index_symbol: str) -> di
         if name in prices:
             judged[name] = prices[name]
         elif name == "adj_close":
-            judged[name] = _adjustment(pairs)
+            judged[name] = _adjustment(pairs, prices["close"].differs & ~is_scaled)
         elif name == "volume":
             judged[name] = _volume(pairs, factor, index_symbol)
         else:
@@ -203,13 +205,14 @@ def _bar(pairs: pd.DataFrame) -> _Field:
     )
 
 
-def _adjustment(pairs: pd.DataFrame) -> _Field:
+def _adjustment(pairs: pd.DataFrame, has_other_close: "pd.Series[bool]") -> _Field:
     """Compare the change of adj_close / close from the bar before that both have.
 
-    A change of 1.01 is a dividend of about 1 % that was taken out of all earlier prices.
+    A change of 1.01 is a dividend of about 1 % that was taken out of all earlier prices. Bars whose
+    closes differ are left out: they would be reported twice.
     """
     names = ("adj_close_first", "close_first", "adj_close_second", "close_second")
-    both = pairs[["symbol", *names]].dropna()
+    both = pairs.loc[~has_other_close, ["symbol", *names]].dropna()
     first = _change(both, "first")
     second = _change(both, "second")
     # Each change rests on four prices, each of them half a cent off at most.
@@ -258,10 +261,17 @@ def _event(pairs: pd.DataFrame, name: str, unit: "pd.Series[float]") -> _Field:
     has_one = first.notna() != second.notna()
     is_known = (pairs["held"] == "both") | has_one
     difference = second / first - 1
-    in_first_unit = second / unit
-    away = (in_first_unit / first - 1).abs()
-    is_other = (away > TOLERANCES[name]) & ((in_first_unit - first).abs() > ROUNDING / 10)
+    is_other = _is_another_amount(first, second, name)
+    # Prices of another unit may come with dividends of either.
+    is_other &= _is_another_amount(first, second / unit, name)
     return _Field(first, second, difference, is_known, has_one | is_other)
+
+
+def _is_another_amount(
+    first: "pd.Series[float]", second: "pd.Series[float]", name: str
+) -> "pd.Series[bool]":
+    is_away = (second / first - 1).abs() > TOLERANCES[name]
+    return is_away & ((second - first).abs() > ROUNDING / 10)
 
 
 def _rows(pairs: pd.DataFrame, name: str, judged: Mapping[str, _Field]) -> pd.DataFrame:
@@ -295,7 +305,7 @@ def _agreeing(pairs: pd.DataFrame, field: _Field, before: pd.DataFrame) -> pd.Da
     agrees = rows["agrees"].eq(True)  # missing where neither has the bar
     if before["field"].iloc[0] == BAR:
         # A bar that neither has any more is no disagreement.
-        began = pd.to_datetime(rows["symbol"].map(begin)) <= rows["session"]
+        began = pd.to_datetime(rows["symbol"].map(begin.to_dict())) <= rows["session"]
         agrees |= rows["agrees"].isna() & began
     rows = rows[agrees]
     first_changed = _is_changed(rows["now_first"], rows["first_value"])

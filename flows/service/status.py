@@ -193,7 +193,7 @@ def market_status(
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now, delay)
         ranked_by = _ranked_by(conn, name, complete)
-        second_source = _second_source(conn, market, clock.rejected_since)
+        second_source = _second_source(conn, market)
     night: Mapping[str, Any] = last or {}
     outcome = night.get("status")
     # A night holds its market's lock: if that is free, the night was killed and its row stayed.
@@ -246,11 +246,11 @@ def _ranked_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) 
     return f"{chosen} since {champion['since']}"
 
 
-def _second_source(conn: Connection, market: Market | None, since: date | None) -> str | None:
+def _second_source(conn: Connection, market: Market | None) -> str | None:
     """Return how the last comparison with a market's second source ended, in words.
 
-    None where the market has none, or nothing was compared yet. `since` is the first session whose
-    values are counted; None counts all.
+    None where the market has none, or nothing was compared yet. The values that differ are counted
+    of the REJECTED_SESSIONS sessions up to the last one compared.
     """
     if market is None or market.second_source is None:
         return None
@@ -259,6 +259,7 @@ def _second_source(conn: Connection, market: Market | None, since: date | None) 
         return None
     if comparison["failure"] is not None:
         return f"{comparison['source']} failed: {comparison['failure']}"
+    since = sessions_up_to(market.calendar, comparison["as_of"], REJECTED_SESSIONS)[0].date()
     differing = fetches.disagreements(conn, market.name, since)
     if differing.empty:
         return f"{comparison['source']} agrees"
@@ -367,7 +368,6 @@ class _Clock:
     due: Due | None = None
     next_run: datetime | None = None
     rejected_bars: int | None = None
-    rejected_since: date | None = None  # the first session whose rejected bars are counted
     calendar_ends: date | None = None
     note: str | None = None
 
@@ -391,7 +391,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         rejected = prices.rejected_bars(conn, market.name, first, now.date())
         # A bar has a row for each check that it failed.
         rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
-        clock = replace(clock, closed=closed, rejected_bars=rejected_bars, rejected_since=first)
+        clock = replace(clock, closed=closed, rejected_bars=rejected_bars)
         clock = replace(clock, due=due_night(market, now, delay))
         return replace(clock, next_run=next_night(market, now, delay))
     except DtmlError as error:  # the calendar ends, which must not fail the other markets' status
