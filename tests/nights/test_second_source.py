@@ -413,6 +413,7 @@ def test_the_command_compares_with_what_a_market_s_file_names(
     assert said.split() == ["field,source", "close,files"]
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # beside another SQLite store
 def test_inputs_and_predictions_are_the_same_bits_with_and_without_a_second_source(
     context: MarketContext, second: Second, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
