@@ -308,14 +308,14 @@ def _save(conn: Connection, market: str, source: str, as_of: date, found: _Found
     known_at = fetches.next_compared_at(conn, market)
     differing = _joined([part.differing for part in found.parts])
     agreeing = _joined([part.agreeing for part in found.parts])
-    version = {"source": source, "known_at": known_at}
     newly_found = fetches.append_disagreements(
-        conn, market, differing.assign(settled_by=None), **version
+        conn, market, differing.assign(settled_by=None), source=source, known_at=known_at
     )
-    settled = fetches.append_disagreements(conn, market, agreeing, **version)
+    settled = fetches.append_disagreements(conn, market, agreeing, source=source, known_at=known_at)
     row = {
         "market": market,
-        **version,
+        "source": source,
+        "known_at": known_at,
         "as_of": as_of,
         "symbols": found.symbols,
         "bars": sum(part.bars for part in found.parts),

@@ -81,13 +81,12 @@ def night_report(
     the columns of table calibration_bin, `coverage` those of
     `dtml.evaluation.calibration.coverage`; `attention` is that between the stocks; `explanation`
     are the findings of its test (`dtml.attention.significance`), None without a test; `rejected`
-    has `symbol, session, reason, value`, `warnings` the doubts about a symbol's prices, `symbol,
-    reason, value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` describes how
-    the predictions were made, with its `config`. `calibrations` are those of runs by their ids:
-    that of the night's run puts the range of its seeds on the scale of the directions, and those of
-    the runs in `bins` give the curve after calibration. `drift` says in words whether the inputs,
-    the skill or the coverage of the model have changed, and `second_source` where prices differ
-    from those of another source, a sentence each. All frames but `directions` may be empty.
+    has `symbol, session, reason, value`, `warnings` the doubts about prices, `symbol, reason,
+    value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` describes how the
+    predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
+    seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
+    says in words what has changed since the training, `second_source` where another source differs.
+    All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -102,7 +101,7 @@ def night_report(
         **_attention(rows, attention, explanation),
         rejected=records(rejected),
         warnings=records(warnings),
-        second_source=list(second_source),
+        second_source=second_source,
         **ranking,
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},

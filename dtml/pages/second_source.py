@@ -149,7 +149,7 @@ def _values_of(rows: pd.DataFrame, what: str) -> str:
     """Return a sentence about values that both have, with the one that differs most."""
     # A volume of 0 has no relative difference.
     sizes = rows["difference"].astype(float).abs().fillna(float("inf"))
-    most = rows.loc[sizes.idxmax()]
+    most = rows.iloc[int(sizes.to_numpy().argmax())]
     change = "" if pd.isna(most["difference"]) else f" ({signed_percent(most['difference'])})"
     symbols = rows["symbol"].nunique()
     return (

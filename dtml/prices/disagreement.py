@@ -94,7 +94,7 @@ def compare(
     judged = _judged(pairs, fields, index_symbol)
     differing = [_rows(pairs, name, judged) for name in judged]
     agreeing = [
-        _agreeing(pairs, judged[name], rows)
+        _agreeing(pairs, judged[str(name)], rows)
         for name, rows in before.groupby("field")
         if name in judged
     ]
@@ -247,7 +247,8 @@ def _volume(pairs: pd.DataFrame, factor: "pd.Series[float]", index_symbol: str) 
 
 
 def _is_another_volume(first: "pd.Series[float]", second: "pd.Series[float]") -> "pd.Series[bool]":
-    return np.maximum(first, second) > VOLUME_FACTOR * np.minimum(first, second)
+    ratio = second / first  # NaN of two zeros, infinite of one
+    return (ratio > VOLUME_FACTOR) | (ratio < 1 / VOLUME_FACTOR)
 
 
 def _event(pairs: pd.DataFrame, name: str, unit: "pd.Series[float]") -> _Field:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from dtml.errors import UsageError
-from dtml.markets import Constituent, Market
+from dtml.markets import Constituent, Index, Market
 from dtml.prices.bars import BAR_COLUMNS, PRICES
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.files import FileSource
@@ -89,7 +89,8 @@ def _names(market: Market) -> dict[str, str]:
     if second.suffix is not None:
         for symbol in market.symbols:
             names.setdefault(symbol, symbol + second.suffix)
-    shared = [stock for stock in (market.index, *market.constituents) if stock.symbol not in names]
+    listed: list[Index | Constituent] = [market.index, *market.constituents]
+    shared = [stock for stock in listed if stock.symbol not in names]
     taken = {stock.symbol for stock in shared} | {stock.source_symbol for stock in shared}
     for symbol, name in names.items():
         if name in taken:
