@@ -80,13 +80,13 @@ def night_report(
     `ROLLING_SESSIONS` up to it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins`
     the columns of table calibration_bin, `coverage` those of
     `dtml.evaluation.calibration.coverage`; `attention` is that between the stocks; `explanation`
-    are the findings of its test (`dtml.attention.significance`), None without a test; `rejected`
-    has `symbol, session, reason, value`, `warnings` the doubts about prices, `symbol, reason,
-    value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` describes how the
-    predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
-    seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
-    says in words what has changed since the training, `second_source` where another source differs.
-    All frames but `directions` may be empty.
+    are the findings of `dtml.attention.significance`, None without a test; `rejected` has `symbol,
+    session, reason, value`, and `warnings` have `symbol, reason, value`; `ranking` is
+    `dtml.pages.night_ranking.ranking_part`; `receipt` describes how the predictions were made, with
+    its `config`. `calibrations`, by run, put the range of the night's seeds on the scale of the
+    directions and give the curve of `bins` after calibration. `drift` says in words what has
+    changed since the training, `second_source` where another source differs. All frames but
+    `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
