@@ -102,6 +102,7 @@ def _create_disagreements() -> None:
         "bar_disagreement",
         sa.Column(
             "instrument_id",
+            sa.Integer(),
             sa.ForeignKey("instrument.id"),
             primary_key=True,
             autoincrement=False,
