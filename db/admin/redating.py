@@ -15,6 +15,8 @@ MOMENTS = (
     tables.price.c.known_at,
     tables.rejected_bar.c.first_known_at,
     tables.symbol_warning.c.known_at,
+    tables.price_comparison.c.known_at,
+    tables.bar_disagreement.c.known_at,
     tables.run.c.data_watermark,
     tables.ranker.c.data_watermark,
     tables.prediction.c.known_at,

@@ -1,9 +1,10 @@
--- What was refused, left out, late or never received?
+-- What was refused, left out, late or never received, and where do two sources differ?
 --
 -- The newest events come first. No window uses a rejected bar. A night that lost too many bars is
 -- refused as a whole and gives the reason. If a night was not made before the day of its session,
 -- which begins at midnight UTC, it was made up later, or it belongs to a market that opens later
--- that day.
+-- that day. Sources differ where the second source has another value (view price_disagreement), or is
+-- the only one with a bar.
 select as_of as day, 'night refused' as what, null as symbol, reason as detail
 from night_log
 where market = 'simulated' and status = 'refused'
@@ -23,5 +24,12 @@ union all
 select as_of, 'no answer', null, cast(failures as varchar)
 from fetch_log
 where market = 'simulated' and cast(failures as varchar) <> '[]'
+union all
+select
+    session, 'sources differ', case when count(*) = 1 then min(symbol) end,
+    min(source) || ': ' || field || ', symbols: ' || cast(count(*) as varchar)
+from price_disagreement
+where market = 'simulated' and known_until is null and settled_by is null
+group by session, field
 order by day desc, what, symbol, detail
 limit 20

@@ -1,20 +1,26 @@
-"""Fetches: what each brought, and the moment at which its bars are known."""
+"""Fetches: what each brought, when its bars are known, and how a second source differs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import save_row
-from db.connection.frames import frame
+from db.connection.bulk import insert_frame, save_row
+from db.connection.differences import is_changed, is_stored, require_distinct, stored_counterparts
+from db.connection.frames import frame, matching, row, select_view, within
 from db.errors import StoreError
+from db.rows.markets import identified, instrument_ids
+from db.rows.prices import PRICE_TOLERANCE
+from db.views import view
 
 # A clock that is wrong by more is an error, and nothing is fetched. Less is made up for silently:
 # the next fetch is dated just after the last one.
 AHEAD = timedelta(days=1)
+DISAGREEMENT_KEY = ["instrument_id", "session", "field"]
 
 
 def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
@@ -106,3 +112,111 @@ def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | 
             f"or, if it is right, make a backup and run `dtml db redate {market}`"
         )
     return newest
+
+
+def next_compared_at(conn: Connection, market: str) -> datetime:
+    """Return the `known_at` of a comparison: now, or just after every fetch and comparison.
+
+    Call it inside the `transaction` that stores what the comparison found.
+    """
+    now = datetime.now(UTC)
+    later = [now]
+    for table in (tables.price_fetch, tables.price_comparison):
+        last = sa.select(sa.func.max(table.c.known_at)).where(table.c.market == market)
+        newest = conn.execute(last).scalar_one()
+        if newest is not None:
+            later.append(newest + timedelta(microseconds=1))
+    return max(later)
+
+
+def save_comparison(conn: Connection, comparison: Mapping[str, object]) -> int:
+    """Store what a comparison with a second source found, every column of price_comparison by name.
+
+    Return 1, or 0 where it is stored already.
+    """
+    return save_row(conn, tables.price_comparison, comparison)
+
+
+def comparison(
+    conn: Connection, market: str, *, since: date | None = None, before: datetime | None = None
+) -> dict[str, Any] | None:
+    """Return a market's newest comparison, a row of comparison_log; None where there is none.
+
+    With `since`, it is that of the first session from `since` on; with `before`, the newest one
+    known earlier.
+    """
+    log = view("comparison_log")
+    conditions = [*matching(log, market=market), *within(log.c.as_of, since, None)]
+    if before is not None:
+        conditions.append(log.c.known_at < before)
+    order = [log.c.known_at.desc()] if since is None else [log.c.as_of, log.c.known_at.desc()]
+    return row(conn, sa.select(log).where(*conditions).order_by(*order).limit(1))
+
+
+def disagreements(
+    conn: Connection, market: str, first: date | None = None, last: date | None = None
+) -> pd.DataFrame:
+    """Return the rows of the view price_disagreement that differ still, sessions first..last."""
+    span = ("session", first, last)
+    statement = select_view(
+        "price_disagreement", "session", "symbol", "field", span=span, market=market
+    )
+    newest = view("price_disagreement").c
+    return frame(conn, statement.where(newest.known_until.is_(None), newest.settled_by.is_(None)))
+
+
+def disagreements_found(conn: Connection, market: str, known_at: datetime) -> pd.DataFrame:
+    """Return the rows of the view price_disagreement that the comparison of a moment found."""
+    statement = select_view(
+        "price_disagreement", "session", "symbol", "field", market=market, known_at=known_at
+    )
+    found = view("price_disagreement").c
+    return frame(conn, statement.where(found.settled_by.is_(None)))
+
+
+def append_disagreements(
+    conn: Connection, market: str, rows: pd.DataFrame, *, source: str, known_at: datetime
+) -> int:
+    """Store values that differ, or agree again, unless the version in force says the same.
+
+    Return how many were stored. `rows` has symbol, session, field, first_value, second_value,
+    difference (a missing one is NaN) and settled_by (None while the values differ). Values that
+    differ by at most `PRICE_TOLERANCE`, relatively, are the same. Raises StoreError for two rows of
+    one value.
+    """
+    if rows.empty:
+        return 0
+    require_distinct(rows, ["symbol", "session", "field"])
+    numbers = ["first_value", "second_value", "difference"]
+    fresh = identified(conn, market, rows).astype(dict.fromkeys(numbers, "float64"))
+    stored = _disagreements_in_force(conn, market, fresh["instrument_id"].unique())
+    counterparts = stored_counterparts(fresh, stored, DISAGREEMENT_KEY)
+    has_other_values = is_changed(
+        fresh, counterparts, ["first_value", "second_value"], PRICE_TOLERANCE
+    )
+    settled_now = fresh["settled_by"].notna().to_numpy()
+    settled_before = counterparts["settled_by"].notna().to_numpy()
+    is_new = ~is_stored(counterparts) | has_other_values | (settled_now != settled_before)
+    columns = [*DISAGREEMENT_KEY, *numbers, "settled_by"]
+    versions = fresh.loc[is_new, columns].assign(known_at=known_at, source=source)
+    return insert_frame(conn, tables.bar_disagreement, versions.sort_values(DISAGREEMENT_KEY))
+
+
+def _disagreements_in_force(conn: Connection, market: str, ids: Collection[int]) -> pd.DataFrame:
+    """Return the newest version of every value of some instruments, by their ids.
+
+    Columns: those of bar_disagreement but known_at and source.
+    """
+    table = tables.bar_disagreement
+    later = table.alias("later")
+    is_superseded = sa.exists().where(
+        later.c.instrument_id == table.c.instrument_id,
+        later.c.session == table.c.session,
+        later.c.field == table.c.field,
+        later.c.known_at > table.c.known_at,
+    )
+    columns = [column for column in table.c if column.name not in ("known_at", "source")]
+    of_market = instrument_ids(conn, market).tolist()
+    statement = sa.select(*columns).where(table.c.instrument_id.in_(of_market), ~is_superseded)
+    in_force = frame(conn, statement)
+    return in_force[in_force["instrument_id"].isin(list(ids))]

@@ -25,6 +25,7 @@ from dtml.markets.definition import (
     is_symbol,
 )
 from dtml.markets.feed import read_feed, read_source
+from dtml.markets.second_source import read_second_source
 from dtml.markets.table import Table, is_a, parse, shown
 
 __all__ = [
@@ -136,6 +137,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
         model=_model(table.subtable("model")),
         columns=read_columns(table.subtable("columns")),
         feed=read_feed(table.subtable("feed")),
+        second_source=_second_source(table, index, constituents.stays),
         code=_code(table),
         candidates=_candidates(table),
     )
@@ -162,6 +164,7 @@ _MARKET_KEYS = (
     "model",
     "columns",
     "feed",
+    "second_source",
     "constituents",
     "code",
 )
@@ -468,6 +471,18 @@ def _code(table: Table) -> Path | None:
     if "code" not in table.values and "own" not in rankers:
         return None
     return table.path.parent / table.required("code", str)
+
+
+def _second_source(
+    table: Table, index: Index, stays: tuple[Constituent, ...]
+) -> definition.SecondSource | None:
+    """Return the source to compare with, None where the file names none."""
+    if "second_source" not in table.values:
+        return None
+    listed = [stay.symbol for stay in stays]
+    # A market without a list takes its stocks from the prices, which may have any symbols.
+    symbols = (index.symbol, *listed) if listed else ()
+    return read_second_source(table.subtable("second_source"), symbols)
 
 
 def _model(table: Table) -> dict[str, object]:

@@ -60,6 +60,8 @@ Leg = Literal[
 ]
 
 EARNED = "earned"
+# The columns of a bar that can be compared with those of a second source.
+COMPARED_FIELDS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
 LEGS: tuple[Leg, ...] = get_args(Leg)
 
@@ -287,6 +289,31 @@ AnyCalendar = str | Calendar
 
 
 @dataclass(frozen=True)
+class SecondSource:
+    """Another source of a market's bars, with which the bars that a night stores are compared.
+
+    - source names it; prices and index are the paths that "files" reads;
+    - symbols has its symbol of each of the market's symbols that it calls otherwise; suffix is
+      appended to the symbols of all others (None: it knows the market's symbols or source symbols);
+    - fields are the columns of a bar that are compared;
+    - price_unit is the value of 1 in its prices, in the market's currency: .01 where it gives
+      pence;
+    - seconds is the time after which a comparison is given up;
+    - columns is what is said of the layout of its files.
+    """
+
+    source: SourceName
+    prices: Path | None = None
+    index: Path | None = None
+    symbols: Mapping[str, str] = field(default_factory=dict)
+    suffix: str | None = None
+    fields: tuple[str, ...] = COMPARED_FIELDS
+    price_unit: float = 1.0
+    seconds: float = 600.0
+    columns: Columns = field(default_factory=Columns)
+
+
+@dataclass(frozen=True)
 class Market:
     """A market as its file describes it.
 
@@ -305,6 +332,7 @@ class Market:
     - model overrides settings of the model and of the training;
     - columns is what its file says of the layout of price files;
     - feed is what the process of a source of the user's own is given;
+    - second_source is another source, with which each night's bars are compared;
     - code is a user's own features and model;
     - file is the path of a user's own market, with its text.
     """
@@ -332,6 +360,7 @@ class Market:
     model: Mapping[str, object] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
     feed: FeedAccess = field(default_factory=FeedAccess)
+    second_source: SecondSource | None = None
     code: Path | None = None
     file: tuple[Path, str] | None = field(default=None, compare=False)
 
@@ -341,6 +370,7 @@ class Market:
         settings = asdict(self)
         del settings["columns"]  # they decide only how prices are read
         del settings["feed"]  # as above
+        del settings["second_source"]  # it is compared with, and decides nothing
         del settings["code"]  # a path; the text of the file at it decides
         del settings["file"]  # its contents are the other settings
         del settings["trading"]["sources"]  # words, which decide nothing

@@ -4,7 +4,7 @@ It runs no scripts and makes no requests. Missing values, NaN or None, are print
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -67,6 +67,7 @@ def night_report(
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
     drift: str = "",
+    second_source: Sequence[str] = (),
 ) -> str:
     """Render a night.
 
@@ -74,18 +75,17 @@ def night_report(
     `level` a rise is predicted where the calibrated probability is above `threshold`, and a fall
     where it is below 1 - threshold. Without a threshold (None), or without calibrated
     probabilities, a rise is predicted where the probability is above one half, else a fall.
-    `scores` has for every night the scores of all nights up to it, `target, protocol, predictor,
-    nights, n, acc, acc_low, ...`; `rolling` has for every session the scores of the last
-    `ROLLING_SESSIONS` up to it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins`
-    the columns of table calibration_bin, `coverage` those of
-    `dtml.evaluation.calibration.coverage`; `attention` is that between the stocks; `explanation`
-    are the findings of its test (`dtml.attention.significance`), None without a test; `rejected`
-    has `symbol, session, reason, value`, `warnings` the doubts about a symbol's prices, `symbol,
-    reason, value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` describes how
-    the predictions were made, with its `config`. `calibrations` are those of runs by their ids:
-    that of the night's run puts the range of its seeds on the scale of the directions, and those of
-    the runs in `bins` give the curve after calibration. `drift` says in words whether the inputs,
-    the skill or the coverage of the model have changed. All frames but `directions` may be empty.
+    `scores` has for every night those of all nights up to it, `target, protocol, predictor, nights,
+    n, acc, acc_low, ...`; `rolling` for every session those of the last `ROLLING_SESSIONS` up to
+    it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins` the columns of table
+    calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`; `attention` is that
+    between the stocks; `explanation` are the findings of `dtml.attention.significance`, None
+    without a test; `rejected` has `symbol, session, reason, value`, and `warnings` have `symbol,
+    reason, value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` says how the
+    predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
+    seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
+    says in words what has changed since the training, `second_source` where another source differs.
+    All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -100,6 +100,7 @@ def night_report(
         **_attention(rows, attention, explanation),
         rejected=records(rejected),
         warnings=records(warnings),
+        second_source=second_source,
         **ranking,
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},

@@ -30,10 +30,11 @@ from flows.nightly.context import (
     open_context,
     open_stored_context,
 )
-from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.fetch import FetchResult
 from flows.nightly.night import Night, finished_night, run_night
 from flows.nightly.report import threshold_at
 from flows.nightly.score import score_market
+from flows.second_source import fetch_and_compare
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
 
@@ -133,11 +134,12 @@ def fetch(
         market_lock(context.engine, context.name),
         err.status(f"fetching {context.name} up to {last}"),
     ):
-        fetch_result = fetch_bars(context, last, whole=again)
+        fetch_result = fetch_and_compare(context, last, whole=again)
         run.outcome = f"{fetch_result.fetched} bars fetched, {fetch_result.stored} stored"
     if as_json:
         document = asdict(fetch_result)
         document["outcomes"] = fetch_result.failures  # as in the table: symbols without an answer
+        del document["first"]
         print_json({"as_of": last, **document})
     else:
         _print_fetch(context.name, last, fetch_result)

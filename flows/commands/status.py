@@ -56,7 +56,10 @@ def status(
     if as_json:
         print_json([asdict(each) | {"problem": each.problem} for each in found])
     elif found:
-        print_frame(pd.DataFrame([_night(each) for each in found]))
+        nights = pd.DataFrame([_night(each) for each in found])
+        if nights["second source"].isna().all():  # few markets have one
+            nights = nights.drop(columns="second source")
+        print_frame(nights)
         out.print()
         print_frame(pd.DataFrame([_model(each) for each in found]))
     else:
@@ -114,6 +117,7 @@ def _night(each: MarketStatus) -> dict[str, Any]:
         f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars,
         "alerts not sent": each.alerts_not_sent,
         "ranked by": each.ranked_by,
+        "second source": each.second_source,
     }
 
 

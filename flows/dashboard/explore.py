@@ -49,6 +49,8 @@ TOPICS = {
         "rejected",
         "price_warning",
         "price_restatement",
+        "price_disagreement",
+        "comparison_log",
     ),
 }
 

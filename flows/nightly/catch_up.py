@@ -17,9 +17,10 @@ from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_known_session, session_open, sessions_between
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.fetch import FetchResult
 from flows.nightly.night import Night, NightRefusedError, run_night
 from flows.nightly.predict import shortage
+from flows.second_source import fetch_and_compare
 
 # Sessions up to the last one among which nights can be missed. `dtml backtest` predicts older ones.
 LIMIT = 30
@@ -106,7 +107,7 @@ def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchRes
     @cache  # which keeps what is returned, not what is raised: so an error is returned
     def answer() -> FetchResult | Exception:
         try:
-            return fetch_bars(context, last)
+            return fetch_and_compare(context, last)
         except (DtmlError, StoreError, OSError) as error:
             return error
 

@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -53,7 +53,7 @@ class FetchResult:
     are the symbols whose past the source has changed. `unadjusted` are the stocks without any
     adjusted close, in a market whose returns are computed from adjusted closes; theirs are computed
     from closes. `doubtful` has a row `symbol, reason, value` (in words) for each fault that a
-    stock's bars show together, though each of them alone is good.
+    stock's bars show only together. `first` has the first session asked for of each symbol.
     """
 
     asked: int = 0  # symbols
@@ -64,6 +64,7 @@ class FetchResult:
     restated: list[str] = field(default_factory=list)
     unadjusted: list[str] = field(default_factory=list)
     doubtful: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=DOUBTFUL))
+    first: Mapping[str, date] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parts: "Sequence[FetchResult]") -> "FetchResult":
@@ -147,7 +148,7 @@ def fetch_bars(
         result.stored,
         len(result.rejected),
     )
-    return result
+    return replace(result, first=wanted.asked)
 
 
 @dataclass(frozen=True)

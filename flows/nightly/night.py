@@ -30,7 +30,7 @@ from flows.log_lines import logged_run, logged_stage
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
-from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.fetch import FetchResult
 from flows.nightly.own_code import change
 from flows.nightly.paper import follow_rankings
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
@@ -38,6 +38,7 @@ from flows.nightly.ranking import Trained, rank_night, rankers_for
 from flows.nightly.report import page_file, publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
+from flows.second_source import fetch_and_compare, words_of_lost_bars
 from flows.upkeep.parquet_export import export_if_asked
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ def _locked_night(
     def bars_of_night() -> FetchResult:
         if only_stored:
             return FetchResult()
-        return fetch_bars(context, as_of) if fetch is None else fetch()
+        return fetch_and_compare(context, as_of) if fetch is None else fetch()
 
     with market_lock(context.engine, context.name):
         completed = finished_night(context, as_of)
@@ -188,7 +189,7 @@ def _locked_night(
             return Night(row=completed, report=report, changed=_own_code_change(context, as_of))
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
-            fetch_result = stored_stage("fetch", bars_of_night)  # which checks and stores the bars
+            fetch_result = stored_stage("fetch", bars_of_night)  # which checks and compares them
             fetched.append(fetch_result)
             night_bars = NightBars(context, as_of, known_at)
             _require_bars(context, night_bars, fetch_result)
@@ -319,7 +320,8 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
-    message = f"{short.what}: {_cause(fetch_result, short.missing)}"
+    cause = _cause(fetch_result, short.missing) + words_of_lost_bars(context, night_bars.as_of)
+    message = f"{short.what}: {cause}"
     is_index = short.missing == {context.market.index.symbol}
     if is_index and context.source.name == "files":
         raise DtmlError(f"{message}; give its file with --index")

@@ -27,6 +27,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
 from flows.nightly.train import load_run
+from flows.second_source import page_words
 from flows.service.status import REJECTED_SESSIONS
 from flows.settings import reports_folder, write_page
 
@@ -72,6 +73,7 @@ def publish_night(
             ),
             "drift": drift_words(records(nights.drift(conn, context.name, as_of))),
             "calibrations": calibrations(runs.runs(conn, context.name)),
+            "second_source": page_words(conn, context.name, since, as_of),
         }
     page = night_report(
         title=context.market.title,

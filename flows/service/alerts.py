@@ -18,19 +18,28 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import nights, rankings
+from db.rows import fetches, nights, rankings
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
 from dtml.pages.figures import records, with_interval
 from dtml.pages.night_ranking import promotion_words
+from dtml.pages.second_source import comparison_words, grave_words
 from flows.service.schedules import DELAY
 from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["refused", "late", "below_rule", "promoted", "drifted", "calendar"]
+Kind = Literal[
+    "refused",
+    "late",
+    "below_rule",
+    "promoted",
+    "drifted",
+    "calendar",
+    "second_source",
+]
 
 VARIABLE = "DTML_ALERTS"
 SENDING_S = 10  # after this time, the alerts left wait for the next night or check
@@ -145,10 +154,14 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
 
     After a complete night these are that a rule has begun to beat the model, that another champion
     ranks the stocks from the session after the night's target on, and that measures have drifted.
+    After any night they are what its comparison with a second source found.
     """
     row = nights.night(conn, market, as_of)
     if row is None:
         return
+    compared = _newly_disagreeing(conn, market, as_of)
+    if compared is not None:
+        yield Alert(market, as_of, "second_source", compared)
     if row["status"] == "refused":
         yield Alert(market, as_of, "refused", f"night of {as_of} refused: {row['reason']}")
     elif row["status"] in nights.COMPLETE:
@@ -174,6 +187,25 @@ def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str,
         return records(drifted)
     drifted_before = nights.drift(conn, market, night_before).query("drifted == 1")
     return records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
+
+
+def _newly_disagreeing(conn: Connection, market: str, as_of: date) -> str | None:
+    """Return what a night's comparison with a second source found that is grave; None if nothing.
+
+    That it failed is reported unless the comparison before failed too.
+    """
+    comparison = fetches.comparison(conn, market, since=as_of)
+    if comparison is None or comparison["as_of"] != as_of:
+        return None
+    known_at = comparison["known_at"]
+    sentences = grave_words(
+        fetches.disagreements_found(conn, market, known_at), comparison["symbols"]
+    )
+    before = fetches.comparison(conn, market, before=known_at)
+    failed_before = before is not None and before["failure"] is not None
+    if comparison["failure"] is not None and not failed_before:
+        sentences.insert(0, comparison_words(comparison))
+    return "second source: " + "; ".join(sentences) if sentences else None
 
 
 def _of_status(status: MarketStatus) -> Iterable[Alert]:

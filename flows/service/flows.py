@@ -37,10 +37,10 @@ from flows.nightly.context import (
     open_context,
     open_stored_context,
 )
-from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, run_night
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import Model, train_with_progress
+from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night, watch_markets
 from flows.service.schedules import DELAY, skip_reason
 from flows.service.status import named_markets
@@ -195,7 +195,7 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
-        result = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
+        result = as_task("fetch", lambda: fetch_and_compare(context, as_of, whole=True))
     bars = (
         f"{result.fetched} bars up to {as_of}, {result.stored} new or restated, "
         f"{len(result.rejected)} rejected"

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from db.connection.locks import is_free
 from db.engine import reading
-from db.rows import markets, nights, prices, rankings, runs
+from db.rows import fetches, markets, nights, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
@@ -94,7 +94,8 @@ class MarketStatus:
     `scored_nights` is the number of nights with an outcome; `acc` and `mcc` are the running scores
     over them, None without any. `ranked_by` names the predictor that ranks the stocks. What depends
     on the exchange (ages, what is due) is None if the exchange is unknown. `note` says what the
-    user should know about the exchange or its calendar.
+    user should know about the exchange or its calendar. `second_source` is how the last comparison
+    with the market's second source ended, None without one.
     """
 
     market: str
@@ -116,6 +117,7 @@ class MarketStatus:
     ranked_by: str | None
     calendar_ends: date | None  # where that is at most 60 days ahead, or past
     note: str | None
+    second_source: str | None = None
 
     @property
     def problem(self) -> str | None:
@@ -191,6 +193,7 @@ def market_status(
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now, delay)
         ranked_by = _ranked_by(conn, name, complete)
+        second_source = _second_source(conn, market)
     night: Mapping[str, Any] = last or {}
     outcome = night.get("status")
     # A night holds its market's lock: if that is free, the night was killed and its row stayed.
@@ -217,6 +220,7 @@ def market_status(
         ranked_by=ranked_by,
         calendar_ends=clock.calendar_ends,
         note=clock.note,
+        second_source=second_source,
     )
 
 
@@ -240,6 +244,28 @@ def _ranked_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) 
     if champion is None or champion["predictor"] != chosen:
         return chosen
     return f"{chosen} since {champion['since']}"
+
+
+def _second_source(conn: Connection, market: Market | None) -> str | None:
+    """Return how the last comparison with a market's second source ended, in words.
+
+    None where the market has none, or nothing was compared yet. The values that differ are counted
+    of the REJECTED_SESSIONS sessions up to the last one compared.
+    """
+    if market is None or market.second_source is None:
+        return None
+    comparison = fetches.comparison(conn, market.name)
+    if comparison is None:
+        return None
+    if comparison["failure"] is not None:
+        return f"{comparison['source']} failed: {comparison['failure']}"
+    since = sessions_up_to(market.calendar, comparison["as_of"], REJECTED_SESSIONS)[0].date()
+    differing = fetches.disagreements(conn, market.name, since)
+    if differing.empty:
+        return f"{comparison['source']} agrees"
+    newest = differing["session"].max()
+    values = "1 value" if len(differing) == 1 else f"{len(differing):,} values"
+    return f"{comparison['source']} differs in {values}, the last of {newest:%Y-%m-%d}"
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:

@@ -5,9 +5,11 @@ engines.
 import json
 import zipfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import pandas as pd
 import pytest
 import sqlalchemy as sa
 import torch
@@ -17,13 +19,15 @@ from sqlalchemy import Engine
 
 from db import tables
 from db.admin.checks import check_store
-from db.engine import open_engine, reading, require_current_schema, upgrade
-from db.errors import StoreUsageError
+from db.engine import open_engine, reading, require_current_schema, transaction, upgrade
+from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION, revisions
+from db.rows.nights import alerts, raise_alert
 from dtml.markets import load_market
 from dtml.training.state import StateFolder, start
 from flows.nightly.train import states_folder
 from flows.replay.archive import Archive, replay_of
+from flows.service.alerts import Kind
 from flows.settings import data_folder
 from tests.support.kept_store import (
     ABOUT,
@@ -101,6 +105,20 @@ def test_an_upgraded_store_has_the_schema_of_a_new_one(kept: Engine) -> None:
     with reading(kept) as conn:
         context = MigrationContext.configure(conn, opts={"compare_server_default": True})
         assert compare_metadata(context, tables.metadata) == []
+
+
+def test_an_upgraded_store_takes_every_kind_of_alert_and_no_other(kept: Engine) -> None:
+    upgrade(kept)
+    kinds = get_args(Kind)
+    day = NIGHTS[-1]
+    with transaction(kept) as conn:
+        for kind in kinds:
+            raise_alert(conn, "toy", day, kind, message="", raised_at=datetime.now(UTC))
+    with pytest.raises(StoreError), transaction(kept) as conn:
+        raise_alert(conn, "toy", day, "another", message="", raised_at=datetime.now(UTC))
+    with reading(kept) as conn:
+        stored = alerts(conn, "toy")
+    assert set(stored.loc[stored["as_of"] == pd.Timestamp(day), "kind"]) == set(kinds)
 
 
 @pytest.mark.slow

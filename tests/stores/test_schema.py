@@ -26,6 +26,8 @@ FACTS = {
     "price",
     "rejected_bar",
     "symbol_warning",
+    "bar_disagreement",
+    "price_comparison",
     "prediction",
     "outcome",
     "score",

@@ -230,6 +230,9 @@ def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> 
         prices.record_rejected(
             conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at
         )
+        second = {"field": "bar", "first_value": np.nan, "second_value": 97.64}
+        differing = pd.DataFrame([row | second | {"difference": np.nan, "settled_by": None}])
+        fetches.append_disagreements(conn, MARKET, differing, source="files", known_at=known_at)
 
 
 def _save_model(conn: Connection, model: Model, days: Days, returns: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Record what computed each model and night, how long its stages took, and which feed fetched."""
+"""Record what computed models and nights, seconds of stages, feeds, and second sources' bars."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,10 +10,10 @@ down_revision = "0001"
 
 # SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new
 # revision.
-schema = "4f50b498eb34fee234c231de3d92d42381758e59f416c0eb3cf9c23debe371d8"
+schema = "bff52632753a463bab86ac21616d2ae7cf1a722d81530c49059f336907cf0269"
 
 # What this revision adds or changes, which an older store lacks: tables, and columns by table.
-new_tables = ["night_stage"]
+new_tables = ["night_stage", "bar_disagreement", "price_comparison"]
 changed_columns: dict[str, list[str]] = {
     "run": ["computed_by"],
     "night": ["computed_by"],
@@ -44,9 +44,47 @@ STAGES = (
     "took."
 )
 
+FIELDS = (
+    "A column of price; 'scale' where all prices differ by one factor; 'bar' where only one of the "
+    "two has the bar."
+)
+FIRST = (
+    "Stored value; of 'scale' and 'bar' the close, of 'adj_close' the ratio of adj_close / close "
+    "to that of the bar before; missing when not stored."
+)
+SETTLED = (
+    "Where the values agree again, who changed: 'first' (the store), 'second' or 'both'; missing "
+    "while they differ."
+)
+DIFFERENCE = "second_value / first_value - 1; missing when a value is missing or the first is 0."
+DISAGREEMENTS = (
+    "Values of stored bars that differ from those of the market's second source; a new row, with a "
+    "later known_at, where they change or agree again."
+)
+COMPARISONS = (
+    "Comparisons of the stored bars with those of the market's second source: one row per market "
+    "and comparison."
+)
+COUNTS = {
+    "symbols": "Symbols compared.",
+    "bars": "Bars that both have.",
+    "differing": "Values that differ.",
+    "found": "Of these, values that did not differ before, or not in this way.",
+    "settled": "Values that differed before and agree now.",
+}
+UNANSWERED = "Symbols that the second source did not answer, a list of {symbol, status, detail}."
+FAILURE = "Why it failed or ended early; missing when it did not."
+MADE = "When it was made; later than every comparison and fetch before it."
+KINDS = (
+    "kind in ('refused', 'late', 'below_rule', 'promoted', 'drifted', 'calendar', 'second_source')"
+)
+
 
 def upgrade() -> None:
-    """Add columns, missing in every row (nobody knows what computed these), and an empty table."""
+    """Add columns, missing in every row (nobody knows what computed these), and empty tables.
+
+    The table of alerts allows another kind.
+    """
     op.add_column("price_fetch", sa.Column("code", sa.String(), comment=FEED))
     op.add_column("run", sa.Column("computed_by", sa.String(), comment=TRAINED))
     op.add_column("night", sa.Column("computed_by", sa.String(), comment=PREDICTED))
@@ -63,3 +101,95 @@ def upgrade() -> None:
         comment=STAGES,
         sqlite_with_rowid=False,
     )
+    _create_disagreements()
+    _create_comparisons()
+    _allow_kinds()
+
+
+def _create_disagreements() -> None:
+    op.create_table(
+        "bar_disagreement",
+        sa.Column(
+            "instrument_id",
+            sa.Integer(),
+            sa.ForeignKey("instrument.id"),
+            primary_key=True,
+            autoincrement=False,
+            comment="The instrument.",
+        ),
+        sa.Column(
+            "session", sa.Date(), primary_key=True, comment="The session the bar belongs to."
+        ),
+        sa.Column("field", sa.String(), primary_key=True, comment=FIELDS),
+        sa.Column(
+            "known_at",
+            UtcTimestamp(),
+            primary_key=True,
+            comment="When the comparison found these values.",
+        ),
+        sa.Column("first_value", sa.Float(53), comment=FIRST),
+        sa.Column(
+            "second_value",
+            sa.Float(53),
+            comment="The same of the second source; missing when it has none.",
+        ),
+        sa.Column("difference", sa.Float(53), comment=DIFFERENCE),
+        sa.Column("settled_by", sa.String(), comment=SETTLED),
+        sa.Column("source", sa.String(), nullable=False, comment="Name of the second source."),
+        sa.CheckConstraint(
+            "field in ('bar', 'scale', 'open', 'high', 'low', 'close', 'adj_close', 'volume', "
+            "'dividend', 'split')",
+            name="field",
+        ),
+        sa.CheckConstraint("settled_by in ('first', 'second', 'both')", name="settled_by"),
+        comment=DISAGREEMENTS,
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_comparisons() -> None:
+    counts = [
+        sa.Column(name, sa.Integer(), nullable=False, comment=meaning)
+        for name, meaning in COUNTS.items()
+    ]
+    op.create_table(
+        "price_comparison",
+        sa.Column("market", sa.String(), primary_key=True, comment="Name of the market."),
+        sa.Column("known_at", UtcTimestamp(), primary_key=True, comment=MADE),
+        sa.Column("as_of", sa.Date(), nullable=False, comment="Last session compared."),
+        sa.Column("source", sa.String(), nullable=False, comment="Name of the second source."),
+        *counts,
+        sa.Column("failures", sa.JSON(), nullable=False, comment=UNANSWERED),
+        sa.Column("failure", sa.String(), comment=FAILURE),
+        sa.CheckConstraint(
+            "symbols >= 0 and bars >= 0 and differing >= 0 and found >= 0 and settled >= 0",
+            name="counts",
+        ),
+        comment=COMPARISONS,
+        sqlite_with_rowid=False,
+    )
+
+
+def _allow_kinds() -> None:
+    """Let alerts be about the second source; SQLite changes a constraint by a new table only."""
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("alter table alert drop constraint ck_alert_kind")
+        op.execute(f"alter table alert add constraint ck_alert_kind check ({KINDS})")
+        return
+    op.rename_table("alert", "alert_before")
+    op.create_table(
+        "alert",
+        sa.Column("market", sa.String(), primary_key=True),
+        sa.Column("as_of", sa.Date(), primary_key=True),
+        sa.Column("kind", sa.String(), primary_key=True),
+        sa.Column("message", sa.String(), nullable=False),
+        sa.Column("raised_at", UtcTimestamp(), nullable=False),
+        sa.Column("sent_at", UtcTimestamp()),
+        sa.CheckConstraint(KINDS, name="kind"),
+        sqlite_with_rowid=False,
+    )
+    op.execute(
+        "insert into alert (market, as_of, kind, message, raised_at, sent_at) "
+        "select market, as_of, kind, message, raised_at, sent_at from alert_before"
+    )
+    op.drop_table("alert_before")

@@ -103,6 +103,18 @@ class FileSource(Source):
             files.append(self._index)
         return remark_on(files, self._left_out, stocks=len(self.symbols()))
 
+    def fields(self) -> set[str]:
+        """Return the columns of bars that at least one of its files has."""
+        files = [*self._readable_tables]
+        if self._index is not None:
+            files.append(self._index)
+        held: set[str] = set()
+        for file in files:
+            held.update(file.layout.columns)
+            if file.layout.dialect is not None:
+                held.update(file.layout.dialect.copies)
+        return held
+
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`.
 

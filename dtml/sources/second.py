@@ -1,0 +1,101 @@
+"""A market's second source: the same bars as another feed gives them, to be compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+
+from dtml.errors import UsageError
+from dtml.markets import Constituent, Index, Market
+from dtml.prices.bars import BAR_COLUMNS, PRICES
+from dtml.sources import Fetched, Source, open_source
+from dtml.sources.files import FileSource
+
+IN_CURRENCY = (*PRICES, "adj_close", "dividend")  # columns of bars
+
+
+@dataclass(frozen=True)
+class SecondFeed(Source):
+    """A source that gives its bars under the market's symbols and in the market's currency.
+
+    `names` has its own symbol of each of the market's symbols that it calls otherwise.
+    """
+
+    source: Source
+    names: Mapping[str, str]
+    price_unit: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Return the name of the source."""
+        return self.source.name
+
+    def fields(self) -> set[str]:
+        """Return the columns of bars that it may have: of files, those that at least one has."""
+        return self.source.fields() if isinstance(self.source, FileSource) else set(BAR_COLUMNS)
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        """Return the bars of each symbol of `first`, from its own first session to `last`."""
+        asked = {self.names.get(symbol, symbol): day for symbol, day in first.items()}
+        answer = self.source.fetch(asked, last)
+        symbol_of = {self.names.get(symbol, symbol): symbol for symbol in first}
+        bars = answer.bars[answer.bars["symbol"].isin(list(symbol_of))]
+        bars = bars.assign(symbol=bars["symbol"].map(symbol_of))
+        if self.price_unit != 1:
+            columns = list(IN_CURRENCY)
+            bars[columns] = bars[columns] * self.price_unit
+        outcomes = answer.outcomes.assign(symbol=answer.outcomes["symbol"].map(symbol_of))
+        return Fetched(bars=bars.reset_index(drop=True), outcomes=outcomes)
+
+
+def open_second_source(market: Market) -> SecondFeed:
+    """Return the second source of a market that names one.
+
+    Raises UsageError where it cannot be opened, as `open_source` does, and where the symbol that it
+    gives one stock is also that of another.
+    """
+    second = market.second_source
+    assert second is not None
+    names = _names(market)
+    as_it_says = replace(
+        market,
+        index=replace(
+            market.index,
+            symbol=names.get(market.index.symbol, market.index.symbol),
+            source_symbol=names.get(market.index.symbol, market.index.source_symbol),
+        ),
+        constituents=tuple(_renamed(stay, names) for stay in market.constituents),
+        columns=second.columns,
+    )
+    source = open_source(second.source, as_it_says, prices=second.prices, index=second.index)
+    return SecondFeed(source=source, names=names, price_unit=second.price_unit)
+
+
+def _renamed(stay: Constituent, names: Mapping[str, str]) -> Constituent:
+    """Return a stay under the second source's symbol; as it is, if that is not known."""
+    if stay.symbol not in names:
+        return stay
+    name = names[stay.symbol]
+    return replace(stay, symbol=name, source_symbol=name)
+
+
+def _names(market: Market) -> dict[str, str]:
+    """Return the second source's symbols by the market's; symbols that it shares may be missing.
+
+    Raises UsageError where a name that it gives one symbol would be read as another symbol.
+    """
+    second = market.second_source
+    assert second is not None
+    names = dict(second.symbols)
+    if second.suffix is not None:
+        for symbol in market.symbols:
+            names.setdefault(symbol, symbol + second.suffix)
+    listed: list[Index | Constituent] = [market.index, *market.constituents]
+    shared = [stock for stock in listed if stock.symbol not in names]
+    taken = {stock.symbol for stock in shared} | {stock.source_symbol for stock in shared}
+    for symbol, name in names.items():
+        if name in taken:
+            raise UsageError(
+                f"market {market.name}: second_source.symbols gives {symbol} the symbol {name!r}, "
+                f"which is also that of another stock: say what the second source calls {name}, too"
+            )
+    return names

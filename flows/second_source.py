@@ -1,0 +1,353 @@
+"""Compare the bars that a fetch has stored with those of the market's second source.
+
+What differs is stored and said. Nothing is refused for it, and a second source that fails, hangs or
+is empty ends no night.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import islice
+from typing import Any, TypeVar
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.engine import reading, transaction
+from db.rows import fetches, prices
+from dtml.errors import DtmlError
+from dtml.markets.definition import SecondSource
+from dtml.pages.second_source import comparison_words, difference_words
+from dtml.prices.alignment import redated_symbols
+from dtml.prices.bars import BAR_COLUMNS, bars_frame
+from dtml.prices.disagreement import BAR, Comparison, compare
+from dtml.prices.sessions import sessions_between, sessions_up_to
+from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
+from dtml.sources.second import open_second_source
+from flows.nightly.checks import require_sessions
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import FAILURE, OVERLAP, SYMBOLS_AT_ONCE, FetchResult, fetch_bars
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+# Sessions in which values that differ are compared again every night, to see whether they agree by
+# now. Older ones are compared when the source restates the stock, and by `dtml fetch --again`.
+LOOK_BACK = 64
+ANSWERED = ("ok", "no_data")  # statuses after which a missing bar is one that a source lacks
+LONGEST_FAILURE = 200  # characters
+
+
+class SecondSourceError(DtmlError):
+    """Say why the bars of a second source could not be compared."""
+
+
+@dataclass
+class _Found:
+    """What a comparison has found so far, and why it failed or ended early."""
+
+    parts: list[Comparison] = field(default_factory=list)
+    outcomes: list[pd.DataFrame] = field(default_factory=list)
+    failure: str | None = None
+
+    @property
+    def symbols(self) -> int:
+        return sum(len(part.symbols) for part in self.parts)
+
+    def failures(self) -> pd.DataFrame:
+        """Return the symbols that the second source did not answer: symbol, status, detail."""
+        if not self.outcomes:
+            return pd.DataFrame(columns=FAILURE)
+        outcomes = pd.concat(self.outcomes, ignore_index=True)
+        return outcomes.loc[outcomes["status"] != "ok", FAILURE]
+
+
+def fetch_and_compare(context: MarketContext, as_of: date, *, whole: bool = False) -> FetchResult:
+    """Fetch as `fetch_bars` does, then compare with the market's second source if it has one."""
+    fetched = fetch_bars(context, as_of, whole=whole)
+    compare_sources(context, as_of, fetched)
+    return fetched
+
+
+def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -> None:
+    """Compare the stored bars up to `as_of` with the second source's; store and say what differs.
+
+    The sessions are those that the fetch asked for, or the last ones where it asked for none. A
+    symbol that the first source did not answer is left out: the store lacks its bars for another
+    reason. A comparison that finds what the one before found adds no row.
+    """
+    second = context.market.second_source
+    if second is None:
+        return
+    with reading(context.engine) as conn:
+        differing = fetches.disagreements(conn, context.name, last=as_of)
+    spans = _spans(context, as_of, fetched, differing)
+    if not spans:
+        return
+    found = _compared(context, second, as_of, spans, differing)
+    with transaction(context.engine) as conn:
+        row = _save(conn, context.name, second.source, as_of, found)
+        newly_found = fetches.disagreements_found(conn, context.name, row["known_at"])
+    _say(context.name, row, newly_found)
+
+
+def words_of_lost_bars(context: MarketContext, session: date) -> str:
+    """Say that the second source has bars of a session that the store lacks; empty if it has none.
+
+    The text continues a sentence.
+    """
+    if context.market.second_source is None:
+        return ""
+    with reading(context.engine) as conn:
+        rows = fetches.disagreements(conn, context.name, session, session)
+    lost = rows[(rows["field"] == BAR) & rows["first_value"].isna()]
+    if lost.empty:
+        return ""
+    source = context.market.second_source.source
+    return f"; the second source, {source}, has that session for {len(lost):,} symbols"
+
+
+def page_words(conn: Connection, market: str, since: date, as_of: date) -> list[str]:
+    """Return what the page of a night says of the second source; empty without a comparison.
+
+    The comparison is the night's own or, where it has none, that of a later night. The sentences
+    are about sessions since..as_of, with what is known of them now.
+    """
+    comparison = fetches.comparison(conn, market, since=as_of)
+    if comparison is None:
+        return []
+    rows = fetches.disagreements(conn, market, since, as_of)
+    sentences = difference_words(rows, comparison["symbols"])
+    return [comparison_words(comparison), *sentences]
+
+
+def _spans(
+    context: MarketContext, as_of: date, fetched: FetchResult, differing: pd.DataFrame
+) -> dict[str, date]:
+    """Return the first session that is compared of each symbol.
+
+    `differing` are the values that differ, which are compared again.
+    """
+    market = context.market
+    usual = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
+    look_back = sessions_up_to(market.calendar, as_of, LOOK_BACK)[0]
+    is_recent = differing["session"] >= look_back
+    is_restated = differing["symbol"].isin(fetched.restated)
+    open_rows = differing[is_recent | is_restated]
+    earliest = open_rows.groupby("symbol")["session"].min()
+    # An adjusted close is compared by its change from the session before.
+    needs_one_more = set(open_rows.loc[open_rows["field"] == "adj_close", "symbol"])
+    is_unanswered = ~fetched.outcomes["status"].isin(ANSWERED)
+    left_out = set(fetched.outcomes.loc[is_unanswered, "symbol"])
+    if market.index.of_constituents:
+        left_out.add(market.index.symbol)  # no source has it
+    spans = {}
+    for symbol in (market.index.symbol, *market.symbols):
+        first = fetched.first.get(symbol, usual)
+        if symbol in earliest.index:
+            begin = earliest[symbol].date()
+            sessions = 2 if symbol in needs_one_more else 1
+            first = min(first, sessions_up_to(market.calendar, begin, sessions)[0].date())
+        if symbol not in left_out and first <= as_of:
+            spans[symbol] = first
+    return spans
+
+
+def _compared(
+    context: MarketContext,
+    second: SecondSource,
+    as_of: date,
+    spans: Mapping[str, date],
+    differing: pd.DataFrame,
+) -> _Found:
+    """Ask the second source for some symbols at a time, and compare what it answers."""
+    found = _Found()
+    clock = _Clock(second.seconds)
+    symbols = iter(spans)
+    try:
+        source = clock.within(lambda: open_second_source(context.market))
+        held = clock.within(source.fields)
+        fields = tuple(name for name in second.fields if name in held)
+        for first in _batches(symbols, spans):
+            answer = clock.within(_asking(source, first, as_of))
+            found.outcomes.append(answer.outcomes)
+            found.parts.append(_compared_part(context, fields, as_of, first, answer, differing))
+            if _has_stopped(answer.outcomes):
+                break
+    except SecondSourceError as error:
+        found.failure = str(error)
+    not_asked = [(symbol, "not_asked", 0, "the comparison had ended") for symbol in symbols]
+    if not_asked and found.outcomes:
+        found.outcomes.append(pd.DataFrame(not_asked, columns=list(OUTCOME_COLUMNS)))
+    if found.failure is None and not found.symbols:
+        found.failure = _why_nothing(found.failures(), len(spans))
+    return found
+
+
+def _batches(symbols: Iterator[str], spans: Mapping[str, date]) -> Iterator[dict[str, date]]:
+    while batch := list(islice(symbols, SYMBOLS_AT_ONCE)):
+        yield {symbol: spans[symbol] for symbol in batch}
+
+
+def _asking(source: Source, first: Mapping[str, date], last: date) -> Callable[[], Fetched]:
+    """Return a function that asks a source, and brings its bars into the shape of bars."""
+
+    def ask() -> Fetched:
+        answer = source.fetch(first, last)
+        lacking = {*BAR_COLUMNS, *OUTCOME_COLUMNS} - {*answer.bars, *answer.outcomes}
+        if lacking:
+            raise SecondSourceError(f"its answer lacks {', '.join(sorted(lacking))}")
+        return Fetched(bars_frame(answer.bars), answer.outcomes)
+
+    return ask
+
+
+def _compared_part(
+    context: MarketContext,
+    fields: Sequence[str],
+    as_of: date,
+    first: Mapping[str, date],
+    answer: Fetched,
+    differing: pd.DataFrame,
+) -> Comparison:
+    """Compare the bars of some symbols; raise SecondSourceError where its dates are wrong."""
+    begin = min(first.values())
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, context.name, begin, as_of, symbols=list(first))
+    if len(answer.bars):
+        _require_dates(context, stored, answer.bars)
+    return compare(
+        stored,
+        answer.bars,
+        before=differing[differing["symbol"].isin(list(first))],
+        sessions=sessions_between(context.market.calendar, begin, as_of),
+        fields=fields,
+        index_symbol=context.market.index.symbol,
+    )
+
+
+def _require_dates(context: MarketContext, stored: pd.DataFrame, bars: pd.DataFrame) -> None:
+    """Raise SecondSourceError for bars that are dated on no session, or a session off."""
+    try:
+        require_sessions(context, bars)
+    except DtmlError as error:
+        raise SecondSourceError(_one_line(error)) from error
+    redated = redated_symbols(stored, bars)
+    if redated:
+        symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
+        side = "early" if shift < 0 else "late"
+        raise SecondSourceError(
+            f"its dates are a session {side} for {len(redated)} symbols, such as {symbol}"
+        )
+
+
+def _has_stopped(outcomes: pd.DataFrame) -> bool:
+    """Return whether a source has stopped answering, so that the other symbols are not asked."""
+    return bool(outcomes["status"].isin(["rate_limited", "not_asked"]).any())
+
+
+def _why_nothing(failures: pd.DataFrame, asked: int) -> str:
+    """Say why no symbol could be compared."""
+    if failures.empty:
+        return f"it shares no session with the store for any of {asked:,} symbols"
+    first = failures.iloc[0]
+    detail = f" ({first['detail']})" if first["detail"] else ""
+    return _one_line(
+        f"no answer for {len(failures):,} of {asked:,} symbols: {first['status']}{detail}"
+    )
+
+
+def _one_line(message: object) -> str:
+    words = " ".join(str(message).split())
+    return words if len(words) <= LONGEST_FAILURE else f"{words[: LONGEST_FAILURE - 3]}..."
+
+
+class _Clock:
+    """Give up work of the second source once its time is over.
+
+    The work runs in a thread, which goes on without anybody waiting for it: nothing can end it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends = time.monotonic() + seconds
+
+    def within(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns; raise SecondSourceError where it fails or takes too long."""
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((work(), None))
+            except Exception as error:  # noqa: BLE001 - no failure of another source ends a night
+                answers.put((None, error))
+
+        threading.Thread(target=run, name="second-source", daemon=True).start()
+        try:
+            answer, error = answers.get(timeout=max(0, self._ends - time.monotonic()))
+        except queue.Empty:
+            raise SecondSourceError(f"no answer within {self._seconds:g} s") from None
+        if error is not None:
+            is_expected = isinstance(error, DtmlError | OSError)
+            message = error if is_expected else f"{type(error).__name__}: {error}"
+            raise SecondSourceError(_one_line(message)) from error
+        result: T = answer
+        return result
+
+
+def _save(conn: Connection, market: str, source: str, as_of: date, found: _Found) -> dict[str, Any]:
+    """Store what a comparison found; return its row of price_comparison.
+
+    Where nothing has changed since the comparison before, that one's row is returned and no row is
+    added.
+    """
+    known_at = fetches.next_compared_at(conn, market)
+    differing = _joined([part.differing for part in found.parts])
+    agreeing = _joined([part.agreeing for part in found.parts])
+    newly_found = fetches.append_disagreements(
+        conn, market, differing.assign(settled_by=None), source=source, known_at=known_at
+    )
+    settled = fetches.append_disagreements(conn, market, agreeing, source=source, known_at=known_at)
+    row = {
+        "market": market,
+        "source": source,
+        "known_at": known_at,
+        "as_of": as_of,
+        "symbols": found.symbols,
+        "bars": sum(part.bars for part in found.parts),
+        "differing": len(differing),
+        "found": newly_found,
+        "settled": settled,
+        "failures": found.failures().to_dict("records"),
+        "failure": found.failure,
+    }
+    last = fetches.comparison(conn, market)
+    if last is not None and not newly_found and not settled and _is_same(last, row):
+        return last
+    fetches.save_comparison(conn, row)
+    return row
+
+
+def _is_same(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Return whether two comparisons up to one session, which found nothing new, ended alike."""
+    names = ("as_of", "source", "failures", "failure")
+    return all(last[name] == row[name] for name in names)
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    filled = [frame for frame in frames if len(frame)]
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
+
+
+def _say(market: str, row: Mapping[str, Any], newly_found: pd.DataFrame) -> None:
+    """Log what a comparison found: what is new as warnings."""
+    level = logging.INFO if row["failure"] is None else logging.WARNING
+    log.log(level, "%s: second source: %s", market, comparison_words(row))
+    for sentence in difference_words(newly_found, row["symbols"]):
+        log.warning("%s: %s", market, sentence)
+    if row["settled"]:
+        log.info("%s: %d values agree with the second source again", market, row["settled"])

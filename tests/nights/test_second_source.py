@@ -1,0 +1,446 @@
+"""A second source says the same night where prices differ, and changes no prediction."""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import Engine, text
+
+from db.admin.checks import check_store
+from db.engine import open_engine, reading, upgrade
+from db.rows import fetches, nights
+from dtml.markets.definition import SecondSource
+from dtml.prices.bars import PRICES
+from dtml.prices.sessions import next_session
+from dtml.sources import Fetched
+from dtml.sources.second import SecondFeed
+from flows.nightly.catch_up import catch_up
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import OVERLAP, FetchResult
+from flows.nightly.night import NightRefusedError, run_night
+from flows.second_source import compare_sources, fetch_and_compare
+from flows.service.alerts import after_night
+from flows.service.status import market_status
+from tests.support.commands import Command
+from tests.support.nights import (
+    AS_OF,
+    BARS,
+    FrameSource,
+    after_nights,
+    small_market,
+    without,
+)
+
+SECOND = SecondSource(source="files", prices=Path("second.csv"))
+NEXT = next_session("XNYS", AS_OF)
+THIRD = next_session("XNYS", NEXT)
+NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
+STOCK = "F01A"
+Second = Callable[..., MarketContext]
+
+
+@dataclass
+class Broken(FrameSource):
+    """A source that raises instead of answering."""
+
+    error: Exception = field(default_factory=lambda: RuntimeError("no more"))
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        super().fetch(first, last)
+        raise self.error
+
+
+@dataclass
+class Hanging(FrameSource):
+    """A source that answers when nobody waits any more."""
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        threading.Event().wait(2)
+        return super().fetch(first, last)
+
+
+@pytest.fixture
+def second(context: MarketContext, monkeypatch: pytest.MonkeyPatch) -> Second:
+    """Return a function that gives the market a second source: its bars, or the source itself."""
+
+    def give(bars: Any, settings: SecondSource = SECOND) -> MarketContext:
+        source = FrameSource(bars, name="files") if isinstance(bars, pd.DataFrame) else bars
+        feed = SecondFeed(source=source, names={})
+        monkeypatch.setattr("flows.second_source.open_second_source", lambda _: feed)
+        market = replace(context.market, second_source=settings)
+        return replace(context, market=market, source=FrameSource(BARS))
+
+    return give
+
+
+def bars_with(change: dict[str, float], symbol: str = STOCK, day: date = AS_OF) -> pd.DataFrame:
+    """The bars, of which one has its values multiplied."""
+    bars = BARS.copy()
+    is_bar = (bars["symbol"] == symbol) & (bars["session"] == pd.Timestamp(day))
+    for name, factor in change.items():
+        bars.loc[is_bar, name] *= factor
+    return bars
+
+
+def in_pence() -> pd.DataFrame:
+    names = [*PRICES, "adj_close"]
+    return BARS.assign(**{name: BARS[name] * 100 for name in names})
+
+
+def asked(engine: Engine, sql: str) -> list[tuple[Any, ...]]:
+    with reading(engine) as conn:
+        return [tuple(row) for row in conn.execute(text(sql))]
+
+
+def rows(context: MarketContext) -> list[tuple[Any, ...]]:
+    """Every version of every value that differs or has differed."""
+    found = asked(
+        context.engine,
+        "select symbol, session, field, settled_by, known_until from price_disagreement "
+        "order by session, symbol, field, known_at",
+    )
+    return [
+        (symbol, str(session)[:10], field, settled_by, until is None)
+        for symbol, session, field, settled_by, until in found
+    ]
+
+
+def comparisons(context: MarketContext) -> list[dict[str, Any]]:
+    with reading(context.engine) as conn:
+        found = conn.execute(text("select * from comparison_log order by known_at"))
+        return [dict(row) for row in found.mappings()]
+
+
+def alerts(context: MarketContext, day: date) -> list[str]:
+    after_night(context.engine, context.name, day)
+    with reading(context.engine) as conn:
+        stored = nights.alerts(conn)
+    is_of_night = stored["as_of"] == pd.Timestamp(day)
+    return stored.loc[is_of_night & (stored["kind"] == "second_source"), "message"].tolist()
+
+
+def said_in_status(context: MarketContext) -> str | None:
+    return market_status(context.engine, context.name, context.market, NOON).second_source
+
+
+@pytest.mark.on_postgresql
+def test_what_differs_is_stored_once_with_both_values_and_a_rerun_adds_no_row(
+    second: Second,
+) -> None:
+    mine = second(without(bars_with({"close": 1.02}), ["L02"]))
+    fetch_and_compare(mine, AS_OF)
+    assert rows(mine) == [
+        (STOCK, str(AS_OF), "close", None, True),
+        ("L02", str(AS_OF), "bar", None, True),
+    ]
+    shown = asked(
+        mine.engine,
+        "select first_value, second_value, difference, source from price_disagreement "
+        "where field = 'close'",
+    )
+    stored = asked(
+        mine.engine,
+        f"select close from price_latest where symbol = '{STOCK}' and session = '{AS_OF}'",
+    )
+    assert shown == [
+        (stored[0][0], pytest.approx(1.02 * stored[0][0]), pytest.approx(0.02), "files")
+    ]
+    (comparison,) = comparisons(mine)
+    assert comparison["symbols"] == len(mine.market.symbols) + 1
+    assert (comparison["differing"], comparison["found"], comparison["failure"]) == (2, 2, None)
+    fetch_and_compare(mine, AS_OF)
+    fetch_and_compare(mine, AS_OF, whole=True)
+    assert len(rows(mine)) == 2
+    assert comparisons(mine) == [comparison]
+    assert {finding.state for finding in check_store(mine.engine)} == {"ok"}
+
+
+@pytest.mark.on_postgresql
+def test_a_restatement_that_ends_a_difference_is_a_new_version_that_says_who_changed(
+    second: Second,
+) -> None:
+    right = bars_with({"close": 1.02})
+    mine = second(right)
+    fetch_and_compare(mine, AS_OF)
+    restated = replace(mine, source=FrameSource(right))
+    fetch_and_compare(restated, NEXT)
+    assert rows(mine) == [
+        (STOCK, str(AS_OF), "close", None, False),
+        (STOCK, str(AS_OF), "close", "first", True),
+    ]
+    last = comparisons(mine)[-1]
+    assert (last["differing"], last["found"], last["settled"]) == (0, 0, 1)
+    assert said_in_status(mine) == "files agrees"
+    compare_sources(mine, NEXT, FetchResult())
+    assert len(rows(mine)) == 2
+    wrong_again = replace(mine, source=FrameSource(BARS))
+    fetch_and_compare(wrong_again, THIRD)
+    assert rows(mine)[-1] == (STOCK, str(AS_OF), "close", None, True)
+    assert len(rows(mine)) == 3
+
+
+def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
+    context: MarketContext, second: Second, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The source of the night has no bar of its session: the night is refused, and says why."""
+    after_nights(context, AS_OF)
+    lost = BARS[BARS["session"] != pd.Timestamp(NEXT)]
+    mine = second(BARS)
+    symbols = len(mine.market.symbols) + 1
+    refused = replace(mine, source=FrameSource(lost))
+    with pytest.raises(NightRefusedError) as caught:
+        run_night(refused, NEXT)
+    has_them = f"the second source, files, has that session for {symbols} symbols"
+    assert str(caught.value).endswith(has_them)
+    sentence = (
+        f"the store has no bar of {NEXT} for any of {symbols} symbols, the second source has them"
+    )
+    assert [line for line in caplog.messages if sentence in line] == [f"simulated: {sentence}"]
+    assert alerts(mine, NEXT) == [f"second source: {sentence}"]
+    assert said_in_status(mine) == f"files differs in {symbols} values, the last of {NEXT}"
+    assert len(rows(mine)) == symbols
+    # The day never comes: the next night goes on without it, and its page says so.
+    page = run_night(refused, THIRD).report.read_text(encoding="utf-8")
+    assert page.count(sentence) == 1
+    assert len(rows(mine)) == symbols
+    assert alerts(mine, THIRD) == []
+    # It comes after all.
+    fetch_and_compare(mine, THIRD, whole=True)
+    assert {settled_by for *_, settled_by, is_newest in rows(mine) if is_newest} == {"first"}
+
+
+def split_bars(day: date, *, is_divided: bool) -> pd.DataFrame:
+    """The bars with a split of 5 for 4 on a day, which divides the past, or is not recorded."""
+    bars = BARS.copy()
+    is_stock = bars["symbol"] == STOCK
+    since = bars["session"] >= pd.Timestamp(day)
+    if not is_divided:
+        # Undivided, the past is at the old level: the same as a fall of a fifth on the day.
+        bars.loc[is_stock & ~since, [*PRICES, "adj_close"]] *= 1.25
+        return bars
+    bars.loc[is_stock & (bars["session"] == pd.Timestamp(day)), "split"] = 1.25
+    return bars
+
+
+def test_a_split_missing_for_three_days_is_said_on_the_first_and_settled_when_it_comes(
+    second: Second, caplog: pytest.LogCaptureFixture
+) -> None:
+    days = [AS_OF]
+    while len(days) < 5:
+        days.append(next_session("XNYS", days[-1]))
+    before, split_day, *without_it, came = days
+    undivided = split_bars(split_day, is_divided=False)
+    divided = split_bars(split_day, is_divided=True)
+    mine = replace(second(undivided), source=FrameSource(undivided))
+    fetch_and_compare(mine, before)
+    assert rows(mine) == []
+    second(divided)
+    said = f"simulated: splits that only the second source has: {STOCK} 1.25 on {split_day}"
+    fetch_and_compare(mine, split_day)
+    assert caplog.messages.count(said) == 1
+    for day in without_it:
+        fetch_and_compare(mine, day)
+    assert caplog.messages.count(said) == 1
+    open_rows = [(field, session) for _, session, field, _, _ in rows(mine)]
+    assert open_rows.count(("split", str(split_day))) == 1
+    assert sum(field == "scale" for field, _ in open_rows) == OVERLAP
+    assert {field for field, _ in open_rows} == {"scale", "split"}
+    fetch_and_compare(replace(mine, source=FrameSource(divided)), came)
+    newest = [row for row in rows(mine) if row[-1]]
+    assert {settled_by for *_, settled_by, _ in newest} == {"first"}
+    assert len(newest) == OVERLAP + 1
+
+
+def test_prices_in_pence_are_one_sentence_and_the_night_goes_on(
+    context: MarketContext, second: Second, caplog: pytest.LogCaptureFixture
+) -> None:
+    after_nights(context, AS_OF)
+    mine = second(in_pence())
+    night = run_night(mine, NEXT)
+    assert night.row["status"] == "complete"
+    of_units = [line for line in caplog.messages if "such as pence" in line]
+    assert len(of_units) == 1
+    assert {field for _, _, field, _, _ in rows(mine)} == {"scale"}
+    (alert,) = alerts(mine, NEXT)
+    assert alert.startswith(
+        "second source: all prices of the second source are 100 times those of the store for "
+    )
+    assert "such as pence" in night.report.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (Broken(BARS), "RuntimeError: no more"),
+        (Broken(BARS, error=OSError(110, "Connection timed out")), "Connection timed out"),
+        (Hanging(BARS), "no answer within 0.2 s"),
+        (FrameSource(BARS[:0]), "no answer for 10 of 10 symbols: no_data (nothing there)"),
+        (FrameSource(BARS.drop(columns="close")), "its answer lacks close"),
+    ],
+    ids=["raises", "times out", "hangs", "is empty", "has no close"],
+)
+def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
+    second: Second, source: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = second(source, replace(SECOND, seconds=0.2 if isinstance(source, Hanging) else 60.0))
+    fetched = fetch_and_compare(mine, AS_OF)
+    assert fetched.stored == fetched.fetched > 0
+    (comparison,) = comparisons(mine)
+    assert words in comparison["failure"]
+    assert (comparison["symbols"], comparison["bars"]) == (0, 0)
+    sentence = f"files could not be compared: {comparison['failure']}"
+    warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert f"simulated: second source: {sentence}" in warnings
+    assert said_in_status(mine) == f"files failed: {comparison['failure']}"
+
+
+def test_a_night_whose_second_source_fails_is_complete_and_says_so_once(
+    context: MarketContext, second: Second
+) -> None:
+    after_nights(context, AS_OF)
+    mine = second(Broken(BARS))
+    night = run_night(mine, NEXT)
+    assert night.row["status"] == "complete"
+    sentence = "files could not be compared: RuntimeError: no more"
+    assert f"<p>{sentence}.</p>" in night.report.read_text(encoding="utf-8")
+    assert alerts(mine, NEXT) == [f"second source: {sentence}"]
+    run_night(mine, THIRD)
+    assert alerts(mine, THIRD) == []  # it has failed before, too
+
+
+def test_a_second_source_that_cannot_be_opened_ends_no_night(context: MarketContext) -> None:
+    """Such as a file that is not there (any more)."""
+    market = replace(context.market, second_source=SECOND)
+    mine = replace(context, market=market)
+    fetch_and_compare(mine, AS_OF)
+    (comparison,) = comparisons(mine)
+    assert "second.csv" in comparison["failure"]
+
+
+def test_a_second_source_dated_a_session_off_is_not_compared(second: Second) -> None:
+    closes = BARS.sort_values(["symbol", "session"])
+    early = closes.assign(
+        **{name: closes.groupby("symbol")[name].shift(-1) for name in [*PRICES, "adj_close"]}
+    ).dropna(subset="close")
+    mine = second(early)
+    fetch_and_compare(mine, AS_OF)
+    (comparison,) = comparisons(mine)
+    assert comparison["failure"].startswith("its dates are a session early for 10 symbols")
+    assert rows(mine) == []
+
+
+@dataclass
+class Limited(FrameSource):
+    """A source that answers for all symbols but a few."""
+
+    silent: tuple[str, ...] = (STOCK,)
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        whole = super().fetch(first, last)
+        is_silent = whole.outcomes["symbol"].isin(self.silent)
+        outcomes = whole.outcomes.assign(
+            status=np.where(is_silent, "unreachable", whole.outcomes["status"])
+        )
+        return Fetched(whole.bars[~whole.bars["symbol"].isin(self.silent)], outcomes)
+
+
+def test_a_stock_that_either_source_did_not_answer_is_no_difference(second: Second) -> None:
+    mine = second(BARS)
+    fetch_and_compare(replace(mine, source=Limited(BARS)), AS_OF)
+    assert rows(mine) == []
+    assert comparisons(mine)[-1]["symbols"] == len(mine.market.symbols)
+    mine = second(Limited(BARS, name="files"))
+    fetch_and_compare(mine, AS_OF)
+    assert rows(mine) == []
+    with reading(mine.engine) as conn:
+        last = fetches.comparison(conn, mine.name)
+    assert last is not None
+    assert [failure["symbol"] for failure in last["failures"]] == [STOCK]
+
+
+def test_the_same_sessions_are_asked_of_both(second: Second) -> None:
+    other = FrameSource(BARS, name="files")
+    mine = second(other)
+    assert isinstance(mine.source, FrameSource)
+    for day in (AS_OF, NEXT):
+        fetch_and_compare(mine, day)
+        assert other.asked[-1] == mine.source.asked[-1]
+
+
+def test_missed_nights_are_compared_together(context: MarketContext, second: Second) -> None:
+    after_nights(context, AS_OF)
+    other = FrameSource(BARS, name="files")
+    mine = second(other)
+    caught_up = catch_up(mine, THIRD)
+    assert [night.row["as_of"] for night in caught_up.nights] == [NEXT, THIRD]
+    assert [str(row["as_of"]) for row in comparisons(mine)] == [str(THIRD)]
+    assert len(other.asked) == 1
+
+
+@pytest.mark.slow
+def test_the_command_compares_with_what_a_market_s_file_names(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = BARS[BARS["session"] > "2024-03-01"].rename(columns={"session": "date"})
+    table.to_csv("prices.csv", index=False)
+    (tmp_path / "vendor").mkdir()
+    other = bars_with({"close": 1.02}).rename(columns={"session": "date"})
+    is_stock = other["symbol"] != "SIMX"
+    other["symbol"] = other["symbol"].where(~is_stock, other["symbol"] + ".US")
+    other.to_csv("vendor/second.csv", index=False)
+    second = 'source = "files"\nprices = "vendor/second.csv"\nsuffix = ".US"\n'
+    market = small_market(source="files", more=f"[second_source]\n{second}")
+    (tmp_path / "own.toml").write_text(market, encoding="utf-8")
+    paths = ("--market-file", "own.toml", "--prices", "prices.csv", "--as-of", str(AS_OF))
+    code, _, complained = command("fetch", "own", *paths)
+    assert code == 0, complained
+    assert f"close differs in 1 bar of 1 symbol, most in {STOCK} on {AS_OF}" in complained
+    code, said, _ = command("status", "own", "--json")
+    (status,) = json.loads(said)
+    assert (code, status["second_source"]) == (0, f"files differs in 1 value, the last of {AS_OF}")
+    _, said, _ = command("status", "own")
+    assert "second source" in said
+    _, said, _ = command("query", "select field, source from price_disagreement", "--csv")
+    assert said.split() == ["field,source", "close,files"]
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # beside another SQLite store
+def test_inputs_and_predictions_are_the_same_bits_with_and_without_a_second_source(
+    context: MarketContext, second: Second, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_nights(context, AS_OF, NEXT)
+    alone = made_of_nights(context.engine)
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "beside"))
+    monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "beside" / "reports"))
+    engine = open_engine(f"sqlite:///{tmp_path / 'beside.sqlite'}")
+    upgrade(engine)
+    bars = without(in_pence(), ["L01"])
+    mine = replace(second(bars), engine=engine)
+    for day in (AS_OF, NEXT):
+        run_night(mine, day)
+    assert len(rows(mine)) > 10
+    assert made_of_nights(engine) == alone
+    engine.dispose()
+
+
+def made_of_nights(engine: Engine) -> list[list[tuple[Any, ...]]]:
+    return [
+        asked(engine, sql)
+        for sql in (
+            "select as_of, inputs_hash, predictions from night_log order by as_of",
+            "select checkpoint_hash from run_log order by created_at",
+            "select target, symbol, probability, probability_std from prediction_history "
+            "order by target, symbol",
+            "select symbol, session, open, close, adj_close, volume from price_latest "
+            "order by symbol, session",
+        )
+    ]

@@ -1,0 +1,324 @@
+"""Two sources of the same bars: what counts as a difference, what does not, and how it is said."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.markets.definition import COMPARED_FIELDS
+from dtml.pages.second_source import comparison_words, difference_words, grave_words
+from dtml.prices.bars import PRICES, bars_frame
+from dtml.prices.disagreement import ROW, Comparison, compare
+
+DAYS = pd.bdate_range("2024-07-08", periods=12)
+INDEX = "IDX"
+SYMBOLS = ("AAA", "BBB", "CCC", INDEX)
+LAST = DAYS[-1]
+NOTHING = pd.DataFrame(columns=ROW).astype({"session": "datetime64[ns]", "field": str})
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def bars(symbols: tuple[str, ...] = SYMBOLS) -> pd.DataFrame:
+    tables = []
+    for place, symbol in enumerate(symbols):
+        close = 50 + 20.0 * place + np.arange(len(DAYS)) / 4
+        table = pd.DataFrame({"symbol": symbol, "session": DAYS, "close": close})
+        table = table.assign(open=close - 0.5, high=close + 1, low=close - 1)
+        tables.append(table.assign(adj_close=close * 0.9, volume=50_000.0 + place))
+    return bars_frame(pd.concat(tables, ignore_index=True))
+
+
+def changed(field: str, change: float, symbol: str = "BBB", day: pd.Timestamp = LAST) -> Change:
+    """Multiply a field of one bar."""
+
+    def of(table: pd.DataFrame) -> pd.DataFrame:
+        is_bar = (table["symbol"] == symbol) & (table["session"] == day)
+        return table.assign(**{field: table[field].where(~is_bar, table[field] * change)})
+
+    return of
+
+
+def given(field: str, value: float, symbol: str = "BBB", day: pd.Timestamp = LAST) -> Change:
+    """Set a field of one bar."""
+
+    def of(table: pd.DataFrame) -> pd.DataFrame:
+        is_bar = (table["symbol"] == symbol) & (table["session"] == day)
+        return table.assign(**{field: table[field].where(~is_bar, value)})
+
+    return of
+
+
+def compared(
+    stored: pd.DataFrame,
+    second: pd.DataFrame,
+    before: pd.DataFrame = NOTHING,
+    fields: tuple[str, ...] = COMPARED_FIELDS,
+) -> Comparison:
+    return compare(stored, second, before=before, sessions=DAYS, fields=fields, index_symbol=INDEX)
+
+
+def found(
+    stored: pd.DataFrame, second: pd.DataFrame, fields: tuple[str, ...] = COMPARED_FIELDS
+) -> list[tuple[str, str]]:
+    rows = compared(stored, second, fields=fields).differing
+    return list(zip(rows["symbol"], rows["field"], strict=True))
+
+
+def in_unit(table: pd.DataFrame, unit: float) -> pd.DataFrame:
+    names = [*PRICES, "adj_close"]
+    return table.assign(**{name: table[name] * unit for name in names})
+
+
+def test_the_same_bars_agree() -> None:
+    result = compared(bars(), bars())
+    assert result.differing.empty
+    assert result.agreeing.empty
+    assert (result.symbols, result.bars) == (tuple(sorted(SYMBOLS)), len(bars()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("close", 1.0008),
+        changed("open", 1.004),
+        changed("high", 0.996),
+        changed("volume", 5),
+        changed("adj_close", 1.0008),
+        changed("volume", 30, symbol=INDEX),
+        given("volume", np.nan),
+        given("adj_close", np.nan),
+        given("open", np.nan),
+    ],
+)
+def test_rounding_other_exchanges_and_missing_values_are_no_difference(change: Change) -> None:
+    assert found(bars(), change(bars())) == []
+    assert found(change(bars()), bars()) == []
+
+
+def test_prices_rounded_to_cents_agree_however_low_they_are() -> None:
+    penny = in_unit(bars(), 0.001)
+    rounded = penny.round(dict.fromkeys([*PRICES, "adj_close"], 2))
+    rounded = rounded[rounded["close"] > 0]
+    assert found(penny, rounded) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (changed("close", 1.002), "close"),
+        (changed("open", 1.02), "open"),
+        (changed("high", 1.02), "high"),
+        (changed("low", 0.98), "low"),
+        (changed("volume", 100), "volume"),
+        (given("volume", 0), "volume"),
+        (changed("adj_close", 1.01), "adj_close"),
+        (given("dividend", 0.4), "dividend"),
+        (given("split", 4), "split"),
+    ],
+)
+def test_what_exceeds_a_field_s_tolerance_is_one_difference_on_either_side(
+    change: Change, field: str
+) -> None:
+    for stored, second in ((bars(), change(bars())), (change(bars()), bars())):
+        assert found(stored, second) == [("BBB", field)]
+        others = tuple(name for name in COMPARED_FIELDS if name != field)
+        assert found(stored, second, others) == []
+
+
+def test_a_difference_has_both_values_and_their_distance() -> None:
+    (row,) = compared(bars(), changed("close", 1.02)(bars())).differing.to_dict("records")
+    assert row["session"] == LAST
+    assert row["second_value"] == pytest.approx(row["first_value"] * 1.02)
+    assert row["difference"] == pytest.approx(0.02)
+    (event,) = compared(bars(), given("split", 4.0)(bars())).differing.to_dict("records")
+    assert np.isnan(event["first_value"])
+    assert event["second_value"] == 4
+    assert np.isnan(event["difference"])
+
+
+def test_a_dividend_taken_out_of_one_past_alone_is_a_difference_on_its_day_only() -> None:
+    """The level of an adjusted close says nothing, its change does."""
+    day = DAYS[7]
+    late = bars()
+    is_past = (late["symbol"] == "AAA") & (late["session"] < day)
+    late["adj_close"] = late["adj_close"].where(~is_past, late["adj_close"] * 0.98)
+    (row,) = compared(bars(), late).differing.to_dict("records")
+    assert (row["symbol"], row["field"], row["session"]) == ("AAA", "adj_close", day)
+    assert row["first_value"] == pytest.approx(1)
+    assert row["second_value"] == pytest.approx(1 / 0.98)
+
+
+@pytest.mark.parametrize("unit", [100, 0.01])
+def test_prices_in_another_unit_are_one_difference_a_bar_and_one_sentence(unit: float) -> None:
+    rows = compared(bars(), in_unit(bars(), unit)).differing
+    assert set(rows["field"]) == {"scale"}
+    assert len(rows) == len(bars())
+    (sentence,) = difference_words(rows, len(SYMBOLS))
+    assert sentence == (
+        f"all prices of the second source are {unit:g} times those of the store for AAA, BBB, CCC "
+        "and 1 more, 2024-07-08 to 2024-07-23: another unit, such as pence?"
+    )
+    assert grave_words(rows, len(SYMBOLS)) == [sentence]
+
+
+def test_pence_rounded_in_pounds_are_still_the_unit() -> None:
+    pounds = bars().round(dict.fromkeys([*PRICES, "adj_close"], 2))
+    pence = in_unit(bars(), 100)
+    assert {field for _, field in found(pounds, pence)} == {"scale"}
+
+
+def test_a_split_that_one_source_lacks_is_said_with_the_level_before_it() -> None:
+    split_day = DAYS[9]
+    is_past = (bars()["symbol"] == "AAA") & (bars()["session"] < split_day)
+    divided = bars()
+    divided["volume"] = divided["volume"].where(~is_past, divided["volume"] * 20)
+    for name in [*PRICES, "adj_close"]:
+        divided[name] = divided[name].where(~is_past, divided[name] / 20)
+    divided = given("split", 20.0, "AAA", split_day)(divided)
+    rows = compared(bars(), divided).differing
+    assert rows.groupby("field").size().to_dict() == {"scale": 9, "split": 1}
+    scale, split = difference_words(rows, len(SYMBOLS))
+    assert scale == (
+        "all prices of the second source are 0.05 times those of the store for AAA, 2024-07-08 to "
+        "2024-07-18: a split that one of them lacks?"
+    )
+    assert split == "splits that only the second source has: AAA 20 on 2024-07-19"
+
+
+def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
+    lost = bars()[bars()["session"] != DAYS[5]]
+    for stored, second, sides in (
+        (lost, bars(), ("the store", "the second source")),
+        (bars(), lost, ("the second source", "the store")),
+    ):
+        rows = compared(stored, second).differing
+        assert set(rows["field"]) == {"bar"}
+        assert len(rows) == len(SYMBOLS)
+        assert difference_words(rows, len(SYMBOLS)) == [
+            f"{sides[0]} has no bar of 2024-07-15 for any of 4 symbols, {sides[1]} has them"
+        ]
+    part = lost_for(["AAA", "BBB"], DAYS[5])
+    rows = compared(part, bars()).differing
+    assert difference_words(rows, len(SYMBOLS)) == [
+        "the store has no bar of 2024-07-15 for 2 of 4 symbols, the second source has them"
+    ]
+
+
+def test_many_lost_days_and_many_factors_are_counted_beyond_the_first() -> None:
+    few = bars()[bars()["session"].isin(DAYS[[0, 2, 10, 11]])]
+    sentences = difference_words(compared(few, bars()).differing, len(SYMBOLS))
+    assert len(sentences) == 6
+    assert sentences[0].startswith("the store has no bar of 2024-07-19 for any of 4 symbols")
+    assert sentences[-1] == "the store lacks 3 earlier sessions in the same way"
+    scaled = bars()
+    factors = 2.0 + scaled["session"].rank(method="dense")
+    for name in [*PRICES, "adj_close"]:
+        scaled[name] *= factors
+    sentences = difference_words(compared(bars(), scaled).differing, len(SYMBOLS))
+    assert len(sentences) == 6
+    assert sentences[-1] == "all prices differ by another factor in 28 bars of 4 symbols"
+
+
+def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
+    table = bars()
+    return table[~(table["symbol"].isin(symbols) & (table["session"] == day))]
+
+
+def test_a_single_bar_that_is_missing_is_named_and_no_lost_day() -> None:
+    rows = compared(lost_for(["CCC"], DAYS[5]), bars()).differing
+    assert difference_words(rows, len(SYMBOLS)) == [
+        "the store lacks 1 bar that the second source has: CCC 2024-07-15"
+    ]
+    assert grave_words(rows, len(SYMBOLS)) == []
+
+
+def test_a_stock_that_one_source_lists_later_or_not_at_all_is_compared_where_both_have_it() -> None:
+    later = bars()
+    later = later[(later["symbol"] != "AAA") | (later["session"] >= DAYS[4])]
+    later = later[later["symbol"] != "CCC"]
+    for stored, second in ((bars(), later), (later, bars())):
+        result = compared(stored, second)
+        assert result.differing.empty
+        assert result.symbols == ("AAA", "BBB", INDEX)
+
+
+def test_bars_on_no_session_and_without_a_price_are_not_compared() -> None:
+    holiday = bars()
+    holiday.loc[0, "session"] = pd.Timestamp("2024-07-13")
+    without = given("close", np.nan, day=DAYS[0])(holiday)
+    assert found(bars()[1:], without) == []
+
+
+def test_what_differed_and_agrees_now_is_settled_by_the_side_that_changed() -> None:
+    wrong = changed("close", 1.05)(bars())
+    before = compared(wrong, bars()).differing
+    for stored, second, side in (
+        (bars(), bars(), "first"),
+        (wrong, wrong, "second"),
+        (changed("close", 1.03)(bars()), changed("close", 1.03)(bars()), "both"),
+    ):
+        result = compared(stored, second, before)
+        assert result.differing.empty
+        (row,) = result.agreeing.to_dict("records")
+        assert (row["symbol"], row["field"], row["settled_by"]) == ("BBB", "close", side)
+    assert compared(wrong, bars(), before).agreeing.empty
+
+
+def test_a_lost_day_is_settled_when_it_comes_and_when_nobody_has_it_any_more() -> None:
+    lost = bars()[bars()["session"] != DAYS[5]]
+    before = compared(lost, bars()).differing
+    for stored, second, side in ((bars(), bars(), "first"), (lost, lost, "second")):
+        result = compared(stored, second, before)
+        assert result.differing.empty
+        assert set(result.agreeing["settled_by"]) == {side}
+        assert len(result.agreeing) == len(SYMBOLS)
+
+
+def test_what_cannot_be_compared_now_is_not_settled() -> None:
+    wrong = changed("volume", 100)(bars())
+    before = compared(wrong, bars()).differing
+    without_volume = bars().assign(volume=np.nan)
+    assert compared(wrong, without_volume, before).agreeing.empty
+    late = bars()[bars()["session"] == DAYS[0]]
+    assert compared(late, late, before).agreeing.empty
+    adjusted = changed("adj_close", 1.05, day=DAYS[3])(bars())
+    first_of_both = bars()[bars()["session"] >= DAYS[3]]
+    steps = compared(adjusted, bars()).differing
+    assert list(steps["session"]) == [DAYS[3], DAYS[4]]
+    settled = compared(first_of_both, first_of_both, steps).agreeing
+    assert list(settled["session"]) == [DAYS[4]]  # of the first session no change is known
+
+
+def test_sources_without_a_common_symbol_have_nothing_to_compare() -> None:
+    other = bars().assign(symbol="XYZ")
+    result = compared(bars(), other)
+    assert (result.symbols, result.bars, len(result.differing)) == ((), 0, 0)
+    assert compared(bars()[:0], bars()).symbols == ()
+    assert compared(bars(), bars()[:0]).symbols == ()
+
+
+def test_other_values_are_said_with_the_one_that_differs_most() -> None:
+    second = changed("close", 1.05, "AAA")(changed("close", 0.99)(bars()))
+    second = given("volume", 0, "AAA", DAYS[1])(second)
+    second = given("dividend", 0.24, "CCC", DAYS[1])(second)
+    rows = compared(bars(), second).differing
+    assert difference_words(rows, len(SYMBOLS)) == [
+        "dividends that only the second source has: CCC 0.24 on 2024-07-09",
+        "close differs in 2 bars of 2 symbols, most in AAA on 2024-07-23: 52.75 in the store, "
+        "55.3875 in the second source (+5.0 %)",
+        "volume differs in 1 bar of 1 symbol, most in AAA on 2024-07-09: 50000 in the store, "
+        "0 in the second source (-100.0 %)",
+    ]
+
+
+def test_a_comparison_is_said_in_one_sentence() -> None:
+    row = {"source": "files", "symbols": 1_200, "bars": 13_200, "failures": [], "failure": None}
+    whole = "13,200 bars of 1,200 symbols compared with files"
+    assert comparison_words(row) == whole
+    lacking = row | {"failures": [{"symbol": "A", "status": "no_data", "detail": ""}]}
+    assert comparison_words(lacking) == f"{whole}, which has no answer for 1 other (no_data)"
+    failed = row | {"failure": "no answer within 5 s", "symbols": 0, "bars": 0}
+    assert comparison_words(failed) == "files could not be compared: no answer within 5 s"
+    partly = row | {"failure": "no answer within 5 s"}
+    assert comparison_words(partly) == f"{whole}; then it ended: no answer within 5 s"

@@ -1,0 +1,173 @@
+"""What a market's file says of its second source, and its bars under the market's symbols."""
+
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dtml.errors import UsageError
+from dtml.markets import Market, load_market_file
+from dtml.markets.definition import COMPARED_FIELDS
+from dtml.prices.bars import PRICES
+from dtml.sources.second import open_second_source
+from tests.support.price_files import FIRST, LAST, long, write_csv
+
+MARKET = """
+title = "Mine"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+source = "yahoo"
+[index]
+symbol = "INDEX"
+source_symbol = "^IDX"
+name = "The index"
+[constituents]
+as_of = 2024-01-02
+symbols = ["AAA", { symbol = "BRKB", source_symbol = "BRK-B" }, "005930"]
+"""
+
+
+def market(folder: Path, second: str) -> Market:
+    file = folder / "mine.toml"
+    file.write_text(f"{MARKET}[second_source]\n{second}", encoding="utf-8")
+    return load_market_file(file)
+
+
+def closes(folder: Path, second: str) -> dict[str, float]:
+    """The last close of each symbol that the second source has, in thousandths."""
+    source = open_second_source(market(folder, second))
+    answer = source.fetch(dict.fromkeys(("INDEX", "AAA", "BRKB", "005930"), FIRST), LAST)
+    assert set(answer.outcomes["symbol"]) == {"INDEX", "AAA", "BRKB", "005930"}
+    last = answer.bars.sort_values("session").groupby("symbol")["close"].last()
+    return {str(symbol): round(float(close), 3) for symbol, close in last.items()}
+
+
+def write(folder: Path, *symbols: str, unit: float = 1.0) -> pd.DataFrame:
+    table = long(symbols)
+    names = [*PRICES, "adj_close"]
+    table[names] = table[names] * unit
+    write_csv(table, folder / "second.csv")
+    return table
+
+
+SAME = {"AAA": 51.5, "BRKB": 62.0, "005930": 72.5, "INDEX": 83.0}
+OF_FILES = 'source = "files"\nprices = "second.csv"\n'
+
+
+@pytest.mark.parametrize(
+    ("symbols", "settings"),
+    [
+        (("AAA", "BRK-B", "005930", "^IDX"), ""),
+        (("AAA", "BRKB", "005930", "INDEX"), ""),
+        (("AAA.US", "BRKB.US", "005930.US", "INDEX"), 'suffix = ".US"\n'),
+        (
+            ("AAA.US", "BRK B", "005930.US", "SPX"),
+            'suffix = ".US"\n[second_source.symbols]\nBRKB = "BRK B"\nINDEX = "SPX"\n',
+        ),
+        # What one source calls AAA, the other calls BRKB, and the other way round.
+        (
+            ("BRKB", "AAA", "005930", "INDEX"),
+            '[second_source.symbols]\nBRKB = "AAA"\nAAA = "BRKB"\n',
+        ),
+    ],
+)
+def test_the_second_source_s_bars_come_under_the_market_s_symbols(
+    tmp_path: Path, symbols: tuple[str, ...], settings: str
+) -> None:
+    write(tmp_path, *symbols)
+    assert closes(tmp_path, OF_FILES + settings) == SAME
+
+
+def test_prices_are_brought_into_the_market_s_currency_and_columns_have_their_own_names(
+    tmp_path: Path,
+) -> None:
+    table = write(tmp_path, "AAA", "BRKB", "005930", "INDEX", unit=100)
+    write_csv(table.rename(columns={"close": "last"}), tmp_path / "second.csv")
+    settings = 'price_unit = 0.01\n[second_source.columns]\nclose = "last"\n'
+    assert closes(tmp_path, OF_FILES + settings) == SAME
+
+
+def test_files_are_compared_by_the_columns_that_they_have(tmp_path: Path) -> None:
+    table = write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
+    held = open_second_source(market(tmp_path, OF_FILES)).fields()
+    assert held & set(COMPARED_FIELDS) == {*PRICES, "adj_close", "volume"}
+    write_csv(table.drop(columns=["adj_close", "volume"]), tmp_path / "second.csv")
+    held = open_second_source(market(tmp_path, OF_FILES)).fields()
+    assert held & set(COMPARED_FIELDS) == set(PRICES)
+    of_yahoo = market(tmp_path, 'source = "yahoo"\n')
+    assert open_second_source(of_yahoo).fields() >= set(COMPARED_FIELDS)
+
+
+def test_a_market_s_file_says_what_is_compared(tmp_path: Path) -> None:
+    whole = market(tmp_path, OF_FILES).second_source
+    assert whole is not None
+    assert (whole.source, whole.prices, whole.index) == ("files", tmp_path / "second.csv", None)
+    assert (whole.fields, whole.price_unit, whole.seconds) == (COMPARED_FIELDS, 1, 600)
+    part = market(tmp_path, 'source = "yahoo"\nfields = ["close", "split"]\n').second_source
+    assert part is not None
+    assert (part.source, part.fields) == ("yahoo", ("close", "split"))
+
+
+def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "mine.toml").write_text(MARKET, encoding="utf-8")
+    assert market(tmp_path, OF_FILES).settings == load_market_file(alone / "mine.toml").settings
+
+
+@pytest.mark.parametrize(
+    ("second", "complaint"),
+    [
+        ("", "second_source.source: missing"),
+        ('source = "bloomberg"\n', "second_source.source: unknown 'bloomberg'"),
+        ('source = "files"\n', "second_source.prices: missing; give the file"),
+        ('source = "yahoo"\nprices = "a.csv"\n', "second_source.prices: the source"),
+        ('source = "yahoo"\nindex = "a.csv"\n', "second_source.index: the source"),
+        (f"{OF_FILES}price = 3\n", "second_source.price: unknown key, perhaps prices"),
+        (f'{OF_FILES}fields = ["last"]\n', "second_source.fields: unknown field 'last'"),
+        (f"{OF_FILES}fields = []\n", "second_source.fields: list one field or more"),
+        (f"{OF_FILES}price_unit = 0\n", "second_source.price_unit: expected a number above 0"),
+        (f"{OF_FILES}price_unit = inf\n", "second_source.price_unit: expected a number above 0"),
+        (f"{OF_FILES}seconds = 1e9\n", "second_source.seconds: expected a number above 0 and"),
+        (
+            f'{OF_FILES}[second_source.symbols]\nXYZ = "X"\n',
+            "second_source.symbols.XYZ: the market does not list this symbol",
+        ),
+        (
+            f'{OF_FILES}[second_source.symbols]\nAAA = "../A"\n',
+            "second_source.symbols.AAA: '../A' is not a valid symbol",
+        ),
+        (
+            f'{OF_FILES}[second_source.symbols]\nAAA = "X"\nBRKB = "X"\n',
+            "second_source.symbols.BRKB: 'X' stands for two symbols",
+        ),
+        (f"{OF_FILES}[second_source.columns]\nlast = 3\n", "second_source.columns.last: unknown"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(
+    tmp_path: Path, second: str, complaint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        market(tmp_path, second)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'mine.toml'}: {complaint}")
+    assert "\n" not in message
+
+
+def test_a_symbol_that_would_be_read_as_another_stock_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
+    mistaken = market(tmp_path, f'{OF_FILES}[second_source.symbols]\nAAA = "BRK-B"\n')
+    with pytest.raises(UsageError, match="gives AAA the symbol 'BRK-B', which is also that of"):
+        open_second_source(mistaken)
+
+
+def test_a_source_of_its_own_dates_is_asked_for_the_sessions_it_is_given(tmp_path: Path) -> None:
+    write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
+    source = open_second_source(market(tmp_path, OF_FILES))
+    day = date(2024, 3, 12)
+    answer = source.fetch({"AAA": day, "BRKB": LAST}, LAST)
+    first = answer.bars.groupby("symbol")["session"].min().dt.date.to_dict()
+    assert first == {"AAA": day, "BRKB": LAST}
+    assert source.name == "files"
