@@ -220,6 +220,7 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     ranking = ranking.assign(predictor="blend", leg="open_to_open")
     blank = {"is_rule": [False, True, True], "days": 40, "rank_ic": [0.08, 0.01, 0.03]}
     scored = pd.DataFrame({"predictor": ["blend", "volume_shock", "day_losers"], **blank})
+    scored = scored.assign(leg="open_to_open")
     scored = scored.assign(
         rank_ic_low=scored["rank_ic"] - 0.02, rank_ic_high=scored["rank_ic"] + 0.02
     )

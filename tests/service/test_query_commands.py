@@ -337,6 +337,7 @@ def test_a_question_is_asked_of_the_market_that_is_named(
         "bar rejected",
         "not made before its day",  # at half past two of that day, UTC
         "stocks left out",
+        "sources differ",
     }
     show_questions(19, "toy", as_json=False, as_markdown=False)
     said = capsys.readouterr().out
