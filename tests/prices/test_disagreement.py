@@ -77,6 +77,7 @@ def test_the_same_bars_agree() -> None:
     assert (result.symbols, result.bars) == (tuple(sorted(SYMBOLS)), len(bars()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -103,6 +104,7 @@ def test_prices_rounded_to_cents_agree_however_low_they_are() -> None:
     assert found(penny, rounded) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -250,6 +252,7 @@ def test_bars_on_no_session_and_without_a_price_are_not_compared() -> None:
     assert found(bars()[1:], without) == []
 
 
+@pytest.mark.slow
 def test_what_differed_and_agrees_now_is_settled_by_the_side_that_changed() -> None:
     wrong = changed("close", 1.05)(bars())
     before = compared(wrong, bars()).differing
@@ -265,6 +268,7 @@ def test_what_differed_and_agrees_now_is_settled_by_the_side_that_changed() -> N
     assert compared(wrong, bars(), before).agreeing.empty
 
 
+@pytest.mark.slow
 def test_a_lost_day_is_settled_when_it_comes_and_when_nobody_has_it_any_more() -> None:
     lost = bars()[bars()["session"] != DAYS[5]]
     before = compared(lost, bars()).differing

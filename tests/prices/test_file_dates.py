@@ -29,6 +29,7 @@ def read(source: FileSource) -> pd.DataFrame:
 # dates that are midnights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sessions", [1, 5, 17])
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
@@ -77,6 +78,7 @@ NUMBERS: dict[str, tuple[list[object], str | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize(("values", "date_format"), NUMBERS.values(), ids=NUMBERS)
 def test_dates_that_are_numbers_are_read_where_they_can_be_nothing_else_or_as_stated(

@@ -238,6 +238,7 @@ def test_a_secret_is_blotted_out_before_a_text_is_cut() -> None:
 # The check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [simulated, stored])
 def test_an_honest_feed_is_admitted_whatever_splits_and_dividends_come(answer: Answer) -> None:
     for session in sessions_between("XNYS", date(2024, 6, 3), date(2024, 7, 31))[::5]:
@@ -330,6 +331,7 @@ LIES: dict[str, tuple[Answer, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_a_feed_that_lies_is_refused_by_name_with_what_was_found_and_what_to_do(lie: str) -> None:
     answer, finding = LIES[lie]

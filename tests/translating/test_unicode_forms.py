@@ -179,6 +179,7 @@ def test_what_a_network_spells_in_parts_is_composed() -> None:
     assert tokenizer().decode([*letter, first_byte, second_byte]) == "\u00e9"
 
 
+@pytest.mark.slow
 def test_a_model_whose_card_says_nothing_of_forms_translates_as_before(
     tmp_path: Path, model: Model
 ) -> None:
