@@ -8,10 +8,15 @@ privilege. Without Landlock, no file may grow at all.
 
 import ctypes
 import errno
+import json
 import os
 import resource
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
 
 # Landlock's system calls have these numbers on every architecture of Linux but Alpha.
 CREATE_RULESET = 444
@@ -34,6 +39,9 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
 NEEDED = (Path("/dev/null"), Path("/dev/shm"))  # noqa: S108 - no file is made here
 
 
+Answer = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+
+
 class _Ruleset(ctypes.Structure):
     _fields_ = (("handled_access_fs", ctypes.c_uint64),)
 
@@ -42,6 +50,32 @@ class _Rule(ctypes.Structure):
     _pack_ = 1
     _layout_ = "ms"  # the layout that `_pack_` meant before Python 3.14, which asks for its name
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def leave_answer(folder: Path, memory: int, answer: Callable[[], Answer]) -> None:
+    """Compute an answer in this process under all limits, and leave it in a folder.
+
+    `answer` returns a description, which must fit into JSON, and arrays: they are written to
+    `answer.json` and `answer.npz`. It runs in the empty folder `empty` beside these, and can write
+    in no other. `memory`, in bytes, bounds its memory and the size of each file that it writes.
+    """
+    workplace = folder / "empty"
+    workplace.mkdir()
+    # Both files are opened first: `write_only_in` forbids opening any file outside `empty` for
+    # writing, but not writing into one that is open.
+    with (
+        (folder / "answer.npz").open("wb") as answer_arrays,
+        (folder / "answer.json").open("w") as answer_text,
+    ):
+        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+            resource.setrlimit(limit, (memory, memory))
+        # A crash must not write the memory to a file: it may hold secrets of the environment.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        write_only_in(workplace)
+        description, arrays = answer()
+        allow_writing()  # without Landlock, the answers could not be written either
+        np.savez(answer_arrays, **cast(Any, arrays))
+        answer_text.write(json.dumps(description))
 
 
 def write_only_in(folder: Path) -> None:

@@ -10,18 +10,17 @@ import gc
 import importlib
 import json
 import os
-import resource
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dtml.own import code as own
-from dtml.own.confinement import FORBIDDEN, allow_writing, write_only_in
+from dtml.own.confinement import FORBIDDEN, Answer, leave_answer
 from dtml.ranking.panel import Panel
 
 DEFAULT_MODEL_LIBRARY = "sklearn.ensemble"
@@ -43,27 +42,14 @@ def main(folder: Path) -> None:
     code = own.OwnCode(task["name"], task["text"])
     # The user's code can read any file, and in this one it could look up later prices.
     (folder / "task.npz").unlink()
-    (folder / "empty").mkdir()
-    # Both files are opened first: `write_only_in` forbids opening any file outside `empty` for
-    # writing, but not writing into one that is open.
-    with (
-        (folder / "answer.npz").open("wb") as answer_arrays,
-        (folder / "answer.json").open("w") as answer_text,
-    ):
-        # The bound on memory is also that on the size of each file that the code writes.
-        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
-            resource.setrlimit(limit, (task["memory"], task["memory"]))
-        write_only_in(folder / "empty")
-        description: Task
-        answers: own.Arrays
+
+    def answer() -> Answer:
         try:
-            description, answers = _answer(code, task, arrays)
+            return _answer(code, task, arrays)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported to the night
-            description = {"error": _error_in_words(error, code)}
-            answers = {}
-        allow_writing()  # without Landlock, the answers could not be written either
-        np.savez(answer_arrays, **cast(Any, answers))
-        answer_text.write(json.dumps(description))
+            return {"error": _error_in_words(error, code)}, {}
+
+    leave_answer(folder, task["memory"], answer)
 
 
 def _error_in_words(error: Exception, code: own.OwnCode) -> str:

@@ -13,6 +13,7 @@ from db.engine import reading
 from flows.nightly import fetch
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.night import _cause
 from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, without
 
 ASKED = (
@@ -121,3 +122,12 @@ def test_an_index_of_other_dates_is_found_whichever_part_its_stocks_come_in(
     )
     with pytest.raises(Exception, match=f"the index {index} is dated"):
         fetch_bars(replace(context, source=FrameSource(bars.dropna(subset="session"))), AS_OF)
+
+
+def test_the_reason_of_missing_bars_counts_only_those_that_it_names() -> None:
+    failures = [("A", "rate_limited", 0, "A: wait"), ("B", "not_asked", 0, "B: the limit")]
+    failures.append(("C", "not_asked", 0, "C: the limit"))
+    outcomes = pd.DataFrame(failures, columns=["symbol", "status", "rows", "detail"])
+    assert _cause(FetchResult(outcomes=outcomes), {"A", "B", "C"}).startswith(
+        "2 not_asked (B: the limit); "
+    )

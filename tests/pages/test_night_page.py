@@ -249,4 +249,7 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     champion_since = "blend has been champion since 2026-03-02 instead of ridge"
     assert f"{champion_since}: {gain}, and {wealth}." in text
     assert 'href="#ranking"' not in page()
-    assert "has an outcome yet" in page(ranking=ranking_part(ranking, scored.iloc[:0]))
+    of_another_leg = scored.assign(leg="next_close")
+    for none_of_its_own in (scored.iloc[:0], of_another_leg):
+        text = page(ranking=ranking_part(ranking, none_of_its_own))
+        assert "No ranking by blend has an outcome yet." in text

@@ -156,6 +156,11 @@ def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(
     assert skip_reason(known, at(moment, zone)) == f"{day} is not a session of {known.calendar}"
 
 
+def test_a_night_due_minutes_after_the_close_is_not_skipped() -> None:
+    due = at("2026-11-24 16:20", "America/New_York")
+    assert skip_reason(load_market("sp500"), due) is None
+
+
 def test_half_days_are_not_skipped() -> None:
     for day in ("2026-11-27", "2026-12-24"):
         due = at(f"{day} 18:30", "America/New_York")

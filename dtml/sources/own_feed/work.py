@@ -8,7 +8,6 @@ that it answers, as an address with its key often stands in an error.
 import ctypes
 import json
 import os
-import resource
 import signal
 import sys
 import traceback
@@ -24,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.markets import Market, load_market, load_market_file
-from dtml.own.confinement import FORBIDDEN, allow_writing, write_only_in
+from dtml.own.confinement import FORBIDDEN, Answer, leave_answer
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources import Status
 from dtml.sources.own_feed.answers import fetched_of, last_session_of, stocks_of
@@ -50,27 +49,16 @@ def main(folder: Path) -> None:
     answer's `error`. The code runs in an empty folder, and can write in no other.
     """
     task = json.loads((folder / "task.json").read_text())
-    (folder / "empty").mkdir()
-    # Both files are opened first: afterwards none outside of `empty` can be opened for writing.
-    with (
-        (folder / "answer.npz").open("wb") as answer_arrays,
-        (folder / "answer.json").open("w") as answer_text,
-    ):
-        # The bound on memory is also that on the size of each file that the code writes.
-        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
-            resource.setrlimit(limit, (task["memory"], task["memory"]))
-        # A crash must not write the memory, which holds the secrets, to a file.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        write_only_in(folder / "empty")
-        description: Task
-        arrays: Arrays = {}
+
+    def answer() -> Answer:
         try:
             description, arrays = _answer(task)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
             description = _failure(error, task)
-        allow_writing()  # without Landlock, the answers could not be written either
-        np.savez(answer_arrays, **arrays)  # type: ignore[arg-type]
-        answer_text.write(json.dumps(_blotted(description, _secrets(task))))
+            arrays = {}
+        return _blotted(description, _secrets(task)), arrays
+
+    leave_answer(folder, task["memory"], answer)
 
 
 def _answer(task: Task) -> tuple[Task, Arrays]:
