@@ -286,7 +286,10 @@ def _last_week(market: Market, source: Source) -> str:
     """
     symbol = market.index.symbol
     if market.index.of_constituents:
-        symbol = (*market.symbols, *(source.symbols() or ()))[0]
+        stocks = [*market.symbols, *(source.symbols() or ())]
+        if not stocks:
+            raise DtmlError("neither the market nor the source lists a stock")
+        symbol = stocks[0]
     today = date.today()  # noqa: DTZ011 - any day will do
     a_week_ago = today - timedelta(days=7)
     answer = source.fetch({symbol: a_week_ago}, today)
