@@ -6,7 +6,8 @@ from pathlib import Path
 from db.engine import reading
 from db.rows import rankings
 from flows.nightly import night
-from flows.nightly.context import RunRequest, choose_as_of, open_context
+from flows.nightly.context import open_context
+from flows.opened_market import RunRequest, choose_as_of
 
 
 class Night:

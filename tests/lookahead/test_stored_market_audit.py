@@ -28,7 +28,8 @@ from flows.backtest.folds import Nights
 from flows.commands.studies import LookAheadError, audit
 from flows.nightly import train as train_module
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, RunRequest, read_bars, stored_bars
+from flows.nightly.context import MarketContext, read_bars, stored_bars
+from flows.opened_market import RunRequest
 from flows.settings import data_folder
 from tests.support.backtest_market import context_of
 from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource

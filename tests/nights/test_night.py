@@ -20,11 +20,12 @@ from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import night as night_module
 from flows.nightly import predict
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, StoredSource, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
+from flows.opened_market import StoredSource
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, without
 

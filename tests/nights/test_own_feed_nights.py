@@ -24,9 +24,10 @@ from dtml.sources.own_feed import source as own_feed
 from dtml.sources.own_feed.code import FeedCode, FeedError
 from dtml.sources.own_feed.source import OwnFeed
 from flows.nightly import context as contexts
-from flows.nightly.context import CheckedFeed, MarketContext, RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, directly, run_night
+from flows.opened_market import CheckedFeed, RunRequest
 from flows.replay.archive import Archive, replay_of
 from flows.service import flows as scheduled
 from flows.upkeep import doctor

@@ -24,10 +24,11 @@ from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext, RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
+from flows.opened_market import RunRequest
 from flows.service import prefect_server as server
 from flows.service import runner as serving
 from flows.service.prefect_server import Server
