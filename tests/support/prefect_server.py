@@ -65,7 +65,7 @@ def shared_server() -> str:
 
 
 def _share(folder: Path) -> None:
-    # Beside `folder`, which is renamed when it is complete: the server opens its database by its path.
+    # Beside `folder`, which is renamed when it is complete: the server opens its database by path.
     address, server = _start(RUN_FOLDER / f"{SHARED}-home")
     (folder / "pid").write_text(str(server.pid))
     (folder / "address").write_text(address)
