@@ -22,9 +22,9 @@ from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from flows.backtest.folds import Plan, open_backtest
 from flows.backtest.results import run_backtest
+from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
-from flows.opened_market import RunRequest
 
 MARKET = """
 title = "A small simulated market"

@@ -22,10 +22,10 @@ from typing import Any
 
 from dtml.experiments import vary
 from dtml.prices.sessions import sessions_between
+from flows.markets.opened import RunRequest
 from flows.nightly import order
 from flows.nightly.context import MarketContext, open_context
 from flows.nightly.night import run_night
-from flows.opened_market import RunRequest
 
 NIGHTS = int(sys.argv[1]) if len(sys.argv) > 1 else 12
 FIRST = date(2026, 9, 1)

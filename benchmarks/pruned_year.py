@@ -25,11 +25,11 @@ from db import tables
 from db.engine import reading, transaction
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
+from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
-from flows.opened_market import RunRequest
 from flows.replay.archive import Archive, replay_of
 from flows.service.prefect_database import DATABASE
 from flows.settings import PREFECT_DEFAULTS, data_folder, prefect_folder, reports_folder

@@ -14,7 +14,7 @@ from flows.settings import err
 from flows.text_tables import Column, print_table
 
 if TYPE_CHECKING:  # commands that only read import this module, and must not wait for torch
-    from flows.opened_market import OpenedMarket
+    from flows.markets.opened import OpenedMarket
 
 
 def counted(number: int, what: str) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from db.engine import reading
 from db.rows import rankings
+from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly import night
 from flows.nightly.context import open_context
-from flows.opened_market import RunRequest, choose_as_of
 
 
 class Night:

@@ -25,16 +25,16 @@ from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, counted, print_frame, print_json, print_scores, rendered
 from flows.log_lines import logged_run
-from flows.opened_market import (
+from flows.markets.opened import (
     OpenedMarket,
     RunRequest,
     choose_as_of,
     open_market,
     open_stored_market,
 )
+from flows.markets.stored_night import Night, finished_night, missed_nights, stored_night
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
-from flows.stored_night import Night, finished_night, missed_nights, stored_night
 
 if TYPE_CHECKING:
     from flows.nightly.fetch import FetchResult

@@ -23,11 +23,11 @@ from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.console import announce, print_frame, print_json
-from flows.market_files import read_market
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
-from flows.opened_market import RunRequest, choose_as_of
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of, stored_ranking
 from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of

@@ -31,10 +31,10 @@ from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_
 from flows.commands.ranking import NetworksOption, fetch_named, rank_sets
 from flows.console import announce, print_frame, print_json, print_scores, rendered
 from flows.explain import Trial, explain_run, latest_run
-from flows.market_files import read_market
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.opened_market import RunRequest, choose_as_of
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
 

@@ -15,12 +15,12 @@ from db.errors import StoreError
 from db.rows import prices
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_known_session, session_open
+from flows.markets.stored_night import Night, missed_nights
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.predict import shortage
 from flows.second_source import fetch_and_compare
-from flows.stored_night import Night, missed_nights
 
 
 @dataclass

@@ -24,7 +24,7 @@ from dtml.prices.bars import HINDSIGHT
 from dtml.prices.sessions import sessions_between
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
-from flows.opened_market import OpenedMarket, RunRequest, open_market, open_stored_market
+from flows.markets.opened import OpenedMarket, RunRequest, open_market, open_stored_market
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.prices.sessions import REMEDY, next_known_session
 from flows.log_lines import logged_run, logged_stage
+from flows.markets.stored_night import Night, finished_night, is_complete, last_page
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
@@ -37,9 +38,8 @@ from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, load_model, train_with_progress, why_due
 from flows.second_source import fetch_and_compare, words_of_lost_bars
-from flows.stored_night import Night, finished_night, is_complete, last_page
-from flows.training_states import drop_states
 from flows.upkeep.parquet_export import export_if_asked
+from flows.upkeep.training_states import drop_states
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from dtml.pages.figures import records
 from dtml.pages.night import night_report
 from dtml.pages.night_ranking import ranking_part
 from dtml.prices.sessions import sessions_up_to
+from flows.markets.stored_night import page_file
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.predict import first_needed, look
@@ -28,7 +29,6 @@ from flows.nightly.train import load_run
 from flows.second_source import page_words
 from flows.service.status import REJECTED_SESSIONS
 from flows.settings import write_page
-from flows.stored_night import page_file
 
 log = logging.getLogger(__name__)
 

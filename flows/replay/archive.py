@@ -23,13 +23,13 @@ from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import changes, computed_by, is_by_cpu
 from dtml.markets import Constituent, Market
-from flows.market_files import read_market
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest, StoredSource
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, experiment_for, read_bars
 from flows.nightly.predict import first_needed, night_windows, predict_windows
 from flows.nightly.ranking import load_trained, rank_night
 from flows.nightly.train import Model, load_run
-from flows.opened_market import RunRequest, StoredSource
 from flows.replay.closeness import RankingDifference, close, ranking_difference, same
 
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")

@@ -29,18 +29,18 @@ from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
 from flows.console import rendered
 from flows.log_lines import logged_run, logged_stage
+from flows.markets.opened import RunRequest, choose_as_of
+from flows.markets.stored_night import Night, missed_nights
 from flows.nightly.catch_up import CaughtUp, catch_up
 from flows.nightly.context import MarketContext, open_context, open_stored_context
 from flows.nightly.night import run_night
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import Model, train_with_progress
-from flows.opened_market import RunRequest, choose_as_of
 from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night, watch_markets
 from flows.service.schedules import DELAY, skip_reason
 from flows.service.status import named_markets
 from flows.signals import end_with_service, signals_of
-from flows.stored_night import Night, missed_nights
 
 log = logging.getLogger(__name__)
 

@@ -25,10 +25,10 @@ from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
 from flows.service.prefect_database import old_runs, tidy_apart
 from flows.settings import MODELS, data_folder, own_prefect_folder, prefect_folder, reports_folder
-from flows.training_states import REMOVING
+from flows.upkeep.training_states import REMOVING
 from translation.atomic_files import write_whole
 
-# So many sessions back, missed nights are run (`flows.stored_night.LIMIT`). They may need a
+# So many sessions back, missed nights are run (`flows.markets.stored_night.LIMIT`). They may need a
 # model that no stored night uses yet.
 FEWEST_NIGHTS = 30
 KEPT_NIGHTS = 252  # by default: a year

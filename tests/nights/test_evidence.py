@@ -18,12 +18,12 @@ from dtml.markets.definition import LEVELS
 from dtml.pages.figures import figure
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.backtest.results import run_backtest
+from flows.markets.opened import RunRequest
+from flows.markets.stored_night import Night
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.night import run_night
 from flows.nightly.predict import LOOKS, first_needed, look
 from flows.nightly.train import load_model
-from flows.opened_market import RunRequest
-from flows.stored_night import Night
 from tests.support.backtest_market import backtest_of, context_of
 from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights

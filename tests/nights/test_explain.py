@@ -38,8 +38,8 @@ from flows.explain import (
     shortened,
     train_networks,
 )
+from flows.markets.opened import RunRequest
 from flows.nightly.train import train_model
-from flows.opened_market import RunRequest
 from tests.support.backtest_market import context_of
 from tests.support.commands import Command
 from tests.support.nights import SMALL

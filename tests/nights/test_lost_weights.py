@@ -16,12 +16,12 @@ from sqlalchemy import Engine, text
 from db.engine import reading, transaction
 from db.rows import runs as stored_runs
 from flows.backtest.results import run_backtest
+from flows.markets.opened import RunRequest
 from flows.nightly import train
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import load_model, train_model, why_due
-from flows.opened_market import RunRequest
 from flows.settings import data_folder
 from tests.support.backtest_market import FIRST, LAST, backtest_of
 from tests.support.commands import Command

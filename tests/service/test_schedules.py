@@ -17,9 +17,9 @@ from db.rows import nights
 from dtml.markets import load_market, market_names
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from dtml.sources import Fetched
+from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.night import directly, run_night
-from flows.opened_market import RunRequest
 from flows.service import flows as scheduled
 from flows.service.flows import MINUTE
 from flows.service.runner import Service

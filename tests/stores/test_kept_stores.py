@@ -28,7 +28,7 @@ from dtml.training.state import StateFolder, start
 from flows.replay.archive import Archive, replay_of
 from flows.service.alerts import Kind
 from flows.settings import data_folder
-from flows.training_states import states_folder
+from flows.upkeep.training_states import states_folder
 from tests.support.kept_store import (
     ABOUT,
     NIGHTS,

@@ -31,7 +31,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
 from flows.settings import data_folder
-from flows.training_states import states_folder
+from flows.upkeep.training_states import states_folder
 from tests.support.nights import SMALL, FrameSource
 from tests.support.places import ROOT
 from tests.support.recipe import TEST, write_recipe
@@ -104,7 +104,7 @@ def small_context(engine: Engine) -> MarketContext:
         nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SETTINGS
     )
     source = FrameSource(SimulatedSource(market=MARKET).bars(date(2024, 12, 31)))
-    return MarketContext(market, source, engine, experiment, "cpu", None)
+    return MarketContext(market, source, engine, experiment, "cpu")
 
 
 def leave_a_state(context: MarketContext) -> None:

@@ -5,7 +5,7 @@ quickly. `flows.nightly.context` adds the model that the market's nights train.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from dtml.sources.files import FileSource
 from dtml.sources.own_feed.admission import admit
 from dtml.sources.own_feed.source import OwnFeed, unanswered
 from dtml.sources.simulated import SimulatedSource
-from flows.market_files import read_market
+from flows.markets.files import read_market
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class OpenedMarket:
     market: Market
     source: Source
     engine: Engine
-    notice: str | None  # for the user, about the universe or the source
+    # For the user, about the universe or the source.
+    notice: str | None = field(default=None, kw_only=True)
 
     @property
     def name(self) -> str:

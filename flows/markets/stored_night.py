@@ -11,10 +11,10 @@ from db.rows import fetches, nights
 from db.rows.nights import COMPLETE
 from dtml.prices.sessions import sessions_between
 from flows.log_lines import logged_run
-from flows.opened_market import OpenedMarket
+from flows.markets.opened import OpenedMarket
 from flows.settings import reports_folder
-from flows.training_states import drop_states
 from flows.upkeep.parquet_export import export_if_asked
+from flows.upkeep.training_states import drop_states
 
 if TYPE_CHECKING:  # these modules load torch
     from flows.nightly.fetch import FetchResult
