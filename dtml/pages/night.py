@@ -68,6 +68,7 @@ def night_report(
     calibrations: Mapping[str, Calibration] | None = None,
     drift: str = "",
     second_source: Sequence[str] = (),
+    frozen: Row | None = None,
 ) -> str:
     """Render a night.
 
@@ -85,7 +86,7 @@ def night_report(
     predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
     seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
     says in words what has changed since the training, `second_source` where another source differs.
-    All frames but `directions` may be empty.
+    `frozen` has the `number` and the `digest` of the night's link, None for a night without one. All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -101,6 +102,7 @@ def night_report(
         rejected=records(rejected),
         warnings=records(warnings),
         second_source=second_source,
+        frozen=frozen,
         **ranking,
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
