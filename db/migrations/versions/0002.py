@@ -18,6 +18,8 @@ changed_columns: dict[str, list[str]] = {
     "run": ["computed_by"],
     "night": ["computed_by"],
     "price_fetch": ["code"],
+    "ranking_difference": ["gain_p"],
+    "benchmark_score": ["acc_gain_p", "mcc_gain_p"],
 }
 
 TRAINED = (
@@ -33,6 +35,16 @@ FEED = (
     "Text of the user's own feed that fetched; missing for other sources, where the feed was not "
     "admitted, and before schema 0002."
 )
+
+GAIN_P = (
+    "p-value of the gain, adjusted for all pairs of the walk-forward (Romano and Wolf, 2005); "
+    "missing with too few days, and before schema 0002."
+)
+ACC_P = (
+    "p-value of acc_gain, adjusted for all predictors of the protocol (Romano and Wolf, 2005); "
+    "missing for best_rule, with too few days, and before schema 0002."
+)
+MCC_P = "p-value of mcc_gain, adjusted in the same way; missing when acc_gain_p is."
 
 STAGE = (
     "'fetch', 'model', 'predict', 'rank', 'store', 'freeze', 'score', 'paper account', 'drift' or "
@@ -97,6 +109,9 @@ def upgrade() -> None:
     op.add_column("price_fetch", sa.Column("code", sa.String(), comment=FEED))
     op.add_column("run", sa.Column("computed_by", sa.String(), comment=TRAINED))
     op.add_column("night", sa.Column("computed_by", sa.String(), comment=PREDICTED))
+    op.add_column("ranking_difference", sa.Column("gain_p", sa.Float(53), comment=GAIN_P))
+    op.add_column("benchmark_score", sa.Column("acc_gain_p", sa.Float(53), comment=ACC_P))
+    op.add_column("benchmark_score", sa.Column("mcc_gain_p", sa.Float(53), comment=MCC_P))
     op.create_table(
         "night_stage",
         sa.Column("market", sa.String(), primary_key=True, comment="Name of the market."),
