@@ -80,9 +80,7 @@ def compared(gain: Any, p: Any) -> str | None:
     return "beats" if gain > 0 else "is beaten by"
 
 
-def _block(
-    gains: Float[ndarray, "days comparisons"], overlap: int
-) -> tuple[int, PerComparison]:
+def _block(gains: Float[ndarray, "days comparisons"], overlap: int) -> tuple[int, PerComparison]:
     """Return the length of all blocks, in days, and by how much each error is too small.
 
     All comparisons are resampled together, so that the length is the longest that any of them

@@ -149,9 +149,7 @@ def figures_of(score: RankScore) -> dict[str, float | int]:
     }
 
 
-def paired_rank_ic(
-    scores: Days, others: Days, outcome: Days, *, overlap: int = 1
-) -> Estimate:
+def paired_rank_ic(scores: Days, others: Days, outcome: Days, *, overlap: int = 1) -> Estimate:
     """Return the mean rank IC of some scores less that of others, on the stock-days that have both.
 
     `overlap` is as in `score_ranking`. A day counts if at least `MINIMUM_STOCKS` of its stocks do, and both rank ICs are known.

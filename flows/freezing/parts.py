@@ -50,9 +50,7 @@ class Parts:
     digests: dict[str, str]
 
 
-def read_parts(
-    conn: Connection, market: str, of_links: Sequence[NightOfLink]
-) -> dict[int, Parts]:
+def read_parts(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -> dict[int, Parts]:
     """Return the parts of links, by their numbers.
 
     Each kind of row is read by one statement for all links. There is at least one link.
@@ -108,9 +106,7 @@ def _table(
     return table_of(by_night[as_of, model], columns)
 
 
-def _list_digests(
-    conn: Connection, market: str, of_links: Sequence[NightOfLink]
-) -> dict[int, str]:
+def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -> dict[int, str]:
     """Return the SHA-256 of each link's list: the stocks left out, and the model's universe.
 
     The stocks that the night predicted are in its predictions.
@@ -152,6 +148,4 @@ def _split(rows: pd.DataFrame, bounds: pd.DatetimeIndex) -> list[pd.DataFrame]:
     order = np.argsort(place, kind="stable")
     starts = np.searchsorted(place[order], np.arange(len(bounds) + 1))
     ordered = rows.take(order)
-    return [
-        ordered.iloc[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)
-    ]
+    return [ordered.iloc[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]

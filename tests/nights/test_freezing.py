@@ -24,6 +24,7 @@ from flows.nightly.night import run_night
 from flows.settings import data_folder, reports_folder
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
+from tests.support.places import ROOT
 
 FOLLOWING = next_session("XNYS", AS_OF)
 LAST = next_session("XNYS", FOLLOWING)
@@ -156,9 +157,7 @@ def a_setting(engine: Engine) -> None:
 
 
 def a_text_of_a_link(engine: Engine) -> None:
-    change(
-        engine, "update frozen_night set link = replace(link, '2024', '2025') where number = 1"
-    )
+    change(engine, "update frozen_night set link = replace(link, '2024', '2025') where number = 1")
 
 
 def a_column_of_a_link(engine: Engine) -> None:
@@ -233,8 +232,7 @@ def test_the_file_holds_what_was_predicted_and_a_changed_line_is_named(
     line = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
     stored = value(
         context.engine,
-        "select probability from prediction_history where symbol = 'L01' and "
-        f"as_of = '{AS_OF}'",
+        f"select probability from prediction_history where symbol = 'L01' and as_of = '{AS_OF}'",
     )
     symbols = [row[:2] for row in line["predictions"]["rows"]]
     assert ["L01", stored] in symbols
@@ -297,3 +295,30 @@ def test_the_command_freezes_checks_and_replays(
     code, _, mistake = command("replay", "simulated", "--all")
     assert code == 1
     assert "1 of 1 nights differ" in mistake
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_the_script_of_the_page_checks_the_file_without_the_store(
+    context: MarketContext,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checked = frozen(context)
+    page = (ROOT / "flows" / "README.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(import hashlib\n.*?)```", page, flags=re.DOTALL)
+    program = compile(script, "verify.py", "exec")
+    file = chain_file(context.name)
+    monkeypatch.setattr("sys.argv", ["verify.py", str(file)])
+    exec(program, {})
+    assert capsys.readouterr().out == f"2 links, head {checked.head['digest']}\n"
+    whole = file.read_text(encoding="utf-8")
+    for old, new in (
+        ('"number":2', '"number":3'),
+        ('"ridge"', '"rigde"'),
+        (checked.links[0]["digest"], "0" * 64),
+        ('["L01",0.', '["L01",0.0'),
+    ):
+        assert old in whole
+        file.write_text(whole.replace(old, new, 1), encoding="utf-8")
+        with pytest.raises(AssertionError, match=r"^link [12]: "):
+            exec(program, {})

@@ -222,9 +222,7 @@ def _create_frozen_nights() -> None:
             comment="Digest of the link before; missing for the first.",
         ),
         sa.Column("replaces", sa.Integer(), comment=REPLACED),
-        sa.Column(
-            "created_at", UtcTimestamp(), nullable=False, comment="When the link was made."
-        ),
+        sa.Column("created_at", UtcTimestamp(), nullable=False, comment="When the link was made."),
         sa.CheckConstraint("number >= 1 and replaces < number", name="number"),
         sa.CheckConstraint("as_of < target", name="dates"),
         comment=FROZEN,
