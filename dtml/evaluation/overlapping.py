@@ -19,7 +19,7 @@ SHARE = 0.41
 # A wave of a transform is at least so many times as long as an outcome, because the variance of
 # shorter ones is below the long-run variance.
 WAVES = 4
-FEWEST = 4  # transforms
+FEWEST = 3  # transforms
 
 
 def overlapping_interval(summands: Summands, statistic: Statistic, *, overlap: int) -> Ends:

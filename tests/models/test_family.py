@@ -124,9 +124,9 @@ def test_both_orders_of_a_pair_have_one_p_value_and_opposite_gains() -> None:
 def test_intervals_of_overlapping_outcomes_hold_the_truth_in_95_of_100() -> None:
     """And those that resample days hold it less often."""
     markets = 400
-    ics = daily_ics(250, 5, 0.95, markets, seed=1)
+    ics = daily_ics(120, 10, 0.95, markets, seed=1)
     summands = np.stack([ics, np.ones_like(ics)], axis=-1)
-    found = round(markets * holds_0(overlapping_interval(summands, ratio, overlap=5)))
+    found = round(markets * holds_0(overlapping_interval(summands, ratio, overlap=10)))
     assert binom.ppf(0.001, markets, 0.94) <= found <= binom.ppf(0.999, markets, 0.96)
     resampled = round(markets * holds_0(interval(summands, ratio, resamples=499)))
     assert resampled < found
