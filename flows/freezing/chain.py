@@ -6,7 +6,7 @@ without changing all after it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -80,28 +80,27 @@ def is_frozen(engine: Engine, market: str) -> bool:
         return nights.head_of_chain(conn, market) is not None
 
 
-def night_of(link: Link, known_after: datetime | None) -> NightOfLink:
-    """Return what a link covers; `known_after` is the end of what the links before it cover."""
-    content = json.loads(link["link"])
-    known_until = link["known_at"]
-    if known_after is not None:
-        known_until = max(known_until, known_after)
-    return NightOfLink(
-        number=link["number"],
-        as_of=link["as_of"],
-        run_id=content["weights"]["run"],
-        ranker_id=content["weights"]["rankers"],
-        known_after=known_after,
-        known_until=known_until,
-    )
-
-
-def nights_of(chain: Sequence[Link]) -> list[NightOfLink]:
-    """Return what each link of a whole chain covers."""
+def nights_of(chain: Sequence[Link], left_out: Collection[int] = ()) -> list[NightOfLink]:
+    """Return what each link of a whole chain covers, but for those of the numbers `left_out`."""
     covered: list[NightOfLink] = []
+    known_after: datetime | None = None
     for link in chain:
-        known_after = covered[-1].known_until if covered else None
-        covered.append(night_of(link, known_after))
+        known_until = link["known_at"]
+        if known_after is not None:
+            known_until = max(known_until, known_after)
+        if link["number"] not in left_out:
+            weights = json.loads(link["link"])["weights"]
+            covered.append(
+                NightOfLink(
+                    number=link["number"],
+                    as_of=link["as_of"],
+                    run_id=weights["run"],
+                    ranker_id=weights["rankers"],
+                    known_after=known_after,
+                    known_until=known_until,
+                )
+            )
+        known_after = known_until
     return covered
 
 

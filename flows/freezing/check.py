@@ -1,7 +1,7 @@
 """Check a market's chain against the store, and the file of the chain against both."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -76,15 +76,18 @@ def check_chain(engine: Engine, market: str, *, first: date | None = None) -> Ch
             link["replaces"]: link["number"] for link in chain if link["replaces"] is not None
         }
         changes = list(_changed_links(chain))
-        unreadable = {change.number for change in changes if change.words == UNREADABLE}
-        if not unreadable:
-            changes += _changed_parts(conn, market, chain, replaced, first)
+        # What the text of a link says is believed only if its SHA-256 is its digest.
+        altered = {change.number for change in changes if change.words in (UNREADABLE, ALTERED)}
+        left_out = altered | set(replaced)
+        changes += _changed_parts(conn, market, chain, left_out, first)
+        if chain[-1]["number"] not in altered:
             changes += _changed_list(conn, market, chain[-1])
     changes.sort(key=lambda change: change.number)
     return Checked(market=market, links=chain, changes=changes, replaced=replaced)
 
 
-UNREADABLE = "its text is not that of a link, so that nothing else can be checked"
+UNREADABLE = "its text is not that of a link, so that nothing else of it can be checked"
+ALTERED = "its SHA-256 is not its digest, so that nothing else of it can be checked"
 
 
 def _changed_links(chain: Sequence[Link]) -> Iterator[Change]:
@@ -120,7 +123,7 @@ def _flaw(link: Link, place: int, previous: str | None) -> str | None:
     if missing:
         return UNREADABLE
     if sha256_of_text(link["link"]) != link["digest"]:
-        return "its SHA-256 is not its digest"
+        return ALTERED
     if link["number"] != place:
         return f"link {place} is missing before it"
     if content["previous"] != previous:
@@ -133,18 +136,19 @@ def _changed_parts(
     conn: Connection,
     market: str,
     chain: Sequence[Link],
-    replaced: Mapping[int, int],
+    left_out: Collection[int],
     first: date | None,
 ) -> Iterator[Change]:
-    """Yield the parts of nights, and the weights, that are no longer as they were frozen."""
+    """Yield the parts of nights, and the weights, that are no longer as they were frozen.
+
+    Links of the numbers `left_out` and nights before `first` are not compared.
+    """
     covered = [
-        link
-        for link in nights_of(chain)
-        if link.number not in replaced and (first is None or link.as_of >= first)
+        link for link in nights_of(chain, left_out) if first is None or link.as_of >= first
     ]
     if not covered:
         return
-    by_number = {link["number"]: json.loads(link["link"]) for link in chain}
+    texts = {link["number"]: link["link"] for link in chain}
     try:
         parts_by_number = read_parts(conn, market, covered)
     except StoreUsageError as error:  # a model is no longer there
@@ -153,7 +157,7 @@ def _changed_parts(
         return
     weights = _Weights(conn)
     for link in covered:
-        content = by_number[link.number]
+        content = json.loads(texts[link.number])
         for what, words in _differences(content, parts_by_number[link.number], weights):
             yield Change(number=link.number, as_of=link.as_of, what=what, words=words)
 

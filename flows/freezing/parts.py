@@ -125,27 +125,36 @@ def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]
 def _price_digests(
     conn: Connection, market: str, of_links: Sequence[NightOfLink]
 ) -> dict[int, str]:
-    """Return the SHA-256 of the bars of each link; the links are in the order of the chain."""
-    after = of_links[0].known_after
+    """Return the SHA-256 of the bars of each link."""
+    bounds = [link.known_after for link in of_links]
+    after = None if None in bounds else min(bound for bound in bounds if bound is not None)
     until = max(link.known_until for link in of_links)
-    versions = prices.versions_known(conn, market, after, until)
-    withdrawals = prices.withdrawals_known(conn, market, after, until)
-    bounds = pd.DatetimeIndex([link.known_until for link in of_links]).as_unit("ns")
-    versions_of = _split(versions, bounds)
-    withdrawals_of = _split(withdrawals, bounds)
-    digests = {}
-    for place, link in enumerate(of_links):
-        digests[link.number] = sha256_of_bars(versions_of[place], withdrawals_of[place])
-    return digests
+    versions = _ByMoment(prices.versions_known(conn, market, after, until))
+    withdrawals = _ByMoment(prices.withdrawals_known(conn, market, after, until))
+    return {
+        link.number: sha256_of_bars(versions.of_link(link), withdrawals.of_link(link))
+        for link in of_links
+    }
 
 
-def _split(rows: pd.DataFrame, bounds: pd.DatetimeIndex) -> list[pd.DataFrame]:
-    """Return the rows that became known up to each bound and after the one before.
+class _ByMoment:
+    """Find the rows that became known in a span of time."""
 
-    `bounds` never fall. The rows of a part keep their order.
-    """
-    place = np.searchsorted(bounds.asi8, rows["known_at"].astype("int64").to_numpy())
-    order = np.argsort(place, kind="stable")
-    starts = np.searchsorted(place[order], np.arange(len(bounds) + 1))
-    ordered = rows.take(order)
-    return [ordered.iloc[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rows = rows
+        moments = pd.DatetimeIndex(rows["known_at"]).as_unit("ns").asi8
+        self.order = np.argsort(moments, kind="stable")
+        self.moments = moments[self.order]
+
+    def of_link(self, link: NightOfLink) -> pd.DataFrame:
+        """Return the rows of a link, in their own order."""
+        start = 0
+        if link.known_after is not None:
+            start = self._count_up_to(link.known_after)
+        places = np.sort(self.order[start : self._count_up_to(link.known_until)])
+        return self.rows.take(places)
+
+    def _count_up_to(self, moment: datetime) -> int:
+        """Return the number of rows that were known at a moment."""
+        nanoseconds = pd.Timestamp(moment).as_unit("ns").value
+        return int(np.searchsorted(self.moments, nanoseconds, side="right"))
