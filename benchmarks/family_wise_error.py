@@ -24,7 +24,8 @@ from dtml.evaluation.ranking import both_known, rank_ics
 from dtml.ranking.outcomes import Leg, outcomes, overlap_of
 
 MARKETS = 200
-LEGS_COMPARED: tuple[Leg, ...] = ("next_close", "second_close", "five_days")
+LEGS_COMPARED: tuple[Leg, ...] = ("next_close", "five_days", "second_close")
+RESAMPLES = 2000
 # How much of a model's opinion of a stock is left a day later.
 PERSISTENCE = (0.0, 0.0, 0.3, 0.6, 0.9, 0.95, 0.99, 1.0)
 Scores = Float[ndarray, "models days stocks"]
@@ -58,7 +59,7 @@ def differences(rank_ic: Float[ndarray, "days models"]) -> Float[ndarray, "days 
 def found_alone(gains: Float[ndarray, "days pairs"]) -> int:
     """Return the number of pairs whose own 95 % interval excludes 0."""
     summands = np.stack([gains, np.ones_like(gains)], axis=-1)
-    low, high = interval(summands, ratio, resamples=2000)
+    low, high = interval(summands, ratio, resamples=RESAMPLES)
     return int(((low > 0) | (high < 0)).sum())
 
 
@@ -79,7 +80,7 @@ def errors(seed: int, leg: Leg) -> dict[str, bool]:
     """Return which ways of comparing find any difference on one market."""
     rank_ic = daily_rank_ics(seed, leg)
     gains = differences(rank_ic)
-    adjusted = family_p(gains, overlap=overlap_of(leg))
+    adjusted = family_p(gains, overlap=overlap_of(leg), resamples=RESAMPLES)
     return {
         "alone": found_alone(gains) > 0,
         "family": bool((adjusted <= ALPHA).any()),
@@ -91,6 +92,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--markets", type=int, default=MARKETS)
     markets = parser.parse_args().markets
+    replaced = sum(is_promoted(daily_rank_ics(seed, "next_close")) for seed in range(markets))
+    print(f"earned       {markets} markets, champion replaced within a year: {replaced}", flush=True)
     for leg in LEGS_COMPARED:
         counts: Counter[str] = Counter()
         for seed in range(markets):
@@ -100,8 +103,6 @@ def main() -> None:
             f"{way} {count} ({count / markets:.1%})" for way, count in counts.items()
         )
         print(f"{leg:13s}{markets} markets, any pair different: {shares}", flush=True)
-    replaced = sum(is_promoted(daily_rank_ics(seed, "next_close")) for seed in range(markets))
-    print(f"earned       {markets} markets, champion replaced within a year: {replaced}")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def verdict(ranking: Ranking) -> str:
     (blend,) = [row for row in whole_scores(ranking) if row["predictor"] == HEADLINE]
     rule = ranking.row["best_rule"]
     gain = _gain(ranking, HEADLINE, rule)
-    verb = compared(gain["gain"], gain["gain_p"])
+    verb = compared(gain["gain"], gain.get("gain_p"))
     words = verb or _compared(gain["gain_low"], gain["gain_high"])
     among = ""
     if verb is not None:
@@ -157,7 +157,7 @@ def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
         return ""
     row = _gain(ranking, name, other)
     mark = {"beats": AHEAD, "is beaten by": BEHIND}.get(
-        compared(row["gain"], row["gain_p"]) or "", ""
+        compared(row["gain"], row.get("gain_p")) or "", ""
     )
     return f"{with_interval(row, 'gain', signed=True)}{mark}"
 
