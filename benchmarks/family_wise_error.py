@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--markets", type=int, default=MARKETS)
     markets = parser.parse_args().markets
     replaced = sum(is_promoted(daily_rank_ics(seed, "next_close")) for seed in range(markets))
-    print(f"earned       {markets} markets, champion replaced within a year: {replaced}", flush=True)
+    print(f"earned: champion replaced within a year in {replaced} of {markets} markets", flush=True)
     for leg in LEGS_COMPARED:
         counts: Counter[str] = Counter()
         for seed in range(markets):

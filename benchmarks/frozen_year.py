@@ -95,7 +95,8 @@ def main() -> None:
         checked = timed("check the store", lambda: check_chain(engine, MARKET))
         timed("check the file", lambda: check_file(file, checked.links))
         megabytes = file.stat().st_size / 1e6
-        print(f"{len(checked.links)} links, {len(checked.changes)} changes, file {megabytes:.0f} MB")
+        changes = len(checked.changes)
+        print(f"{len(checked.links)} links, {changes} changes, file of {megabytes:.0f} MB")
         with transaction(engine) as conn:
             change_a_bit(conn, days[nights // 2])
         for change in timed("check it again", lambda: check_chain(engine, MARKET)).changes:

@@ -223,8 +223,9 @@ def versions_known(
 ) -> pd.DataFrame:
     """Return all versions of a market's bars that became known after `after`, up to `until`.
 
-    An `after` of None sets no bound. Columns: symbol, session, BAR_VALUES, known_at; NaN is missing. Sorted by symbol, session and
-    known_at. A withdrawal is a version too, with the values of the bar that it withdraws.
+    An `after` of None sets no bound. Columns: symbol, session, BAR_VALUES, known_at; NaN is
+    missing. Sorted by symbol, session and known_at. A withdrawal is a version too, with the values
+    of the bar that it withdraws.
     """
     ids = instrument_ids(conn, market)
     price = tables.price
@@ -248,7 +249,8 @@ def withdrawals_known(
 ) -> pd.DataFrame:
     """Return what of a market's bars was withdrawn after `after` (None: ever), up to `until`.
 
-    Sorted by symbol, session and known_at. Columns: symbol, session, withdrawn (the check that the bar failed), known_at.
+    Sorted by symbol, session and known_at. Columns: symbol, session, withdrawn (the check that the
+    bar failed), known_at.
     """
     price = tables.price
     stock = tables.instrument

@@ -64,10 +64,10 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
     """Score the ranking that `scores` give the stocks of each day against their returns.
 
     Returns are ratios minus 1. A stock-day counts if it has a score and an outcome, a day if at
-    least `MINIMUM_STOCKS` of its stocks count. `overlap` is the number of days whose outcomes share a
-    session, which `t` and the intervals allow for. ACC and MCC compare whether a stock's rank is in the upper half of
-    its day by score and by return; equal values share their mean rank, and the middle itself is not
-    above.
+    least `MINIMUM_STOCKS` of its stocks count. `overlap` is the number of days whose outcomes share
+    a session, which `t` and the intervals allow for. ACC and MCC compare whether a stock's rank is
+    in the upper half of its day by score and by return; equal values share their mean rank, and the
+    middle itself is not above.
     """
     scores, outcome = both_known(scores, outcome)
     counts = against_median(scores, outcome)[:, None]  # [days models 4], of a single model
@@ -152,7 +152,8 @@ def figures_of(score: RankScore) -> dict[str, float | int]:
 def paired_rank_ic(scores: Days, others: Days, outcome: Days, *, overlap: int = 1) -> Estimate:
     """Return the mean rank IC of some scores less that of others, on the stock-days that have both.
 
-    `overlap` is as in `score_ranking`. A day counts if at least `MINIMUM_STOCKS` of its stocks do, and both rank ICs are known.
+    `overlap` is as in `score_ranking`. A day counts if at least `MINIMUM_STOCKS` of its stocks do,
+    and both rank ICs are known.
     """
     score_ics, other_ics = paired_daily_rank_ics(scores, others, outcome)
     is_known = np.isfinite(score_ics) & np.isfinite(other_ics)
@@ -319,7 +320,8 @@ def _estimate(summands: Summands, statistic: Statistic, overlap: int = 1) -> Est
     """Return a statistic of totals over days, of one model, with its interval.
 
     The interval resamples days or, where the outcomes of more than one day overlap, is that of
-    `overlapping_interval`. A day that adds 0 to every total does not count; NaN without a day that counts.
+    `overlapping_interval`. A day that adds 0 to every total does not count; NaN without a day that
+    counts.
     """
     summands = summands[summands.any(axis=(1, 2))]
     if not len(summands):

@@ -32,7 +32,7 @@ AHEAD = " ▲"
 BEHIND = " ▼"
 LEGEND = (
     "▲ and ▼ mark differences that are significant where all pairs are compared at once: the "
-    "probability that chance marks any is at most 5 %. Brackets are the 95 % interval of each alone."
+    "probability that chance marks any is at most 5 %. Brackets are 95 % intervals of each alone."
 )
 COLUMNS = (
     "predictor",

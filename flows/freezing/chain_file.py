@@ -74,10 +74,12 @@ def _lines_of(last_line: bytes, chain: Sequence[Link], file: Path) -> int:
 
 
 def _misfit(file: Path, number: int | None) -> str:
+    """Say that a file does not continue the chain: at the line of a link, or (None) at its last."""
     where = "its last line" if number is None else f"its line of link {number}"
     return (
         f"{file} does not continue the store's chain at {where}, so that nothing is added: check "
-        "it with `dtml freeze MARKET --check`, keep it, and move it away to have a new one written"
+        f"it with `dtml freeze {file.parent.name} --check`, keep it, and move it away: a new one is "
+        "then written"
     )
 
 
