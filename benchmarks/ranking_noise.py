@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from dtml.evaluation.ranking import score_ranking
 from dtml.ranking.models import BoostingConfig
-from dtml.ranking.outcomes import LEGS, outcomes, sessions_to
+from dtml.ranking.outcomes import LEGS, outcomes, overlap_of
 from dtml.ranking.panel import Panel
 from dtml.ranking.rankers import RankersConfig, walk
 from dtml.ranking.rules import RULES, rule_scores
@@ -72,7 +72,7 @@ def intervals_that_hold_0(seed: int) -> dict[tuple[str, str], bool]:
     for leg in LEGS:
         outcome = outcomes(history.panel, leg)[days]
         for name, score in scores.items():
-            rank_ic = score_ranking(score[days], outcome, overlap=sessions_to(leg)).rank_ic
+            rank_ic = score_ranking(score[days], outcome, overlap=overlap_of(leg)).rank_ic
             holds_0[name, leg] = rank_ic.low <= 0 <= rank_ic.high
     return holds_0
 

@@ -24,7 +24,7 @@ from dtml.prices.bars import check
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import last_closed_session, sessions_between
 from dtml.ranking.features import FEATURES
-from dtml.ranking.outcomes import sessions_to
+from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.panel import Grid
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, folds, market_panel
@@ -49,7 +49,7 @@ class Walked:
         self.scores = scores
         score_grid = scores.to_numpy()
         outcome_grid = outcome.to_numpy()
-        self._rank_score = score_ranking(score_grid, outcome_grid, overlap=sessions_to(leg))
+        self._rank_score = score_ranking(score_grid, outcome_grid, overlap=overlap_of(leg))
         estimates = {}
         for figure_name in RANK_FIGURES:
             estimate = getattr(self._rank_score, figure_name)

@@ -23,6 +23,7 @@ MOMENTS = (
     tables.stock_rank.c.known_at,
     tables.outcome.c.known_at,
     tables.night.c.known_at,
+    tables.frozen_night.c.known_at,
     tables.backtest.c.data_watermark,
     tables.benchmark.c.data_watermark,
     tables.ranking.c.data_watermark,

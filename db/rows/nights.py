@@ -1,4 +1,4 @@
-"""Nights: their beginning and end, their stages, the alerts about them, and their drift."""
+"""Nights: their beginning and end, stages, alerts, drift, and the links of frozen ones."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -162,6 +162,17 @@ def night(
     return row(conn, statement)
 
 
+def complete_nights(conn: Connection, market: str) -> list[dict[str, Any]]:
+    """Return the complete nights of a market by as_of: every column of night."""
+    table = tables.night
+    statement = (
+        sa.select(table)
+        .where(table.c.market == market, table.c.status.in_(COMPLETE))
+        .order_by(table.c.as_of)
+    )
+    return [dict(night) for night in conn.execute(statement).mappings()]
+
+
 def last_ended_night(conn: Connection, market: str) -> dict[str, Any] | None:
     """Return a market's last night that is complete or refused; None when there is none."""
     log = view("night_log")
@@ -236,3 +247,36 @@ def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     There are no rows for a night without measures.
     """
     return frame(conn, select_view("drift", "measure", market=market, as_of=as_of))
+
+
+def save_link(conn: Connection, link: Mapping[str, object]) -> int:
+    """Store a link of a market's chain, every column of frozen_night by name; return 1.
+
+    A stored link never changes: raises StoreError for a number that is stored already.
+    """
+    new = insert_missing(conn, tables.frozen_night, [link])
+    if not new:
+        raise StoreError(
+            f"link {link['number']} of {link['market']} is already stored: a frozen night is never "
+            "rewritten"
+        )
+    return new
+
+
+def links(conn: Connection, market: str, after: int = 0) -> list[dict[str, Any]]:
+    """Return the links of a market's chain by number, those above `after`; none before a freeze."""
+    table = tables.frozen_night
+    statement = (
+        sa.select(table)
+        .where(table.c.market == market, table.c.number > after)
+        .order_by(table.c.number)
+    )
+    return [dict(link) for link in conn.execute(statement).mappings()]
+
+
+def head_of_chain(
+    conn: Connection, market: str, as_of: date | None = None
+) -> dict[str, Any] | None:
+    """Return the newest link of a market's chain, or the newest of one night; None without one."""
+    statement = select_view("frozen_chain", "-number", market=market, as_of=as_of)
+    return row(conn, statement.limit(1))

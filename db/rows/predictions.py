@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import new_rows_of, require_distinct
-from db.connection.frames import Statement, frame, matching, select_view
+from db.connection.frames import Statement, frame, matching, select_view, within
 from db.rows.markets import identified, require_symbol
 from db.views import view
 
@@ -161,6 +161,32 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
         .select_from(joined)
         .where(*matching(night, market=market, as_of=as_of))
         .order_by(stock.c.symbol)
+    )
+    return frame(conn, statement)
+
+
+def night_predictions(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+    """Return the predictions of a market's nights first..last by the models that the nights name.
+
+    Columns: as_of, run_id, symbol, probability, probability_std, calibrated, lowest, highest,
+    rising_share; sorted by as_of and symbol. NaN is missing.
+    """
+    prediction = tables.prediction
+    stock = tables.instrument
+    night = tables.night
+    joined = night.join(prediction, of_night()).join(
+        stock, stock.c.id == prediction.c.instrument_id
+    )
+    statement = (
+        sa.select(
+            night.c.as_of,
+            prediction.c.run_id,
+            stock.c.symbol,
+            *[prediction.c[name] for name in VALUES],
+        )
+        .select_from(joined)
+        .where(night.c.market == market, *within(night.c.as_of, first, last))
+        .order_by(night.c.as_of, stock.c.symbol)
     )
     return frame(conn, statement)
 

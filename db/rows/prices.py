@@ -218,6 +218,64 @@ def prices(
     return _known_since_withdrawal(known.versions, known.withdrawn)
 
 
+def versions_known(
+    conn: Connection, market: str, after: datetime | None, until: datetime
+) -> pd.DataFrame:
+    """Return all versions of a market's bars that became known after `after`, up to `until`.
+
+    An `after` of None sets no bound. Columns: symbol, session, BAR_VALUES, known_at; NaN is
+    missing. Sorted by symbol, session and known_at. A withdrawal is a version too, with the values
+    of the bar that it withdraws.
+    """
+    ids = instrument_ids(conn, market)
+    price = tables.price
+    columns = [
+        price.c.instrument_id,
+        price.c.session,
+        price.c.known_at,
+        *[price.c[name] for name in BAR_VALUES],
+    ]
+    untyped_columns = [sa.type_coerce(column, sa.types.NullType()) for column in columns]
+    statement = sa.select(*untyped_columns).where(
+        price.c.instrument_id.in_(ids.tolist()), *_became_known(after, until)
+    )
+    return bars(conn.execute(statement), ids).sort_values(
+        ["symbol", "session", "known_at"], kind="stable", ignore_index=True
+    )
+
+
+def withdrawals_known(
+    conn: Connection, market: str, after: datetime | None, until: datetime
+) -> pd.DataFrame:
+    """Return what of a market's bars was withdrawn after `after` (None: ever), up to `until`.
+
+    Sorted by symbol, session and known_at. Columns: symbol, session, withdrawn (the check that the
+    bar failed), known_at.
+    """
+    price = tables.price
+    stock = tables.instrument
+    statement = (
+        sa.select(stock.c.symbol, price.c.session, price.c.withdrawn, price.c.known_at)
+        .join_from(price, stock)
+        .where(
+            stock.c.market == market,
+            price.c.withdrawn.is_not(None),
+            *_became_known(after, until),
+        )
+        .order_by(stock.c.symbol, price.c.session, price.c.known_at)
+    )
+    return frame(conn, statement)
+
+
+def _became_known(after: datetime | None, until: datetime) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that a version became known after `after` (None: ever), by `until`."""
+    known_at = tables.price.c.known_at
+    conditions = [known_at <= until]
+    if after is not None:
+        conditions.append(known_at > after)
+    return conditions
+
+
 def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":
     """Return which bars' price now and the stored one differ by more than the factor SAME_LEVEL."""
     distance = np.abs(np.log(pairs[f"{name}_now"] / pairs[name]))

@@ -256,6 +256,50 @@ def night_rankings(conn: Connection, market: str, *, first: date, last: date) ->
     return frame(conn, statement)
 
 
+def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+    """Return the rankings of a market's nights first..last, without their moments.
+
+    Columns: as_of, ranker_id, predictor, symbol, score, place, probability, chosen; sorted by
+    as_of, ranker_id, predictor, place and symbol. NaN is missing.
+    """
+    rank = tables.stock_rank
+    ranker = tables.ranker
+    stock = tables.instrument
+    columns = ("score", "place", "probability", "chosen")
+    order = (rank.c.as_of, rank.c.ranker_id, rank.c.predictor, rank.c.place, stock.c.symbol)
+    statement = (
+        sa.select(
+            rank.c.as_of,
+            rank.c.ranker_id,
+            rank.c.predictor,
+            stock.c.symbol,
+            *[rank.c[name] for name in columns],
+        )
+        .join_from(rank, ranker)
+        .join(stock)
+        .where(ranker.c.market == market, *within(rank.c.as_of, first, last))
+        .order_by(*order)
+    )
+    return frame(conn, statement)
+
+
+def ranker_of_night(conn: Connection, market: str, as_of: date, made_by: datetime) -> str | None:
+    """Return the name of the rankers that ranked a night last, up to the moment `made_by`.
+
+    None for a night that ranked no stocks.
+    """
+    rank = tables.stock_rank
+    ranker = tables.ranker
+    statement = (
+        sa.select(rank.c.ranker_id)
+        .join_from(rank, ranker)
+        .where(ranker.c.market == market, rank.c.as_of == as_of, rank.c.made_at <= made_by)
+        .order_by(rank.c.made_at.desc())
+        .limit(1)
+    )
+    return conn.execute(statement).scalar()
+
+
 def rank_scores(
     conn: Connection, market: str, *, span: str, leg: str | None = None
 ) -> pd.DataFrame:

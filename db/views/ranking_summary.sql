@@ -13,6 +13,7 @@
 -- gain             number     Mean rank IC of the blend minus that of `best_rule`, on the same stock-days; missing without a day.
 -- gain_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- gain_high        number     Upper end of that interval; missing with too few days.
+-- gain_p           number     p-value of the gain, adjusted for all pairs of the walk-forward (Romano and Wolf, 2005); missing with too few days, and before schema 0002.
 -- version          text       How the blend's best stocks were traded: 'smoothed and banded', with settings chosen on validation days, or 'daily' if there were no such days.
 -- annual_return    number     Geometric return per year after costs, 0.1 is 10 %; missing without a portfolio.
 -- sharpe           number     Yearly Sharpe ratio after costs; missing without a portfolio.
@@ -26,7 +27,7 @@
 -- read_at          timestamp  When the days were scored, UTC.
 select
     r.market, r.id as ranking_id, r.first, r.last, r.leg, s.days, s.rank_ic, s.rank_ic_low, s.rank_ic_high, r.best_rule,
-    d.gain, d.gain_low, d.gain_high, p.version, p.annual_return, p.sharpe, p.sharpe_low, p.sharpe_high,
+    d.gain, d.gain_low, d.gain_high, d.gain_p, p.version, p.annual_return, p.sharpe, p.sharpe_low, p.sharpe_high,
     p.index_gain, p.index_gain_low, p.index_gain_high, p.turnover, p.break_even, r.read_at
 from ranking r
 join ranking_score s on s.ranking_id = r.id and s.predictor = 'blend' and s.leg = r.leg and s.slice = 'all'

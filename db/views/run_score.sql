@@ -26,6 +26,8 @@
 -- mcc_gain        number     mcc minus that of the best rule on the same days; missing for the best rule itself.
 -- mcc_gain_low    number     Lower end of its paired 95 % interval; missing when mcc_gain is.
 -- mcc_gain_high   number     Upper end of that interval; missing when mcc_gain is.
+-- acc_gain_p      number     p-value of acc_gain, adjusted for all predictors of the protocol (Romano and Wolf, 2005); missing for the best rule, with too few days, and before schema 0002.
+-- mcc_gain_p      number     p-value of mcc_gain, adjusted in the same way; missing when acc_gain_p is.
 -- auc             number     Within-day skill: share of same-day pairs (riser, faller) in which the riser got the higher probability, 0.5 is no skill; missing for a rule.
 -- auc_low         number     Lower end of its day-resampled 95 % interval; missing when auc is.
 -- auc_high        number     Upper end of that interval; missing when auc is.
@@ -43,7 +45,8 @@
 select
     b.market, s.benchmark_id, s.predictor, s.protocol, b.test_first, b.test_last, s.days, s.n, s.seeds,
     s.configurations, s.acc_mean, s.acc_sd, s.acc, s.acc_low, s.acc_high, s.mcc_mean, s.mcc_sd, s.mcc, s.mcc_low,
-    s.mcc_high, s.acc_gain, s.acc_gain_low, s.acc_gain_high, s.mcc_gain, s.mcc_gain_low, s.mcc_gain_high, s.auc,
+    s.mcc_high, s.acc_gain, s.acc_gain_low, s.acc_gain_high, s.mcc_gain, s.mcc_gain_low, s.mcc_gain_high,
+    s.acc_gain_p, s.mcc_gain_p, s.auc,
     s.auc_low, s.auc_high, s.rank_ic, s.rank_ic_low, s.rank_ic_high, s.brier, s.same_direction,
     case when s.is_rule then 1 else 0 end as is_rule,
     case when s.is_rule and s.predictor = b.best_rule then 1 else 0 end as is_best_rule,

@@ -2,7 +2,7 @@
 --
 -- market      text       Name of the market.
 -- as_of       date       The night's last closed session.
--- stage       text       'fetch', 'model', 'predict', 'rank', 'store', 'score', 'paper account', 'drift' or 'report'.
+-- stage       text       'fetch', 'model', 'predict', 'rank', 'store', 'freeze', 'score', 'paper account', 'drift' or 'report'.
 -- status      text       'running', 'done' or 'failed'; a stage whose process was killed stays 'running'.
 -- started_at  timestamp  When the stage began, UTC.
 -- seconds     number     How long the stage took; missing while its status is 'running'.

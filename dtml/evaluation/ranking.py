@@ -6,15 +6,18 @@ sample is days: each figure is one number a day, averaged, and intervals resampl
 (`dtml.evaluation.bootstrap`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations, permutations
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Statistic, Summands, difference
-from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
+from dtml.evaluation.family import family_p
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
+from dtml.evaluation.overlapping import overlapping_interval
 from dtml.ranking.panel import mean_of_known, ranked
 
 Days = Float[ndarray, "days stocks"]
@@ -61,10 +64,10 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
     """Score the ranking that `scores` give the stocks of each day against their returns.
 
     Returns are ratios minus 1. A stock-day counts if it has a score and an outcome, a day if at
-    least `MINIMUM_STOCKS` of its stocks count. `overlap` is the number of days that one outcome
-    spans, which `t` allows for. ACC and MCC compare whether a stock's rank is in the upper half of
-    its day by score and by return; equal values share their mean rank, and the middle itself is not
-    above.
+    least `MINIMUM_STOCKS` of its stocks count. `overlap` is the number of days whose outcomes share
+    a session, which `t` and the intervals allow for. ACC and MCC compare whether a stock's rank is
+    in the upper half of its day by score and by return; equal values share their mean rank, and the
+    middle itself is not above.
     """
     scores, outcome = both_known(scores, outcome)
     counts = against_median(scores, outcome)[:, None]  # [days models 4], of a single model
@@ -73,8 +76,8 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
         auc=within_day_aucs(scores, outcome),
         decile_spread=decile_spreads(scores, outcome),
         stock_days=int(np.isfinite(scores).sum()),
-        acc=_estimate(counts, accuracy),
-        mcc=_estimate(counts, mcc),
+        acc=_estimate(counts, accuracy, overlap),
+        mcc=_estimate(counts, mcc, overlap),
         overlap=overlap,
     )
 
@@ -93,8 +96,8 @@ def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
         auc=daily["auc"],
         decile_spread=daily["decile_spread"],
         stock_days=int(n.sum()),
-        acc=_estimate(correct_and_all[:, None].astype(float), ratio),
-        mcc=mean_of_days(daily["mcc"]),
+        acc=_estimate(correct_and_all[:, None].astype(float), ratio, overlap),
+        mcc=mean_of_days(daily["mcc"], overlap=overlap),
         overlap=overlap,
     )
 
@@ -121,13 +124,13 @@ def _score(
     return RankScore(
         days=len(known_ics),
         stock_days=stock_days,
-        rank_ic=mean_of_days(rank_ic),
+        rank_ic=mean_of_days(rank_ic, overlap=overlap),
         icir=icir,
         t=newey_west_t(known_ics, lags=max(overlap, usual_lags)),
-        auc=mean_of_days(auc),
+        auc=mean_of_days(auc, overlap=overlap),
         acc=acc,
         mcc=mcc,
-        decile_spread=mean_of_days(decile_spread),
+        decile_spread=mean_of_days(decile_spread, overlap=overlap),
     )
 
 
@@ -146,18 +149,62 @@ def figures_of(score: RankScore) -> dict[str, float | int]:
     }
 
 
-def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:
+def paired_rank_ic(scores: Days, others: Days, outcome: Days, *, overlap: int = 1) -> Estimate:
     """Return the mean rank IC of some scores less that of others, on the stock-days that have both.
 
-    A day counts if at least `MINIMUM_STOCKS` of its stocks do, and both rank ICs are known.
+    `overlap` is as in `score_ranking`. A day counts if at least `MINIMUM_STOCKS` of its stocks do,
+    and both rank ICs are known.
+    """
+    score_ics, other_ics = paired_daily_rank_ics(scores, others, outcome)
+    is_known = np.isfinite(score_ics) & np.isfinite(other_ics)
+    # The rank IC and the day (1) of both, whose totals `ratio` turns into the two means.
+    summands = np.stack([score_ics, is_known, other_ics, is_known], axis=-1)[is_known]
+    return _estimate(summands[:, None].astype(float), difference(ratio), overlap)
+
+
+def rank_differences(
+    predictions: Mapping[str, Days], outcome: Days, *, overlap: int = 1
+) -> Iterator[dict[str, str | float]]:
+    """Yield a row for each ordered pair of predictors: how far the first is ahead of the other.
+
+    `predictions` are the scores of each predictor, on the same days and stocks as `outcome`. The
+    `gain` is the difference of their mean rank ICs on the same stock-days, with the ends of its own
+    interval; `gain_p` is its p-value, adjusted for all pairs (`dtml.evaluation.family`). `overlap`
+    is as in `score_ranking`.
+    """
+    pairs = list(combinations(predictions, 2))
+    gains = []
+    for first, second in pairs:
+        first_ics, second_ics = paired_daily_rank_ics(
+            predictions[first], predictions[second], outcome
+        )
+        gains.append(first_ics - second_ics)
+    adjusted = family_p(np.stack(gains, axis=1), overlap=overlap)
+    p_of_pair = {frozenset(pair): float(p) for pair, p in zip(pairs, adjusted, strict=True)}
+    for first, second in permutations(predictions, 2):
+        gain = paired_rank_ic(
+            predictions[first],
+            predictions[second],
+            outcome,
+            overlap=overlap,
+        )
+        yield {
+            "predictor": first,
+            "other": second,
+            **gain.named("gain"),
+            "gain_p": p_of_pair[frozenset((first, second))],
+        }
+
+
+def paired_daily_rank_ics(scores: Days, others: Days, outcome: Days) -> tuple[Daily, Daily]:
+    """Return the rank IC of some scores and of others on each day, on the stocks that have both.
+
+    NaN on a day on which fewer than `MINIMUM_STOCKS` of the stocks count, or a score has one value.
     """
     has_scores = np.isfinite(scores) & np.isfinite(others)
     score_ics = rank_ics(*both_known(np.where(has_scores, scores, np.nan), outcome))
     other_ics = rank_ics(*both_known(np.where(has_scores, others, np.nan), outcome))
-    is_known = np.isfinite(score_ics) & np.isfinite(other_ics)
-    # The rank IC and the day (1) of both, whose totals `ratio` turns into the two means.
-    summands = np.stack([score_ics, is_known, other_ics, is_known], axis=-1)[is_known]
-    return _estimate(summands[:, None].astype(float), difference(ratio))
+    return score_ics, other_ics
 
 
 def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
@@ -262,21 +309,26 @@ def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
     return np.asarray(np.nan_to_num(ranked(values), nan=-1.0) > 0)
 
 
-def mean_of_days(daily: Daily) -> Estimate:
-    """Return the mean of a figure over the days that have one."""
+def mean_of_days(daily: Daily, *, overlap: int = 1) -> Estimate:
+    """Return the mean of a figure over the days that have one; `overlap` as in `score_ranking`."""
     known_days = daily[np.isfinite(daily)]
     summands = np.stack([known_days, np.ones_like(known_days)], axis=-1)  # of `ratio`
-    return _estimate(summands[:, None], ratio)
+    return _estimate(summands[:, None], ratio, overlap)
 
 
-def _estimate(summands: Summands, statistic: Statistic) -> Estimate:
+def _estimate(summands: Summands, statistic: Statistic, overlap: int = 1) -> Estimate:
     """Return a statistic of totals over days, of one model, with its interval.
 
-    A day that adds 0 to every total does not count; NaN without a day that counts.
+    The interval resamples days or, where the outcomes of more than one day overlap, is that of
+    `overlapping_interval`. A day that adds 0 to every total does not count; NaN without a day that
+    counts.
     """
     summands = summands[summands.any(axis=(1, 2))]
     if not len(summands):
         return Estimate(np.nan, np.nan, np.nan)
-    low, high = day_interval(summands, statistic, resamples=RESAMPLES, seed=0)
+    if overlap > 1 and len(summands) >= MINIMUM_DAYS:
+        low, high = overlapping_interval(summands, statistic, overlap=overlap)
+    else:
+        low, high = day_interval(summands, statistic, resamples=RESAMPLES, seed=0)
     value = statistic(summands.sum(axis=0))
     return Estimate(value=float(value[0]), low=float(low[0]), high=float(high[0]))

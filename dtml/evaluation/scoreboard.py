@@ -13,8 +13,9 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import RESAMPLES, difference
+from dtml.evaluation.bootstrap import RESAMPLES, Statistic, difference
 from dtml.evaluation.calibration import Flat, logit
+from dtml.evaluation.family import daily_gains, family_p
 from dtml.evaluation.metrics import accuracy, confusion, mcc, measured, ratio
 from dtml.evaluation.ranking import both_known, mean_of_days, rank_ics
 from dtml.markets.definition import LABEL_PROTOCOLS
@@ -45,6 +46,8 @@ COLUMNS = [
     "mcc_gain",
     "mcc_gain_low",
     "mcc_gain_high",
+    "acc_gain_p",
+    "mcc_gain_p",
     "brier",
     "brier_low",
     "brier_high",
@@ -121,7 +124,8 @@ def scoreboard(
 
     - `n` counts the stock-days, `days` their days, `rises` those that rose; all rows of a protocol
       have the same ones;
-    - gains are paired differences to the rule `best_rule`, NaN for that rule itself;
+    - gains are paired differences to the rule `best_rule`, NaN for that rule itself; `acc_gain_p`
+      and `mcc_gain_p` are their p-values, adjusted for all predictors (`family_p`);
     - `brier` is a mean squared error; a calibrated predictor has slope 1 and intercept 0;
     - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of the same day in which
       the riser was the more probable, NaN without such a pair;
@@ -308,6 +312,8 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             **measured("mcc", counts, mcc, sample.resamples),
             **measured("acc_gain", paired, difference(accuracy), sample.resamples),
             **measured("mcc_gain", paired, difference(mcc), sample.resamples),
+            "acc_gain_p": _family_p(paired, difference(accuracy), sample),
+            "mcc_gain_p": _family_p(paired, difference(mcc), sample),
             **_of_probabilities(of_ensembles, sample),
             "same_direction": np.maximum(share_of_rises, 1 - share_of_rises).mean(axis=0),
         }
@@ -316,6 +322,16 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     frame.loc[best, OF_GAINS] = np.nan
     frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame
+
+
+def _family_p(
+    paired: Int[ndarray, "days predictors 8"], statistic: Statistic, sample: _Sample
+) -> Float[ndarray, " predictors"]:
+    """Return the p-value of each predictor's gain over the best rule, adjusted for all of them.
+
+    NaN for the best rule itself.
+    """
+    return family_p(daily_gains(paired, statistic), resamples=sample.resamples)
 
 
 def _of_members(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:

@@ -33,7 +33,7 @@ from dtml.own.code import HISTORY, OwnCodeError, cut, ranks_of
 from dtml.own.process import Description, IsolatedCode
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.ranking.features import ranked_features
-from dtml.ranking.outcomes import outcomes, sessions_to
+from dtml.ranking.outcomes import outcomes, overlap_of, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, mean_of_known, ranked
 from dtml.ranking.rules import HISTORY as RULES_READ
 from dtml.ranking.rules import RULES, rule_scores
@@ -387,7 +387,7 @@ def _check_with_coins(user_code: IsolatedCode, part: History, leg: Leg, days: sl
         panel = _panel(part.tossed(seed))
         ranks = user_code.ranks(panel, panel.observed)
         scores, outcome = _fit_and_score(user_code, panel, ranks, leg, days)
-        ic = score_ranking(scores, outcome, overlap=sessions_to(leg)).rank_ic
+        ic = score_ranking(scores, outcome, overlap=overlap_of(leg)).rank_ic
         last_rank_ic = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
         are_above_0.append(ic.low > 0)
         are_below_0.append(ic.high < 0)

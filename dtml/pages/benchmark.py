@@ -14,6 +14,7 @@ import jinja2
 import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Chart, calibration, environment, script
 from dtml.pages.colours import colour
@@ -82,11 +83,19 @@ def on_reading(benchmark: Row, number: int) -> str:
     )
 
 
+def _mark(row: Row) -> str:
+    """Return the mark of a gain over the best rule that is significant among all predictors."""
+    marks = {"beats": " ▲", "is beaten by": " ▼"}
+    return marks.get(compared(row["acc_gain"], row.get("acc_gain_p")) or "", "")
+
+
 def _compared(row: Row) -> str:
+    """Say whether a predictor beats the best rule: by the p-value among all, if it is stored."""
     gain = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
-    compared = told_apart(row["acc_gain_low"], row["acc_gain_high"])
-    if compared:
-        return f"{compared} it {gain}"
+    verb = compared(row["acc_gain"], row.get("acc_gain_p"))
+    words = verb or told_apart(row["acc_gain_low"], row["acc_gain_high"])
+    if words:
+        return f"{words} it {gain}"
     return f"cannot be compared with it {gain}: there is no interval"
 
 
@@ -101,6 +110,7 @@ def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
     Each cell has two parts, for one line or two; the second may be empty.
     """
     is_best = row["predictor"] == benchmark["best_rule"]
+    acc_gain_interval = interval(row, "acc_gain", signed=True)
 
     def over_seeds(name: str) -> tuple[str, str]:
         """Return our mean over the seeds, and below it the published one in brackets."""
@@ -114,7 +124,7 @@ def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
         (row["predictor"], "(best rule)" if is_best else ""),
         over_seeds("acc"),
         (figure(row["acc"]), interval(row, "acc")),
-        (figure(row["acc_gain"], signed=True), interval(row, "acc_gain", signed=True)),
+        (f"{figure(row['acc_gain'], signed=True)}{_mark(row)}", acc_gain_interval),
         over_seeds("mcc"),
         (figure(row["mcc"]), interval(row, "mcc")),
         (figure(row["auc"]), interval(row, "auc")),

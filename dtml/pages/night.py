@@ -68,6 +68,7 @@ def night_report(
     calibrations: Mapping[str, Calibration] | None = None,
     drift: str = "",
     second_source: Sequence[str] = (),
+    frozen: Row | None = None,
 ) -> str:
     """Render a night.
 
@@ -84,16 +85,16 @@ def night_report(
     reason, value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` says how the
     predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
     seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
-    says in words what has changed since the training, `second_source` where another source differs.
-    All frames but `directions` may be empty.
+    says in words what has changed since the training, `second_source` where another source differs,
+    and `frozen` has the `number` and `digest` of the night's link, if it has one. All frames but
+    `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
     return _template().render(
         title=title,
         drift=drift,
-        night=night,
-        weekday=pd.Timestamp(night["target"]).day_name(),
+        **_of_night(night, frozen),
         **_directions(rows, level, threshold),
         **_scores(title, scores, rolling),
         **_calibration(bins, coverage, by_run, level),
@@ -103,9 +104,22 @@ def night_report(
         second_source=second_source,
         **ranking,
         rejected_sessions=rejected_sessions,
-        receipt={name: value for name, value in receipt.items() if name != "config"},
-        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
+        **_receipt(receipt),
     )
+
+
+def _receipt(receipt: Mapping[str, object]) -> dict[str, Any]:
+    """Return the lines of a receipt, and its settings as JSON."""
+    return {
+        "receipt": {name: value for name, value in receipt.items() if name != "config"},
+        "config": json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
+    }
+
+
+def _of_night(night: Row, frozen: Row | None) -> dict[str, Any]:
+    """Return the row of a night, the weekday of its target, and its link if it is frozen."""
+    weekday = pd.Timestamp(night["target"]).day_name()
+    return {"night": night, "weekday": weekday, "frozen": frozen}
 
 
 @cache

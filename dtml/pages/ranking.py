@@ -12,6 +12,7 @@ import jinja2
 import pandas as pd
 
 from dtml.backtest.turnover import EQUAL, VERSIONS
+from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Chart, environment, script
 from dtml.pages.figures import (
@@ -26,6 +27,13 @@ from dtml.pages.figures import (
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.
 HEADLINE = "blend"
+# The marks of a difference that is significant among all pairs of predictors.
+AHEAD = " ▲"
+BEHIND = " ▼"
+LEGEND = (
+    "▲ and ▼ mark differences that are significant where all pairs are compared at once: the "
+    "probability that chance marks any is at most 5 %. Brackets are 95 % intervals of each alone."
+)
 COLUMNS = (
     "predictor",
     "rank IC [95 %]",
@@ -74,17 +82,27 @@ def sentence(ranking: Ranking) -> str:
 def verdict(ranking: Ranking) -> str:
     """Say in one sentence whether the blend beats the best rule of the days before.
 
-    Both rank the same stocks.
+    It does if the difference is significant among all pairs; in a ranking that was stored before
+    such p-values were, if its own interval lies above 0. Both rank the same stocks.
     """
     # The blend is always among the predictors, once.
     (blend,) = [row for row in whole_scores(ranking) if row["predictor"] == HEADLINE]
     rule = ranking.row["best_rule"]
     gain = _gain(ranking, HEADLINE, rule)
-    compared = _compared(gain["gain_low"], gain["gain_high"])
+    verb = compared(gain["gain"], gain.get("gain_p"))
+    words = verb or _compared(gain["gain_low"], gain["gain_high"])
+    among = ""
+    if verb is not None:
+        among = f", p {figure(gain['gain_p'], 3)} among all pairs of {_predictors(ranking)}"
     return (
-        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: "
-        f"rank IC difference {with_interval(gain, 'gain', signed=True)}."
+        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {words} {rule}: "
+        f"rank IC difference {with_interval(gain, 'gain', signed=True)}{among}."
     )
+
+
+def _predictors(ranking: Ranking) -> str:
+    """Say how many predictors were compared on the same days."""
+    return f"{ranking.differences['predictor'].nunique()} predictors"
 
 
 def net_sentence(ranking: Ranking) -> str:
@@ -99,11 +117,11 @@ def net_sentence(ranking: Ranking) -> str:
     chosen = rows[chosen_version]
     equal_return = signed_percent(rows[EQUAL]["annual_return"], 1)
     nights = f"{chosen['smooth']} nights" if chosen["smooth"] > 1 else "one night"
-    compared = _compared(chosen["index_gain_low"], chosen["index_gain_high"])
+    words = _compared(chosen["index_gain_low"], chosen["index_gain_high"])
     return (
         f"After costs, traded in the way that validation days chose (the ranking of {nights}, "
         f"band {chosen['band']:g}), it earns {signed_percent(chosen['annual_return'], 1)} a year "
-        f"and {compared} equal parts of all stocks, which earn {equal_return}: "
+        f"and {words} equal parts of all stocks, which earn {equal_return}: "
         f"Sharpe ratio difference {with_interval(chosen, 'index_gain', 2, signed=True)}."
     )
 
@@ -131,10 +149,17 @@ def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
 
 
 def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
-    """Return a predictor's gain over another, with its interval; empty over itself."""
+    """Return a predictor's gain over another, with its interval; empty over itself.
+
+    A gain that is significant among all pairs has the mark `AHEAD`, or `BEHIND` if it is a loss.
+    """
     if name == other:
         return ""
-    return with_interval(_gain(ranking, name, other), "gain", signed=True)
+    row = _gain(ranking, name, other)
+    mark = {"beats": AHEAD, "is beaten by": BEHIND}.get(
+        compared(row["gain"], row.get("gain_p")) or "", ""
+    )
+    return f"{with_interval(row, 'gain', signed=True)}{mark}"
 
 
 def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
@@ -163,7 +188,7 @@ def markdown_tables(ranking: Ranking) -> str:
     """Return both tables in Markdown."""
     order = _markdown_table(COLUMNS, cells(ranking))
     after_costs = _markdown_table(NET_COLUMNS, net_cells(ranking))
-    return f"{order}\n\n{after_costs}"
+    return f"{order}\n\n{LEGEND}\n\n{after_costs}"
 
 
 def _markdown_table(names: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
@@ -224,6 +249,7 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         verdict=verdict(ranking),
         net_sentence=net_sentence(ranking),
         sentence=sentence(ranking),
+        legend=LEGEND,
         tables={
             "order": (COLUMNS, list(cells(ranking))),
             "net": (NET_COLUMNS, list(net_cells(ranking))),

@@ -11,7 +11,7 @@ import pandas as pd
 from dtml.markets.definition import LEGS, Leg
 from dtml.ranking.panel import Grid, Panel
 
-__all__ = ["LEGS", "Leg", "has_opens", "measured_legs", "outcomes", "sessions_to"]
+__all__ = ["LEGS", "Leg", "has_opens", "measured_legs", "outcomes", "overlap_of", "sessions_to"]
 
 
 class Price(NamedTuple):
@@ -42,6 +42,15 @@ ENDS: dict[Leg, Ends] = {
 def sessions_to(leg: Leg) -> int:
     """Return the number of sessions after `as_of` whose bars the outcome needs."""
     return ENDS[leg].end.sessions
+
+
+def overlap_of(leg: Leg) -> int:
+    """Return the number of days whose outcomes share a part of their span; 1 if none do.
+
+    An outcome over one session, whichever it is, shares nothing with that of the next day.
+    """
+    start, end = ENDS[leg]
+    return max(end.sessions - start.sessions, 1)
 
 
 def has_opens(panel: Panel) -> bool:

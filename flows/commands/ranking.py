@@ -284,6 +284,7 @@ def print_ranking(found: page.Ranking) -> None:
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
     print_frame(cells, "how well each day's stocks were ranked")
+    out.print(page.LEGEND, markup=False, soft_wrap=True)
     scores = found.scores
     is_headline = (scores["predictor"] == page.HEADLINE) & (scores["slice"] == "all")
     by_leg = [

@@ -8,6 +8,7 @@ night again.
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from pathlib import Path
@@ -22,6 +23,8 @@ from dtml.training.self_test import TOLERANCE
 from flows.commands import options
 from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
+from flows.freezing.chain import is_frozen
+from flows.freezing.check import check_chain
 from flows.markets.opened import RunRequest
 from flows.nightly.bars import NightBars
 from flows.nightly.context import experiment_of
@@ -170,6 +173,8 @@ def _replay_night(
         moment = moment_of(known_at)
     archive = Archive.open(request)
     replay = replay_of(archive, archive.night(as_of), moment)
+    if moment is None:
+        (replay,) = with_links(archive, [replay])
     restated = None  # counts of bars that differ between the night's moment and the other
     if moment is not None and replay.failure is None:
         restated = restated_since(archive, replay)
@@ -216,6 +221,7 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     begun = time.perf_counter()
     replays = [replay_of(archive, night) for night in nights]
     seconds = time.perf_counter() - begun
+    replays = with_links(archive, replays)
     if as_json:
         print_json([replay_summary(replay) for replay in replays])
     else:
@@ -235,6 +241,23 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
             f"{len(differing_nights)} of {len(replays)} nights differ: "
             f"{', '.join(differing_nights)}"
         )
+
+
+def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
+    """Return replays with the links of their nights, checked, where the market is frozen."""
+    name = archive.market.name
+    if not is_frozen(archive.engine, name):
+        return list(replays)
+    checked = check_chain(archive.engine, name, first=replays[0].night["as_of"])
+    numbers = {link["as_of"]: link["number"] for link in checked.links}
+    linked = []
+    for replay in replays:
+        as_of = replay.night["as_of"]
+        changes = tuple(str(change) for change in checked.of_night(as_of))
+        linked.append(
+            replace(replay, link=numbers.get(as_of), changes_since_frozen=changes),
+        )
+    return linked
 
 
 def _replay_prediction(
@@ -341,6 +364,8 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "checkpoint_hash": replay.run["checkpoint_hash"],
         "predictions": len(replay.predictions),
         "differing": len(replay.differing),
+        "frozen_link": replay.link,
+        "changes_since_frozen": list(replay.changes_since_frozen),
         "reasons": replay.reasons,
     }
 

@@ -24,6 +24,8 @@ from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.prices.sessions import REMEDY, next_known_session
+from flows.freezing.chain import extend, is_frozen
+from flows.freezing.chain_file import ChainFileError, add_lines
 from flows.log_lines import logged_run, logged_stage
 from flows.markets.stored_night import Night, finished_night, is_complete, last_page
 from flows.nightly.bars import NightBars
@@ -218,12 +220,33 @@ def _run_last_stages(
 
     All of them may run again after a run that was killed.
     """
+    if is_frozen(context.engine, context.name):
+        stage("freeze", lambda: _freeze(context))
     scored = stage("score", lambda: score_market(context, night_bars))
     stage("paper account", lambda: follow_rankings(context, night_bars))
     stage("drift", lambda: watch_drift(context, night_bars))
     report = stage("report", lambda: publish_night(context, night_bars))
     export_if_asked(context.engine, context.name)
     return scored, report
+
+
+def _freeze(context: MarketContext) -> None:
+    """Add the night to the market's chain and to its file.
+
+    A file that does not fit the chain is left as it is, with a warning.
+    """
+    for link in extend(context.engine, context.name):
+        if link["replaces"] is not None:
+            log.warning(
+                "the night of %s was run again: link %d replaces link %d, which stays in the chain",
+                link["as_of"],
+                link["number"],
+                link["replaces"],
+            )
+    try:
+        add_lines(context.engine, context.name)
+    except (ChainFileError, OSError) as error:
+        log.warning("the night is frozen in the store alone: %s", error)
 
 
 def _ensure_last_stages(context: MarketContext, completed: Mapping[str, Any]) -> Path:

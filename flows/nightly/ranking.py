@@ -26,7 +26,7 @@ from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import ALL, FEATURES, Names
-from dtml.ranking.outcomes import measured_legs, outcomes, sessions_to
+from dtml.ranking.outcomes import measured_legs, outcomes, overlap_of, sessions_to
 from dtml.ranking.rankers import (
     Rankers,
     RankersConfig,
@@ -313,7 +313,7 @@ def score_rankings(
     new_or_changed = compared[~is_same | is_new]
     if len(new_or_changed):
         first = new_or_changed["target"].min()
-        running = pd.DataFrame(list(_running_scores(scores_now, first, sessions_to(leg))))
+        running = pd.DataFrame(list(_running_scores(scores_now, first, overlap_of(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
         promote(conn, context, night_bars.as_of)
 

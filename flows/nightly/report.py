@@ -73,6 +73,7 @@ def publish_night(
             "drift": drift_words(records(nights.drift(conn, context.name, as_of))),
             "calibrations": calibrations(runs.runs(conn, context.name)),
             "second_source": page_words(conn, context.name, since, as_of),
+            "frozen": nights.head_of_chain(conn, context.name, as_of),
         }
     page = night_report(
         title=context.market.title,

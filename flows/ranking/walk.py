@@ -36,13 +36,19 @@ from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.backtest.turnover import after_costs
 from dtml.evaluation.metrics import MINIMUM_DAYS
-from dtml.evaluation.ranking import both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
+from dtml.evaluation.ranking import (
+    both_known,
+    figures_of,
+    rank_differences,
+    rank_ics,
+    score_ranking,
+)
 from dtml.evaluation.splits import Split
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
 from dtml.ranking.features import FEATURES
-from dtml.ranking.outcomes import Leg, measured_legs, outcomes, sessions_to
+from dtml.ranking.outcomes import Leg, measured_legs, outcomes, overlap_of
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
@@ -392,10 +398,15 @@ def _store(
         "read_at": datetime.now(UTC),
     }
     score_rows = list(_scores(walk.plan.leg, predictions, returns, parts))
-    difference_rows = list(_differences(walk.plan.leg, predictions, returns))
+    leg = walk.plan.leg
+    differences = rank_differences(predictions, returns[leg], overlap=overlap_of(leg))
     with transaction(walk.context.engine) as conn:
         rankings.save_ranking(
-            conn, row, pd.DataFrame(score_rows), pd.DataFrame(difference_rows), portfolios
+            conn,
+            row,
+            pd.DataFrame(score_rows),
+            pd.DataFrame(differences).assign(leg=leg),
+            portfolios,
         )
 
 
@@ -429,7 +440,7 @@ def _scores(
             score = score_ranking(
                 np.where(is_in_part, predictions[predictor], np.nan),
                 returns[scored_leg],
-                overlap=sessions_to(scored_leg),
+                overlap=overlap_of(scored_leg),
             )
             yield {
                 "predictor": predictor,
@@ -466,25 +477,3 @@ def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays
     third = np.floor(3 * (size_rank + 0.5)).clip(0, 2)
     for number, value in enumerate(("small", "middle", "large")):
         yield ("move", value), third == number
-
-
-def _differences(
-    leg: Leg, predictions: Mapping[str, Grid], returns: Mapping[Leg, Grid]
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each ordered pair of predictors: how far the first is ahead of the other.
-
-    The `gain` is the difference of their mean rank ICs on the same stock-days, with its interval,
-    for `leg`, on whose returns the models were trained.
-    """
-    for first, second in product(predictions, predictions):
-        if first == second:
-            continue
-        gain = paired_rank_ic(predictions[first], predictions[second], returns[leg])
-        yield {
-            "predictor": first,
-            "other": second,
-            "leg": leg,
-            "gain": gain.value,
-            "gain_low": gain.low,
-            "gain_high": gain.high,
-        }

@@ -260,7 +260,8 @@ class Replay:
     figure is missing where there is no prediction. `inputs_hash` is the SHA-256 of the model's
     inputs now. `failure` says why nothing could be predicted; None if it could.
     `ranking_difference` says what differs in the rankings of the stocks; None if nothing does, or
-    if the night ranked none.
+    if the night ranked none. `link` is the number of the night's link in the market's chain, None
+    if it is not frozen, and `changes_since_frozen` says in words what of it has changed.
     """
 
     night: Mapping[str, Any]
@@ -271,6 +272,8 @@ class Replay:
     inputs_hash: str | None = None
     failure: str | None = None
     ranking_difference: RankingDifference | None = None
+    link: int | None = None
+    changes_since_frozen: tuple[str, ...] = ()
 
     @property
     def changes(self) -> str | None:
@@ -324,6 +327,11 @@ class Replay:
         return not self.is_equal and has_close_figures and has_close_ranking
 
     @property
+    def is_frozen(self) -> bool:
+        """Return whether the night is frozen and nothing of it has changed since."""
+        return self.link is not None and not self.changes_since_frozen
+
+    @property
     def is_equal(self) -> bool:
         """Return whether every figure, place and score is the same to the last bit."""
         return self.failure is None and self.differing.empty and self.ranking_difference is None
@@ -343,8 +351,8 @@ class Replay:
     def reasons(self) -> list[str]:
         """Return what differs by more than rounding, in words; empty when nothing does."""
         if self.failure is not None:
-            return [self.failure]
-        reasons: list[str] = []
+            return [self.failure, *self.changes_since_frozen]
+        reasons = [*self.changes_since_frozen]
         if not self.inputs_equal:
             reasons.append(
                 f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., "

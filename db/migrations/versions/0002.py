@@ -1,4 +1,4 @@
-"""Record what computed models and nights, seconds of stages, feeds, and second sources' bars."""
+"""Record what computed models and nights, stages, feeds, second sources' bars, frozen nights."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,14 +10,16 @@ down_revision = "0001"
 
 # SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new
 # revision.
-schema = "bff52632753a463bab86ac21616d2ae7cf1a722d81530c49059f336907cf0269"
+schema = "b71c43e6164ee21879a69058b1544ecd307ed4fa8aa8a88072f84a1dfc1f7adc"
 
 # What this revision adds or changes, which an older store lacks: tables, and columns by table.
-new_tables = ["night_stage", "bar_disagreement", "price_comparison"]
+new_tables = ["night_stage", "bar_disagreement", "price_comparison", "frozen_night"]
 changed_columns: dict[str, list[str]] = {
     "run": ["computed_by"],
     "night": ["computed_by"],
     "price_fetch": ["code"],
+    "ranking_difference": ["gain_p"],
+    "benchmark_score": ["acc_gain_p", "mcc_gain_p"],
 }
 
 TRAINED = (
@@ -34,8 +36,19 @@ FEED = (
     "admitted, and before schema 0002."
 )
 
+GAIN_P = (
+    "p-value of the gain, adjusted for all pairs of the walk-forward (Romano and Wolf, 2005); "
+    "missing with too few days, and before schema 0002."
+)
+ACC_P = (
+    "p-value of acc_gain, adjusted for all predictors of the protocol (Romano and Wolf, 2005); "
+    "missing for best_rule, with too few days, and before schema 0002."
+)
+MCC_P = "p-value of mcc_gain, adjusted in the same way; missing when acc_gain_p is."
+
 STAGE = (
-    "'fetch', 'model', 'predict', 'rank', 'store', 'score', 'paper account', 'drift' or 'report'."
+    "'fetch', 'model', 'predict', 'rank', 'store', 'freeze', 'score', 'paper account', 'drift' or "
+    "'report'."
 )
 STATUS = "'running', 'done' or 'failed'; it stays 'running' where the process was killed."
 SECONDS = "How long it took; missing while its status is 'running'."
@@ -74,6 +87,14 @@ COUNTS = {
 }
 UNANSWERED = "Symbols that the second source did not answer, a list of {symbol, status, detail}."
 FAILURE = "Why it failed or ended early; missing when it did not."
+FROZEN = (
+    "Frozen nights, never rewritten: a chain of SHA-256 over what each night predicted and from "
+    "what. One row per link."
+)
+LINK = "The link: JSON with the SHA-256 of each part of the night, and of the link before."
+REPLACED = (
+    "Number of the earlier link of the same night, which was run again since; missing without one."
+)
 MADE = "When it was made; later than every comparison and fetch before it."
 KINDS = (
     "kind in ('refused', 'late', 'below_rule', 'promoted', 'drifted', 'calendar', 'second_source')"
@@ -88,6 +109,9 @@ def upgrade() -> None:
     op.add_column("price_fetch", sa.Column("code", sa.String(), comment=FEED))
     op.add_column("run", sa.Column("computed_by", sa.String(), comment=TRAINED))
     op.add_column("night", sa.Column("computed_by", sa.String(), comment=PREDICTED))
+    op.add_column("ranking_difference", sa.Column("gain_p", sa.Float(53), comment=GAIN_P))
+    op.add_column("benchmark_score", sa.Column("acc_gain_p", sa.Float(53), comment=ACC_P))
+    op.add_column("benchmark_score", sa.Column("mcc_gain_p", sa.Float(53), comment=MCC_P))
     op.create_table(
         "night_stage",
         sa.Column("market", sa.String(), primary_key=True, comment="Name of the market."),
@@ -103,6 +127,7 @@ def upgrade() -> None:
     )
     _create_disagreements()
     _create_comparisons()
+    _create_frozen_nights()
     _allow_kinds()
 
 
@@ -167,6 +192,40 @@ def _create_comparisons() -> None:
         ),
         comment=COMPARISONS,
         sqlite_with_rowid=False,
+    )
+
+
+def _create_frozen_nights() -> None:
+    op.create_table(
+        "frozen_night",
+        sa.Column("market", sa.String(), primary_key=True, comment="Name of the market."),
+        sa.Column(
+            "number",
+            sa.Integer(),
+            primary_key=True,
+            autoincrement=False,
+            comment="Place in the market's chain, from 1.",
+        ),
+        sa.Column("as_of", sa.Date(), nullable=False, comment="The night's last closed session."),
+        sa.Column("target", sa.Date(), nullable=False, comment="Session predicted."),
+        sa.Column(
+            "known_at",
+            UtcTimestamp(),
+            nullable=False,
+            comment="Latest known_at of the prices that the night used.",
+        ),
+        sa.Column("link", sa.String(), nullable=False, comment=LINK),
+        sa.Column("digest", sa.String(), nullable=False, comment="SHA-256 of `link`."),
+        sa.Column(
+            "previous",
+            sa.String(),
+            comment="Digest of the link before; missing for the first.",
+        ),
+        sa.Column("replaces", sa.Integer(), comment=REPLACED),
+        sa.Column("created_at", UtcTimestamp(), nullable=False, comment="When the link was made."),
+        sa.CheckConstraint("number >= 1 and replaces < number", name="number"),
+        sa.CheckConstraint("as_of < target", name="dates"),
+        comment=FROZEN,
     )
 
 

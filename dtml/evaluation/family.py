@@ -1,0 +1,146 @@
+"""Test several comparisons on the same days at once, so that chance alone seldom finds any.
+
+Where ten models without skill are compared, each at 95 %, one of them is often "better". Here the
+probability that any comparison is found different although none is stays at 5 %: studentised
+resamples of days, with the stepdown of Romano and Wolf ("Stepwise Multiple Testing as Formalized
+Data Snooping", Econometrica, 2005; p-values as in their "Efficient Computation of Adjusted p-Values
+for Resampling-Based Stepdown Multiple Testing", 2016). All comparisons share the same resamples of
+blocks of days, which keep how they depend on one another; a resample is studentised by its own
+blocks (Götze and Künsch, 1996).
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+from dtml.evaluation.bootstrap import Statistic, Summands, dependence
+from dtml.evaluation.metrics import MINIMUM_DAYS
+
+PerComparison = Float[ndarray, " comparisons"]
+
+RESAMPLES = 10_000
+ALPHA = 0.05  # probability that chance alone finds any difference in a family
+CHUNK = 1000  # resamples that are in memory at once
+
+
+def family_p(
+    gains: Float[ndarray, "days comparisons"],
+    *,
+    overlap: int = 1,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> PerComparison:
+    """Return the p-value of each mean gain, adjusted for the whole family of comparisons.
+
+    `gains` are what each day adds to each comparison, in its unit; their means are compared with 0,
+    on both sides. Days on which any gain is missing (NaN) are left out. `overlap` is the number of
+    days that an outcome spans: a block is at least as long. A p-value is NaN for a gain that does
+    not vary, and all are NaN below `MINIMUM_DAYS`. The same `seed` gives the same p-values.
+    """
+    gains = gains[np.isfinite(gains).all(axis=1)]
+    adjusted = np.full(gains.shape[1], np.nan)
+    varies = gains.std(axis=0) > 0 if len(gains) else np.zeros(gains.shape[1], dtype=bool)
+    if len(gains) < MINIMUM_DAYS or not varies.any():
+        return adjusted
+    varying = gains[:, varies]
+    block, widening = _block(varying, overlap)
+    block_means = _block_means(varying, block)
+    blocks = max(round(len(varying) / block), 2)
+    error = np.sqrt(block_means.var(axis=0) / (blocks - 1))
+    statistic = np.abs(varying.mean(axis=0)) / (error * widening)
+    drawn = _drawn(block_means, blocks, resamples, seed)
+    adjusted[varies] = _stepdown(statistic, drawn)
+    return adjusted
+
+
+def daily_gains(summands: Summands, statistic: Statistic) -> Float[ndarray, "days models"]:
+    """Return what each day adds to a statistic of totals over days: its jackknife pseudo-values.
+
+    Of a mean over days they are the values of the days. `summands` and `statistic` are as in
+    `dtml.evaluation.bootstrap.interval`.
+    """
+    days = len(summands)
+    total = summands.sum(axis=0)
+    return np.asarray(days * statistic(total) - (days - 1) * statistic(total - summands))
+
+
+def compared(gain: Any, p: Any) -> str | None:
+    """Return the verb that compares two figures of a family: whether the first beats the second.
+
+    `gain` is the first less the second, and `p` its p-value of `family_p`. Returns None where
+    either is missing (NaN or None).
+    """
+    if pd.isna(gain) or pd.isna(p):
+        return None
+    if p > ALPHA:
+        return "does not differ significantly from"
+    return "beats" if gain > 0 else "is beaten by"
+
+
+def _block(gains: Float[ndarray, "days comparisons"], overlap: int) -> tuple[int, PerComparison]:
+    """Return the length of all blocks, in days, and by how much each error is too small.
+
+    All comparisons are resampled together, so that the length is the longest that any of them
+    needs. Blocks are no longer than a tenth of the days, so that there are ten or more.
+    """
+    wanted, widening = dependence(gains)
+    longest = max(len(gains) // 10, 1)
+    length = int(np.ceil(max(wanted.max(), overlap)))
+    return min(length, longest), widening
+
+
+def _block_means(
+    gains: Float[ndarray, "days comparisons"], block: int
+) -> Float[ndarray, "days comparisons"]:
+    """Return the mean of the block that begins on each day, less the mean of all days.
+
+    Blocks wrap around the end.
+    """
+    centred = gains - gains.mean(axis=0)
+    wrapped = np.concatenate([centred, centred[: block - 1]])
+    sums = np.concatenate([np.zeros((1, gains.shape[1])), wrapped.cumsum(axis=0)])
+    return np.asarray((sums[block:] - sums[:-block]) / block)
+
+
+def _drawn(
+    block_means: Float[ndarray, "days comparisons"], blocks: int, resamples: int, seed: int
+) -> Float[ndarray, "resamples comparisons"]:
+    """Return the size of each studentised mean gain in resamples in which no gain exists.
+
+    A resample is `blocks` blocks of days; its error is that of its own blocks.
+    """
+    days = len(block_means)
+    generator = np.random.default_rng(seed)
+    squares = block_means**2
+    sizes = []
+    for start in range(0, resamples, CHUNK):
+        rows = min(CHUNK, resamples - start)
+        first_day = generator.integers(0, days, (rows, blocks))
+        cell = first_day + days * np.arange(rows)[:, None]
+        counts = np.bincount(cell.ravel(), minlength=rows * days).reshape(rows, days)
+        mean = counts @ block_means / blocks
+        variance = np.maximum(counts @ squares / blocks - mean**2, 0)
+        error = np.sqrt(variance / (blocks - 1))
+        sizes.append(np.divide(np.abs(mean), error, out=np.zeros_like(mean), where=error > 0))
+    return np.concatenate(sizes)
+
+
+def _stepdown(
+    statistic: PerComparison, drawn: Float[ndarray, "resamples comparisons"]
+) -> PerComparison:
+    """Return the adjusted p-values of the stepdown of Romano and Wolf.
+
+    The largest statistic is compared with the largest of each resample, the second with the largest
+    of the others, and so on; no p-value is below that of a larger statistic.
+    """
+    order = np.argsort(-statistic, kind="stable")
+    # The largest of each resample among a comparison and all whose statistics are smaller.
+    largest = np.maximum.accumulate(drawn[:, order[::-1]], axis=1)[:, ::-1]
+    reached = (largest >= statistic[order]).sum(axis=0)
+    p = np.maximum.accumulate((1 + reached) / (1 + len(drawn)))
+    adjusted = np.empty_like(p)
+    adjusted[order] = p
+    return adjusted

@@ -1,0 +1,136 @@
+"""The command that freezes what the nights of a market predict, and checks what was frozen."""
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from db.connection.locks import market_lock
+from db.engine import open_reader, open_store, reading
+from db.rows import nights
+from dtml.errors import DtmlError, UsageError
+from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_markets
+from flows.console import print_json, rendered
+from flows.freezing.chain import begin
+from flows.freezing.chain_file import add_lines, chain_file, check_file
+from flows.freezing.check import Checked, check_chain
+from flows.markets.files import read_market
+from flows.settings import out
+
+commands = typer.Typer()
+
+SINCE = "Begin with the night of this session; by default with the last complete night."
+CHECK = "Compute every link again from the store and the weights, and name what has changed."
+FILE = "With --check, a file of the chain that was kept; by default that of the reports."
+
+
+class NotFrozenError(DtmlError):
+    """Say that something has changed since it was frozen."""
+
+
+@commands.command()
+def freeze(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A market that `dtml markets` lists.",
+            metavar="MARKET",
+            autocompletion=known_markets,
+        ),
+    ],
+    file: Annotated[Path | None, typer.Argument(help=FILE, metavar="[FILE]")] = None,
+    market_file: MarketFile = None,
+    since: Annotated[datetime | None, typer.Option(formats=DAY, help=SINCE)] = None,
+    check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Freeze what the nights predict: a chain of SHA-256 that no one can change unnoticed.
+
+    From then on every night adds its own link: its predictions and rankings, code, prices, stocks
+    and weights, and the link before. Publish the head, the last SHA-256: whoever has it can check
+    later that nothing up to that night was changed. The exit code of --check is 1 if anything was.
+
+    Example: dtml freeze simulated
+
+    Example: dtml freeze simulated --check
+    """
+    market = read_market(name, market_file).name
+    if check:
+        if since is not None:
+            raise UsageError("leave out --since: --check checks the whole chain")
+        return _check(market, file, as_json=as_json)
+    if file is not None:
+        raise UsageError(f"a file is only checked: add --check, as in --check {file}")
+    engine = open_store()
+    with market_lock(engine, market):
+        new_links = begin(engine, market, day_of(since))
+        written = add_lines(engine, market)
+    with reading(engine) as conn:
+        chain = nights.links(conn, market)
+    if as_json:
+        return print_json({"market": market, "new": len(new_links), **_ends(chain, written)})
+    text = rendered("frozen.txt", market=market, chain=chain, new=new_links, file=written)
+    out.print(text, end="", soft_wrap=True)
+    return None
+
+
+def _check(market: str, file: Path | None, *, as_json: bool) -> None:
+    """Check a chain and its file, and print what was found; raise NotFrozenError for a change."""
+    begun = time.perf_counter()
+    checked = check_chain(open_reader(), market)
+    if file is None and chain_file(market).exists():
+        file = chain_file(market)
+    changes = [*checked.changes]
+    if file is not None:
+        changes += check_file(file, checked.links)
+    seconds = time.perf_counter() - begun
+    if as_json:
+        print_json(_document(checked, changes, file))
+    else:
+        text = rendered(
+            "frozen_check.txt",
+            market=market,
+            checked=checked,
+            changes=changes,
+            file=file,
+            seconds=seconds,
+        )
+        out.print(text, end="", soft_wrap=True)
+    if changes:
+        raise NotFrozenError(
+            f"{market}: {len(changes)} changes since the nights were frozen, the first: "
+            f"{changes[0]}"
+        )
+
+
+def _document(checked: Checked, changes: list[Any], file: Path | None) -> dict[str, Any]:
+    """Return what a check found as plain values."""
+    return {
+        "market": checked.market,
+        **_ends(checked.links, file),
+        "replaced": [
+            {"number": number, "by": by} for number, by in sorted(checked.replaced.items())
+        ],
+        "changes": [
+            {
+                "number": change.number,
+                "as_of": change.as_of,
+                "what": change.what,
+                "words": change.words,
+            }
+            for change in changes
+        ],
+    }
+
+
+def _ends(chain: Any, file: Path | None) -> dict[str, Any]:
+    """Return the number of links, the first and the last night, the head, and the file."""
+    return {
+        "links": len(chain),
+        "first": chain[0]["as_of"],
+        "last": chain[-1]["as_of"],
+        "head": chain[-1]["digest"],
+        "file": None if file is None else str(file),
+    }

@@ -1,0 +1,201 @@
+"""Make the links of a market's chain, and add one for each night that has none.
+
+A link is JSON: the night, the code that ran it, its weights, the SHA-256 of each of its parts, and
+that of the link before. Its own SHA-256 goes into the next link, so that no link can be changed
+without changing all after it.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from db.engine import reading, transaction
+from db.rows import nights, rankings, runs
+from dtml.errors import UsageError
+from flows.freezing.canonical import canonical, sha256_of, sha256_of_text
+from flows.freezing.parts import NightOfLink, constituents_digest, read_parts
+
+Link = Mapping[str, Any]  # a row of frozen_night
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("db", "dtml", "flows", "translation")
+
+
+def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
+    """Begin a market's chain at a complete night, by default the last; return the new links.
+
+    Nights after it that are complete already are linked too. Raises UsageError where the night is
+    not complete, or where the chain begins elsewhere already. With a chain, `since` may be None:
+    then it is extended.
+    """
+    with reading(engine) as conn:
+        chain = nights.links(conn, market)
+        complete = nights.complete_nights(conn, market)
+    days = [night["as_of"] for night in complete]
+    if not days:
+        raise UsageError(f"no night of {market} is complete: run `dtml nightly {market}` first")
+    if chain and since not in (None, chain[0]["as_of"]):
+        raise UsageError(
+            f"the chain of {market} begins with the night of {chain[0]['as_of']} and never changes "
+            "its beginning: leave out --since"
+        )
+    first = chain[0]["as_of"] if chain else since or days[-1]
+    if first not in days:
+        raise UsageError(
+            f"the night of {first} of {market} is not complete: the complete nights are from "
+            f"{days[0]} to {days[-1]}, {len(days)} in all"
+        )
+    return extend(engine, market, first)
+
+
+def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]:
+    """Add a link for each complete night that has none or was run again since; return them.
+
+    Without a chain nothing is added, unless `first` is the night with which it begins. Call it
+    while no other process works on the market.
+    """
+    with transaction(engine) as conn:
+        chain: list[Link] = [*nights.links(conn, market)]
+        if not chain and first is None:
+            return []
+        begins = chain[0]["as_of"] if chain else first
+        new_links = []
+        for night in _due(nights.complete_nights(conn, market), chain, begins):
+            link = _link(conn, market, night, chain)
+            nights.save_link(conn, link)
+            chain.append(link)
+            new_links.append(link)
+    return new_links
+
+
+def is_frozen(engine: Engine, market: str) -> bool:
+    """Return whether a market has a chain."""
+    with reading(engine) as conn:
+        return nights.head_of_chain(conn, market) is not None
+
+
+def nights_of(chain: Sequence[Link], left_out: Collection[int] = ()) -> list[NightOfLink]:
+    """Return what each link of a whole chain covers, but for those of the numbers `left_out`."""
+    covered: list[NightOfLink] = []
+    known_after: datetime | None = None
+    for link in chain:
+        known_until = link["known_at"]
+        if known_after is not None:
+            known_until = max(known_until, known_after)
+        if link["number"] not in left_out:
+            weights = json.loads(link["link"])["weights"]
+            covered.append(
+                NightOfLink(
+                    number=link["number"],
+                    as_of=link["as_of"],
+                    run_id=weights["run"],
+                    ranker_id=weights["rankers"],
+                    known_after=known_after,
+                    known_until=known_until,
+                )
+            )
+        known_after = known_until
+    return covered
+
+
+def _due(
+    complete: Sequence[Mapping[str, Any]], chain: Sequence[Link], begins: date | None
+) -> list[Mapping[str, Any]]:
+    """Return the nights from `begins` on without a link of their own, in the order they ended."""
+    linked = {link["as_of"]: json.loads(link["link"])["finished_at"] for link in chain}
+    due = []
+    for night in complete:
+        is_linked = linked.get(night["as_of"]) == night["finished_at"].isoformat()
+        if night["as_of"] >= begins and not is_linked:
+            due.append(night)
+    return sorted(due, key=lambda night: (night["finished_at"], night["as_of"]))
+
+
+def _link(
+    conn: Connection, market: str, night: Mapping[str, Any], chain: Sequence[Link]
+) -> dict[str, Any]:
+    """Return the row of the link of a night that follows a chain."""
+    as_of = night["as_of"]
+    number = len(chain) + 1
+    replaced = [link["number"] for link in chain if link["as_of"] == as_of]
+    previous = chain[-1]["digest"] if chain else None
+    known_after = max((link["known_at"] for link in chain), default=None)
+    known_at = night["known_at"]
+    ranker_id = rankings.ranker_of_night(conn, market, as_of, night["finished_at"])
+    covered = NightOfLink(
+        number=number,
+        as_of=as_of,
+        run_id=night["run_id"],
+        ranker_id=ranker_id,
+        known_after=known_after,
+        known_until=known_at if known_after is None else max(known_at, known_after),
+    )
+    content = {
+        "market": market,
+        "number": number,
+        "as_of": as_of.isoformat(),
+        "target": night["target"].isoformat(),
+        "previous": previous,
+        "replaces": replaced[-1] if replaced else None,
+        "finished_at": night["finished_at"].isoformat(),
+        "known_at": known_at.isoformat(),
+        "inputs": night["inputs_hash"],
+        "code": {
+            "version": version("dtml-nightshift"),
+            "source": source_digest(),
+            "computed_by": night["computed_by"],
+        },
+        "weights": weights_of(conn, night["run_id"], ranker_id),
+        "parts": read_parts(conn, market, [covered])[number].digests,
+        "constituents": constituents_digest(conn, market),
+    }
+    text = canonical(content)
+    return {
+        "market": market,
+        "number": number,
+        "as_of": as_of,
+        "target": night["target"],
+        "known_at": known_at,
+        "link": text,
+        "digest": sha256_of_text(text),
+        "previous": previous,
+        "replaces": content["replaces"],
+        "created_at": datetime.now(UTC),
+    }
+
+
+def weights_of(conn: Connection, run_id: str, ranker_id: str | None) -> dict[str, str | None]:
+    """Return the models of a night, the SHA-256 of their checkpoints, and that of their settings.
+
+    Those of rankers are None for a night that ranked no stocks.
+    """
+    run = runs.run(conn, run_id)
+    ranker = (rankings.ranker(conn, ranker_id) if ranker_id else None) or {}
+    return {
+        "run": run_id,
+        "run_sha256": run["checkpoint_hash"],
+        "rankers": ranker_id,
+        "rankers_sha256": ranker.get("checkpoint_hash"),
+        "settings": sha256_of([run["config"], ranker.get("config")]),
+    }
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """Return the SHA-256 of the source of this program: each file's path and content, by path.
+
+    It covers the Python, TOML and SQL files of the four packages.
+    """
+    digest = sha256()
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*")):
+            if file.suffix in (".py", ".toml", ".sql"):
+                digest.update(file.relative_to(ROOT).as_posix().encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()

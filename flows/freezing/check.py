@@ -1,0 +1,231 @@
+"""Check a market's chain against the store, and the file of the chain against both."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from db.engine import reading
+from db.errors import StoreUsageError
+from db.rows import nights, rankings, runs
+from dtml.checkpoints import sha256
+from dtml.errors import DtmlError, UsageError
+from flows.freezing.canonical import sha256_of_text
+from flows.freezing.chain import Link, constituents_digest, nights_of, weights_of
+from flows.freezing.parts import PARTS, Parts, read_parts
+from flows.settings import weights_file
+
+LINK = "the link itself"
+WEIGHT = "a weight"
+LIST = PARTS["list"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Hold what differs from what was frozen: the link's number, its night, what, and how.
+
+    `what` is a value of `PARTS`, `WEIGHT` or `LINK`. `as_of` is None where no night is known.
+    """
+
+    number: int
+    as_of: date | None
+    what: str
+    words: str
+
+    def __str__(self) -> str:
+        return f"link {self.number}, night {self.as_of}: {self.what} has changed: {self.words}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Hold what a check found: the chain's links, and every change.
+
+    `replaced` maps the number of a link whose night was run again to the link that replaced it; the
+    store holds what the later one covers, so that of the earlier only the link is checked.
+    """
+
+    market: str
+    links: Sequence[Link]
+    changes: Sequence[Change]
+    replaced: Mapping[int, int]
+
+    @property
+    def head(self) -> Link:
+        """Return the last link."""
+        return self.links[-1]
+
+    def of_night(self, as_of: date) -> list[Change]:
+        """Return the changes of a night."""
+        return [change for change in self.changes if change.as_of == as_of]
+
+
+def check_chain(engine: Engine, market: str, *, first: date | None = None) -> Checked:
+    """Compute each link of a market's chain again from the store, and return what differs.
+
+    With `first`, only nights from that one on are computed again; of the others the links alone are
+    checked. Raises UsageError for a market without a chain.
+    """
+    with reading(engine) as conn:
+        chain = nights.links(conn, market)
+        if not chain:
+            raise UsageError(f"{market} is not frozen: run `dtml freeze {market}` first")
+        replaced = {
+            link["replaces"]: link["number"] for link in chain if link["replaces"] is not None
+        }
+        changes = list(_changed_links(chain))
+        # What the text of a link says is believed only if its SHA-256 is its digest.
+        altered = {change.number for change in changes if change.words in (UNREADABLE, ALTERED)}
+        left_out = altered | set(replaced)
+        changes += _changed_parts(conn, market, chain, left_out, first)
+        if chain[-1]["number"] not in altered:
+            changes += _changed_list(conn, market, chain[-1])
+    changes.sort(key=lambda change: change.number)
+    return Checked(market=market, links=chain, changes=changes, replaced=replaced)
+
+
+UNREADABLE = "its text is not that of a link, so that nothing else of it can be checked"
+ALTERED = "its SHA-256 is not its digest, so that nothing else of it can be checked"
+
+
+def _changed_links(chain: Sequence[Link]) -> Iterator[Change]:
+    """Yield the links whose text, digest, order or columns do not fit."""
+    previous = None
+    for place, link in enumerate(chain, start=1):
+        words = _flaw(link, place, previous)
+        if words is not None:
+            yield Change(
+                number=link["number"],
+                as_of=link["as_of"],
+                what=LINK,
+                words=words,
+            )
+        previous = link["digest"]
+
+
+def _flaw(link: Link, place: int, previous: str | None) -> str | None:
+    """Say what is wrong with a link that is at a place and follows the digest `previous`."""
+    try:
+        content = json.loads(link["link"])
+        columns = {
+            "market": content["market"],
+            "number": content["number"],
+            "as_of": date.fromisoformat(content["as_of"]),
+            "target": date.fromisoformat(content["target"]),
+            "previous": content["previous"],
+            "replaces": content["replaces"],
+        }
+        missing = {*PARTS} - set(content["parts"])
+    except (ValueError, KeyError, TypeError):
+        return UNREADABLE
+    if missing:
+        return UNREADABLE
+    if sha256_of_text(link["link"]) != link["digest"]:
+        return ALTERED
+    if link["number"] != place:
+        return f"link {place} is missing before it"
+    if content["previous"] != previous:
+        return "it does not follow the link before it"
+    differing = [name for name, value in columns.items() if link[name] != value]
+    return f"its columns say otherwise: {', '.join(differing)}" if differing else None
+
+
+def _changed_parts(
+    conn: Connection,
+    market: str,
+    chain: Sequence[Link],
+    left_out: Collection[int],
+    first: date | None,
+) -> Iterator[Change]:
+    """Yield the parts of nights, and the weights, that are no longer as they were frozen.
+
+    Links of the numbers `left_out` and nights before `first` are not compared.
+    """
+    covered = [link for link in nights_of(chain, left_out) if first is None or link.as_of >= first]
+    if not covered:
+        return
+    texts = {link["number"]: link["link"] for link in chain}
+    try:
+        parts_by_number = read_parts(conn, market, covered)
+    except StoreUsageError as error:  # a model is no longer there
+        last = chain[-1]
+        yield Change(number=last["number"], as_of=last["as_of"], what=WEIGHT, words=str(error))
+        return
+    weights = _Weights(conn)
+    for link in covered:
+        content = json.loads(texts[link.number])
+        for what, words in _differences(content, parts_by_number[link.number], weights):
+            yield Change(number=link.number, as_of=link.as_of, what=what, words=words)
+
+
+def _differences(
+    content: Mapping[str, Any], parts: Parts, weights: "_Weights"
+) -> Iterator[tuple[str, str]]:
+    """Yield what of a link differs from the store, and how."""
+    for part, what in PARTS.items():
+        frozen = content["parts"][part]
+        stored = parts.digests[part]
+        if stored != frozen:
+            yield what, f"SHA-256 {stored[:12]}... of its {part}, frozen {frozen[:12]}..."
+    for words in weights.differences(content["weights"]):
+        yield WEIGHT, words
+
+
+class _Weights:
+    """Compare the weights of links with the store and the files, each model once."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.stored: dict[tuple[str, str | None], dict[str, str | None]] = {}
+        self.files: dict[str, str | None] = {}  # what is wrong with a model's file; None: nothing
+
+    def differences(self, frozen: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what differs from the weights that a link names."""
+        key = (frozen["run"], frozen["rankers"])
+        if key not in self.stored:
+            self.stored[key] = weights_of(self.conn, *key)
+        for name, value in self.stored[key].items():
+            if frozen[name] != value:
+                yield f"{name} is {value}, frozen {frozen[name]}"
+        for model, sha in (
+            (frozen["run"], frozen["run_sha256"]),
+            (frozen["rankers"], frozen["rankers_sha256"]),
+        ):
+            flaw = None if model is None else self._flaw_of_file(model, sha)
+            if flaw is not None:
+                yield flaw
+
+    def _flaw_of_file(self, model: str, sha: str) -> str | None:
+        """Say what is wrong with the file of a model's weights; None where nothing is."""
+        name = f"{model} {sha}"
+        if name not in self.files:
+            self.files[name] = self._read_file(model, sha)
+        return self.files[name]
+
+    def _read_file(self, model: str, sha: str) -> str | None:
+        ranker = rankings.ranker(self.conn, model)
+        is_of_rankers = ranker is not None and ranker["checkpoint_hash"] == sha
+        row = ranker if is_of_rankers else runs.run(self.conn, model)
+        assert row is not None
+        try:
+            file = weights_file(row["checkpoint_path"])
+            actual = sha256(file)
+        except (DtmlError, OSError) as error:
+            return f"the file of {model} cannot be read ({error})"
+        if actual == sha:
+            return None
+        return f"the file {file.name} has SHA-256 {actual[:12]}..., frozen {sha[:12]}..."
+
+
+def _changed_list(conn: Connection, market: str, head: Link) -> Iterator[Change]:
+    """Yield a change if the stored list of constituents is not the one of the last link."""
+    frozen = json.loads(head["link"])["constituents"]
+    stored = constituents_digest(conn, market)
+    if stored != frozen:
+        words = (
+            f"the constituents stored now have SHA-256 {stored[:12]}..., frozen {frozen[:12]}...: "
+            "if the market's file has changed, the next night freezes the new list"
+        )
+        yield Change(number=head["number"], as_of=head["as_of"], what=LIST, words=words)

@@ -1,0 +1,152 @@
+"""Where many comparisons are made on the same days, chance alone seldom finds one."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from benchmarks.family_wise_error import differences
+from benchmarks.overlapping_coverage import daily_ics, holds_0
+from dtml.evaluation.bootstrap import interval
+from dtml.evaluation.family import ALPHA, compared, daily_gains, family_p
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, ratio
+from dtml.evaluation.overlapping import overlapping_interval, transforms
+from dtml.evaluation.ranking import rank_differences, score_ranking
+
+DAYS = 127
+MODELS = 10
+
+
+def noise(seed: int, models: int = MODELS) -> np.ndarray:
+    """Daily figures of models without skill that share a part of each day."""
+    generator = np.random.default_rng(seed)
+    return 0.1 * (generator.standard_normal((DAYS, 1)) + generator.standard_normal((DAYS, models)))
+
+
+def test_a_family_of_noise_is_seldom_found_different() -> None:
+    """With probability 5 % or less: more errors than the bound would be a rare event."""
+    markets = 60
+    found = [
+        (family_p(differences(noise(seed)), resamples=999) <= ALPHA).any()
+        for seed in range(markets)
+    ]
+    assert sum(found) <= binom.ppf(0.999, markets, ALPHA)
+
+
+def test_a_model_with_skill_is_found_better_than_all_without() -> None:
+    figures = noise(3)
+    figures[:, 4] += 0.1
+    first, second = np.triu_indices(MODELS, k=1)
+    p = family_p(differences(figures), resamples=1999)
+    is_of_skill = (first == 4) | (second == 4)
+    assert (p[is_of_skill] <= ALPHA).all()
+    assert (p[~is_of_skill] > ALPHA).all()
+
+
+def test_an_adjusted_p_value_grows_with_the_family_and_keeps_the_order() -> None:
+    gains = noise(5)[:, :1] * np.ones((1, 1)) + 0.02
+    alone = family_p(gains, resamples=4999)
+    among = family_p(np.concatenate([gains, noise(6)], axis=1), resamples=4999)
+    assert among[0] > alone[0]
+    size = np.abs(gains.mean(axis=0))
+    assert size[0] > 0
+    many = family_p(noise(7) + np.linspace(0, 0.05, MODELS), resamples=4999)
+    assert ((many > 0) & (many <= 1)).all()
+
+
+def test_the_p_value_of_one_comparison_is_that_of_students_t_where_days_are_independent() -> None:
+    from scipy.stats import ttest_1samp
+
+    for seed, shift in ((1, 0.0), (2, 0.02), (3, 0.03)):
+        gains = noise(seed)[:, :1] + shift
+        expected = ttest_1samp(gains[:, 0], 0).pvalue
+        (found,) = family_p(gains, resamples=9999)
+        assert found == pytest.approx(expected, abs=0.03)
+
+
+def test_the_same_seed_gives_the_same_p_values_and_the_sign_does_not_matter() -> None:
+    gains = noise(9)
+    assert (family_p(gains, resamples=499) == family_p(gains, resamples=499)).all()
+    assert (family_p(gains, resamples=499) == family_p(-gains, resamples=499)).all()
+
+
+def test_what_does_not_vary_has_no_p_value_and_few_days_have_none_at_all() -> None:
+    gains = noise(11)
+    gains[:, 2] = 0
+    p = family_p(gains, resamples=499)
+    assert np.isnan(p[2])
+    assert np.isfinite(np.delete(p, 2)).all()
+    assert np.isnan(family_p(gains[: MINIMUM_DAYS - 1])).all()
+    missing = gains.copy()
+    missing[5, 1] = np.nan
+    without = family_p(np.delete(gains, 5, axis=0), resamples=499)
+    assert np.array_equal(family_p(missing, resamples=499), without, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("gain", "p", "verb"),
+    [
+        (0.1, 0.05, "beats"),
+        (-0.1, 0.05, "is beaten by"),
+        (0.1, 0.051, "does not differ significantly from"),
+        (0.1, float("nan"), None),
+        (None, 0.01, None),
+    ],
+)
+def test_the_verb_follows_the_p_value_and_the_sign(
+    gain: float | None, p: float, verb: str | None
+) -> None:
+    assert compared(gain, p) == verb
+
+
+def test_the_daily_gains_of_a_mean_are_its_days_and_average_to_any_statistic() -> None:
+    values = noise(13)
+    summands = np.stack([values, np.ones_like(values)], axis=-1)
+    assert daily_gains(summands, ratio) == pytest.approx(values)
+    counts = np.random.default_rng(0).integers(1, 9, (DAYS, MODELS, 4))
+    mean = daily_gains(counts, accuracy).mean(axis=0)
+    assert mean == pytest.approx(accuracy(counts.sum(axis=0)), abs=1e-3)
+
+
+def test_both_orders_of_a_pair_have_one_p_value_and_opposite_gains() -> None:
+    generator = np.random.default_rng(17)
+    outcome = generator.standard_normal((60, 11))
+    predictions = {name: generator.standard_normal((60, 11)) for name in "abc"}
+    predictions["c"] = outcome + 0.5 * predictions["c"]
+    rows = {(row["predictor"], row["other"]): row for row in rank_differences(predictions, outcome)}
+    assert len(rows) == 6
+    for (first, second), row in rows.items():
+        back = rows[second, first]
+        assert row["gain"] == pytest.approx(-float(back["gain"]))
+        assert row["gain_p"] == back["gain_p"]
+    assert float(rows["c", "a"]["gain_p"]) <= ALPHA < float(rows["a", "b"]["gain_p"])
+
+
+def test_intervals_of_overlapping_outcomes_hold_the_truth_in_95_of_100() -> None:
+    """And those that resample days hold it less often."""
+    markets = 400
+    ics = daily_ics(120, 10, 0.95, markets, seed=1)
+    summands = np.stack([ics, np.ones_like(ics)], axis=-1)
+    found = round(markets * holds_0(overlapping_interval(summands, ratio, overlap=10)))
+    assert binom.ppf(0.001, markets, 0.94) <= found <= binom.ppf(0.999, markets, 0.96)
+    resampled = round(markets * holds_0(interval(summands, ratio, resamples=499)))
+    assert resampled < found
+
+
+def test_the_interval_of_an_overlapping_leg_is_wider_and_its_figure_the_same() -> None:
+    generator = np.random.default_rng(23)
+    scores = generator.standard_normal((DAYS, 13)).cumsum(axis=0)
+    prices = generator.standard_normal((DAYS + 5, 13)).cumsum(axis=0)
+    outcome = (prices[5:] - prices[:-5])[:DAYS]
+    alone = score_ranking(scores, outcome)
+    overlapping = score_ranking(scores, outcome, overlap=5)
+    assert overlapping.rank_ic.value == alone.rank_ic.value
+    assert overlapping.rank_ic.high > overlapping.rank_ic.value > overlapping.rank_ic.low
+    centre = (overlapping.rank_ic.low + overlapping.rank_ic.high) / 2
+    assert centre == pytest.approx(overlapping.rank_ic.value)
+
+
+@pytest.mark.parametrize("days", [2, 20, 120, 1000])
+def test_the_longer_an_outcome_the_fewer_transforms(days: int) -> None:
+    counts = [transforms(days, overlap) for overlap in (1, 2, 5, 10, 20)]
+    assert counts == sorted(counts, reverse=True)
+    assert 1 <= counts[-1] <= counts[0] < days
