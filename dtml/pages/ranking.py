@@ -13,6 +13,7 @@ import pandas as pd
 
 from dtml.backtest.turnover import EQUAL, VERSIONS
 from dtml.evaluation.metrics import told_apart
+from dtml.evaluation.survivorship import read_survivorship
 from dtml.pages.charts import Chart, environment, script
 from dtml.pages.figures import (
     basis_points,
@@ -23,6 +24,7 @@ from dtml.pages.figures import (
     signed_percent,
     with_interval,
 )
+from dtml.pages.survivorship import survivorship_words
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.
 HEADLINE = "blend"
@@ -85,6 +87,15 @@ def verdict(ranking: Ranking) -> str:
         f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: "
         f"rank IC difference {with_interval(gain, 'gain', signed=True)}."
     )
+
+
+def survivorship(ranking: Ranking) -> str:
+    """Say whom the list of constituents names, and what share of its days has no price.
+
+    Empty for a ranking of an earlier version, which did not count them.
+    """
+    counts = read_survivorship(ranking.row["config"].get("list"))
+    return "" if counts is None else survivorship_words(counts)
 
 
 def net_sentence(ranking: Ranking) -> str:
@@ -224,6 +235,7 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         verdict=verdict(ranking),
         net_sentence=net_sentence(ranking),
         sentence=sentence(ranking),
+        survivorship=survivorship(ranking),
         tables={
             "order": (COLUMNS, list(cells(ranking))),
             "net": (NET_COLUMNS, list(net_cells(ranking))),

@@ -20,6 +20,7 @@ from dtml.markets.definition import Costs
 from dtml.pages import backtest as backtest_pages
 from dtml.pages import benchmark as benchmark_pages
 from dtml.pages.figures import records
+from dtml.pages.survivorship import of_backtest
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
@@ -372,7 +373,7 @@ def print_backtest(result: Result) -> None:
         "backtest.txt",
         row=row,
         folds=result.folds,
-        survivorship=backtest_pages.survivorship(row),
+        survivorship=of_backtest(row),
         vintage=backtest_pages.vintage(row),
     )
     out.print(text, end="")

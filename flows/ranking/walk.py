@@ -38,6 +38,7 @@ from dtml.backtest.turnover import after_costs
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
 from dtml.evaluation.splits import Split
+from dtml.evaluation.survivorship import survivorship_of
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
@@ -375,14 +376,18 @@ def _store(
     parts = dict(_parts(walk, days))
     # [stocks], on any day. Every walk trains ridge, and ridge scores each stock that is ranked.
     is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)
-    _, watermark = walk.bars
+    bars, watermark = walk.bars
+    closes = walk.history.panel.sessions[days]
     row = {
         "id": walk.id,
         "market": walk.context.name,
         "first": walk.plan.first,
         "last": walk.plan.last,
         "leg": walk.plan.leg,
-        "config": walk.config,
+        "config": {
+            **walk.config,
+            "list": survivorship_of(walk.context.market, closes, bars).stored,
+        },
         "stocks": int(is_ranked.sum()),
         "folds": len(walked),
         "best_rule": _best_rule(walk, rules, days_of_first_training),
