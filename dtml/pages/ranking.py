@@ -24,6 +24,7 @@ from dtml.pages.figures import (
     signed_percent,
     with_interval,
 )
+from dtml.pages.published_table import PublishedTable
 from dtml.pages.survivorship import survivorship_words
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.
@@ -96,6 +97,12 @@ def survivorship(ranking: Ranking) -> str:
     """
     counts = read_survivorship(ranking.row["config"].get("list"))
     return "" if counts is None else survivorship_words(counts)
+
+
+def published_table(ranking: Ranking) -> PublishedTable | None:
+    """Return our figures beside published ones; None where the walk was made without any."""
+    table = ranking.row["config"].get("table")
+    return None if table is None else PublishedTable.of(ranking.row, table)
 
 
 def net_sentence(ranking: Ranking) -> str:
@@ -236,6 +243,7 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         net_sentence=net_sentence(ranking),
         sentence=sentence(ranking),
         survivorship=survivorship(ranking),
+        published=published_table(ranking),
         tables={
             "order": (COLUMNS, list(cells(ranking))),
             "net": (NET_COLUMNS, list(net_cells(ranking))),

@@ -196,16 +196,14 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     start = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
     folder = data_folder() / "rankings" / walk.id
-    train_once = partial(_train_once, folder)
+    once = partial(train_once, folder)
     if workers > 1:
         # The walk below then finds the scores of every training in the folder.
         stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
-    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, train_once))
+    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, once))
     if walk.context.market.code:
         scores[OWN] = stage("own code", lambda: _own_scores(walk, walked, workers))
-    portfolios = stage(
-        "portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], train_once)
-    )
+    portfolios = stage("portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], once))
     stage("score", lambda: _store(walk, walked, scores, portfolios, start))
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
@@ -226,7 +224,7 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-def _train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
+def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
     """Return the scores of a training from its file in the folder; train and write it if missing.
 
     So an interrupted walk resumes where it stopped, and finds what other processes trained.
@@ -295,7 +293,7 @@ def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None
 
 def _train_one(training: Training) -> None:
     folder, history, config = _worker_inputs[0]
-    _train_once(folder, training.name, partial(training.run, history, config))
+    train_once(folder, training.name, partial(training.run, history, config))
 
 
 def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
