@@ -68,6 +68,7 @@ def night_report(
     calibrations: Mapping[str, Calibration] | None = None,
     drift: str = "",
     second_source: Sequence[str] = (),
+    survivorship: str = "",
 ) -> str:
     """Render a night.
 
@@ -84,8 +85,8 @@ def night_report(
     reason, value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` says how the
     predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
     seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
-    says in words what has changed since the training, `second_source` where another source differs.
-    All frames but `directions` may be empty.
+    says in words what has changed since the training, `second_source` where another source differs,
+    `survivorship` whether the list names survivors alone. All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -101,6 +102,7 @@ def night_report(
         rejected=records(rejected),
         warnings=records(warnings),
         second_source=second_source,
+        survivorship=survivorship,
         **ranking,
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},

@@ -239,6 +239,7 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
     out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
     for name, words in (
         ("data", benchmark_pages.on_data(benchmark)),
+        ("list", benchmark_pages.survivorship(benchmark)),
         ("reading", benchmark_pages.on_reading(benchmark, number)),
     ):
         if words:
