@@ -113,6 +113,12 @@ def save_ranking(
     return new
 
 
+def no_portfolios() -> pd.DataFrame:
+    """Return the portfolios of a ranking that trades none: no row, and every column."""
+    names = [column.name for column in tables.ranking_portfolio.c if column.name != "ranking_id"]
+    return pd.DataFrame(columns=names)
+
+
 def rankers(conn: Connection) -> pd.DataFrame:
     """Return id, checkpoint_path and checkpoint_hash of the rankers of every training."""
     ranker = tables.ranker.c

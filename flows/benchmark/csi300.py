@@ -196,9 +196,8 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     """
     start = time.perf_counter()
     table = Table.read()
-    last = _last_day(files, table)
-    market = market_of(files.members, last)
-    found = read_set(market, files, LEG, last)
+    last = table.test[1]
+    found = read_set(market_of(files.members, last), files, LEG, last)
     config = _config(found, networks, seeds)
     name = _id(found, config)
     engine = open_store()
@@ -215,17 +214,11 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
         "seconds": time.perf_counter() - start,
     }
     with transaction(engine) as conn:
-        rankings.save_ranking(conn, row, score_rows, differences, pd.DataFrame())
+        rankings.save_ranking(conn, row, score_rows, differences, rankings.no_portfolios())
     stored = stored_ranking(engine, name)
     assert stored is not None
     write_page(page_of("ranking", stored.row), ranking_page(stored))
     return stored
-
-
-def _last_day(files: Files, table: Table) -> date:
-    """Return the end of the test, or the last day of the index if that is earlier."""
-    newest = pd.read_parquet(files.index, columns=["date"])["date"].max().date()
-    return min(newest, table.test[1])
 
 
 def _config(found: Set, networks: tuple[NetworkName, ...], seeds: int) -> RankersConfig:

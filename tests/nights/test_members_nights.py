@@ -71,22 +71,15 @@ def test_the_store_keeps_the_table_with_the_file_and_every_spell(
 ) -> None:
     context = listed(tmp_path, FIRST, KNOWN)
     night = run_night(context, AS_OF)
-    page = night.page.read_text(encoding="utf-8")
+    page = night.report.read_text(encoding="utf-8")
     assert "Survivorship: the list is dated" in page or "No prediction of this market" in page
     (tmp_path / "members.csv").unlink()
     (tmp_path / "listed.toml").unlink()
     kept = read_market("listed")
-    assert kept.constituents == read_stays(context)
+    assert kept.constituents == context.market.constituents
     with reading(engine) as conn:
         stays = markets.constituents(conn, "listed")
     of_stock = stays[stays["symbol"] == "F02B"]
     assert of_stock["spell"].tolist() == [1, 2]
     assert of_stock["valid_to"].iloc[0] == pd.Timestamp("2023-04-01")
     assert pd.isna(of_stock["valid_to"].iloc[1])
-
-
-def read_stays(context: MarketContext) -> tuple[object, ...]:
-    """Return the stays in the order of the table, as the market's file gives them."""
-    return tuple(
-        sorted(context.market.constituents, key=lambda stay: (stay.symbol, str(stay.since)))
-    )
