@@ -103,9 +103,11 @@ class Table:
         """Read the table of the package."""
         text = (resources.files("flows.benchmark") / "csi300.toml").read_text(encoding="utf-8")
         values = tomllib.loads(text)
+        first, last = values["test"]
+        first_validated, last_validated = values["validation"]
         return cls(
-            test=tuple(values["test"]),
-            validation=tuple(values["validation"]),
+            test=(first, last),
+            validation=(first_validated, last_validated),
             differences=tuple(values["differences"]),
             published=tuple(values["published"]),
         )
@@ -214,7 +216,7 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
         "seconds": time.perf_counter() - start,
     }
     with transaction(engine) as conn:
-        rankings.save_ranking(conn, row, score_rows, differences, rankings.no_portfolios())
+        rankings.save_ranking(conn, row, score_rows, differences, pd.DataFrame())
     stored = stored_ranking(engine, name)
     assert stored is not None
     write_page(page_of("ranking", stored.row), ranking_page(stored))
