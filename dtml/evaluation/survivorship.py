@@ -6,6 +6,7 @@ stock that was a constituent without a price may have been delisted: what it did
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from dtml.prices.returns import on_grid
 class Survivorship:
     """Counts of a list of constituents over the days that are scored.
 
+    - list_date is the day on which the list was true, as text; None where it is not known;
     - is_dated says whether the list has any date; else its stocks are constituents on every day;
     - names are the stocks that are constituents on any of the days, `first_names` those that are on
       the first day, and `last_names` those that are on the last;
@@ -26,6 +28,7 @@ class Survivorship:
       the stock has no price.
     """
 
+    list_date: str | None
     is_dated: bool
     names: int
     first_names: int
@@ -40,7 +43,7 @@ class Survivorship:
         return self.last_names == self.names
 
     @property
-    def stored(self) -> dict[str, int | bool]:
+    def stored(self) -> dict[str, Any]:
         """Return the counts as JSON keeps them."""
         return asdict(self)
 
@@ -54,6 +57,7 @@ def survivorship_of(market: Market, days: pd.DatetimeIndex, bars: pd.DataFrame) 
     has_price = np.isfinite(on_grid(bars, "close", days, market.symbols))
     is_name = is_constituent.any(axis=0)
     return Survivorship(
+        list_date=date_of(market),
         is_dated=not market.is_snapshot,
         names=int(is_name.sum()),
         first_names=int(is_constituent[:1].sum()),
@@ -64,9 +68,11 @@ def survivorship_of(market: Market, days: pd.DatetimeIndex, bars: pd.DataFrame) 
     )
 
 
-def read_survivorship(stored: Mapping[str, int | bool] | None) -> Survivorship | None:
+def date_of(market: Market) -> str | None:
+    """Return the date of a market's list, as text; None without one."""
+    return None if market.constituents_as_of is None else str(market.constituents_as_of)
+
+
+def read_survivorship(stored: Mapping[str, Any] | None) -> Survivorship | None:
     """Return the counts from what `Survivorship.stored` gave; None for None."""
-    if stored is None:
-        return None
-    counts = {name: int(value) for name, value in stored.items() if name != "is_dated"}
-    return Survivorship(is_dated=bool(stored["is_dated"]), **counts)
+    return None if stored is None else Survivorship(**stored)

@@ -23,9 +23,10 @@ def unpriced(without_price: int, constituent_days: int) -> str:
 def _names(found: Survivorship) -> str:
     if not found.is_dated:
         priced = _share(found.first_priced, found.names)
+        dated = f" of {found.list_date}" if found.list_date else ""
         return (
-            "the list of stocks is a snapshot, which is a list of survivors: stocks that left "
-            "before are missing, which flatters portfolios that hold stocks. Which of its "
+            f"the list of stocks is a snapshot{dated}, which is a list of survivors: stocks that "
+            "left before are missing, which flatters portfolios that hold stocks. Which of its "
             f"{count(found.names)} names were constituents on the first day scored is not known; "
             f"{priced} had a price then."
         )

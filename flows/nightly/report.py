@@ -19,7 +19,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
 from dtml.evaluation.drift import drift_words
-from dtml.evaluation.survivorship import Survivorship
+from dtml.evaluation.survivorship import Survivorship, date_of
 from dtml.pages.figures import records
 from dtml.pages.night import night_report
 from dtml.pages.night_ranking import ranking_part
@@ -111,6 +111,7 @@ def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date
     is_constituent = context.market.is_constituent(pd.DatetimeIndex(complete["as_of"]))
     predicted = complete["predictions"].astype(int)
     return Survivorship(
+        list_date=date_of(context.market),
         is_dated=not context.market.is_snapshot,
         names=int(is_constituent.any(axis=0).sum()),
         first_names=int(is_constituent[:1].sum()),

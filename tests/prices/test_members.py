@@ -260,7 +260,9 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
 
     undated = market_of(tmp_path, rows).with_symbols(["L03", "DEAD2"])
     snapshot = survivorship_of(undated, days, BARS)
-    assert "is a snapshot, which is a list of survivors" in survivorship_words(snapshot)
+    assert "is a snapshot of 2023-12-29, which is a list of survivors" in survivorship_words(
+        snapshot
+    )
     assert "1 (50.0 %) had a price then" in survivorship_words(snapshot)
 
 
