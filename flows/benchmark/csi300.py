@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from importlib import resources
 from importlib.metadata import version
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -276,60 +277,21 @@ def _rows(
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     """Return the benchmark's row and its scores and differences, in the columns of the store."""
     history = found.history
-    days = split.scored
-    sessions = history.panel.sessions[days]
-    outcome = history.outcome[days]
-    tested = {name: grid[days] for name, grid in scores.items()}
-    score_rows = [
-        {
-            "predictor": name,
-            "leg": LEG,
-            "slice": part,
-            "value": value,
-            "is_rule": name in RULES,
-            **figures_of(score_ranking(grid[rows], outcome[rows], overlap=sessions_to(LEG))),
-        }
-        for name, grid in tested.items()
-        for part, value, rows in _parts(sessions)
-    ]
-    differences = [
-        {
-            "predictor": name,
-            "other": other,
-            "leg": LEG,
-            **paired_rank_ic(grid, tested[other], outcome).named("gain"),
-        }
-        for name, grid in tested.items()
-        for other in tested
-        if other != name
-    ]
-    index = on_grid(found.bars, "close", history.panel.sessions, (found.market.index.symbol,))
-    columns = [
-        {
-            "model": name,
-            "source": "",
-            **_column(grid, outcome, history, days, index[:, 0]),
-        }
-        for name, grid in tested.items()
-    ]
+    sessions = history.panel.sessions[split.scored]
+    outcome = history.outcome[split.scored]
+    tested = {name: grid[split.scored] for name, grid in scores.items()}
+    trading_as_json = json.dumps(asdict(found.market.trading), default=str)
+    config = {
+        "list": survivorship_of(found.market, sessions, found.bars).stored,
+        "table": _table(found, table, split, tested),
+        "trading": json.loads(trading_as_json),
+    }
     row = {
         "market": NAME,
         "first": sessions[0].date(),
         "last": sessions[-1].date(),
         "leg": LEG,
-        "config": {
-            "list": survivorship_of(found.market, sessions, found.bars).stored,
-            "table": {
-                "columns": columns,
-                "published": [dict(row) for row in table.published],
-                "differences": list(table.differences),
-                "trained": [
-                    str(history.panel.sessions[0].date()),
-                    str(history.panel.sessions[split.trained.stop - 1].date()),
-                ],
-            },
-            "trading": json.loads(json.dumps(asdict(found.market.trading), default=str)),
-        },
+        "config": config,
         "stocks": int(np.isfinite(tested["ridge"]).any(axis=0).sum()),
         "folds": 1,
         "best_rule": _best_rule(history, scores, split.trained),
@@ -337,7 +299,50 @@ def _rows(
         "data_watermark": datetime.now(UTC),
         "read_at": datetime.now(UTC),
     }
-    return row, pd.DataFrame(score_rows), pd.DataFrame(differences)
+    score_rows = pd.DataFrame(list(_score_rows(tested, outcome, sessions)))
+    differences = pd.DataFrame(list(_differences(tested, outcome)))
+    return row, score_rows, differences
+
+
+def _table(found: Set, table: Table, split: Split, tested: Mapping[str, Grid]) -> dict[str, Any]:
+    """Return our columns of the table with the published ones, as JSON keeps them."""
+    panel = found.history.panel
+    index = on_grid(found.bars, "close", panel.sessions, (found.market.index.symbol,))[:, 0]
+    columns = []
+    for name, grid in tested.items():
+        figures = _column(grid, found.history, split.scored, index)
+        columns.append({"model": name, "source": "", **figures})
+    trained = panel.sessions[split.trained]
+    return {
+        "columns": columns,
+        "published": [dict(row) for row in table.published],
+        "differences": list(table.differences),
+        "trained": [str(trained[0].date()), str(trained[-1].date())],
+    }
+
+
+def _score_rows(
+    tested: Mapping[str, Grid], outcome: Grid, sessions: pd.DatetimeIndex
+) -> Iterator[dict[str, Any]]:
+    """Yield the scores of each model and rule over all days, and over each year."""
+    for name, grid in tested.items():
+        for part, value, rows in _parts(sessions):
+            score = score_ranking(grid[rows], outcome[rows], overlap=sessions_to(LEG))
+            yield {
+                "predictor": name,
+                "leg": LEG,
+                "slice": part,
+                "value": value,
+                "is_rule": name in RULES,
+                **figures_of(score),
+            }
+
+
+def _differences(tested: Mapping[str, Grid], outcome: Grid) -> Iterator[dict[str, Any]]:
+    """Yield how far each model and rule is ahead of each other, on the same stock-days."""
+    for name, other in permutations(tested, 2):
+        gain = paired_rank_ic(tested[name], tested[other], outcome)
+        yield {"predictor": name, "other": other, "leg": LEG, **gain.named("gain")}
 
 
 def _parts(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarray]]:
@@ -348,17 +353,13 @@ def _parts(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarray]]:
 
 
 def _column(
-    scores: Grid,
-    outcome: Grid,
-    history: History,
-    days: slice,
-    index: Float[ndarray, " sessions"],
+    scores: Grid, history: History, days: slice, index: Float[ndarray, " sessions"]
 ) -> dict[str, float]:
     """Return the figures of a model in the published table, each with its interval over days.
 
     Excess is the return of the portfolio over that of the index, a year by Qlib's scale.
     """
-    known_scores, known_outcome = both_known(scores, outcome)
+    known_scores, known_outcome = both_known(scores, history.outcome[days])
     rank_ic = rank_ics(known_scores, known_outcome)
     pearson = pearson_ics(known_scores, known_outcome)
     panel = history.panel
