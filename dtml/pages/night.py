@@ -74,14 +74,13 @@ def night_report(
 
     `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal `level` a rise is
     predicted where the calibrated probability is above `threshold`, and a fall where it is below 1
-    less the threshold. Without a threshold (None), or without calibrated probabilities, a rise is
-    predicted where the probability is above one half, else a fall. `scores` has for every night
-    those of all nights up to it, `target, protocol, predictor, nights, n, acc, acc_low, ...`;
-    `rolling` for every session those of the last `ROLLING_SESSIONS` up to it, on all stock-days,
-    with `session`; `bins` the columns of table calibration_bin, `coverage` those of
-    `dtml.evaluation.calibration.coverage`; `attention` is that between the stocks; `explanation`
-    are those of `dtml.attention.significance`, None without a test; `rejected` has `symbol,
-    session, reason, value`, `warnings` `symbol, reason, value`; `ranking` is
+    less the threshold. Without a threshold (None) or calibrated probabilities, one half decides.
+    `scores` has for every night those of all nights up to it, `target, protocol, predictor, nights,
+    n, acc, acc_low, ...`; `rolling` for every session those of the last `ROLLING_SESSIONS` up to
+    it, on all stock-days, with `session`; `bins` the columns of table calibration_bin, `coverage`
+    those of `dtml.evaluation.calibration.coverage`; `attention` is that between the stocks;
+    `explanation` are those of `dtml.attention.significance`, None without a test; `rejected` has
+    `symbol, session, reason, value`, `warnings` `symbol, reason, value`; `ranking` is
     `dtml.pages.night_ranking.ranking_part`; `receipt` says how the predictions were made, with its
     `config`. `calibrations`, by run, put the range of the night's seeds on the scale of the
     directions and give the curve of `bins` after calibration. `drift`, `second_source` and
