@@ -55,6 +55,14 @@ def dtml(*arguments: str) -> tuple[str, ...]:
     return DTML, *arguments
 
 
+CSI300 = dtml(
+    "benchmark",
+    "csi300",
+    *prices("csi300_asof", "SH000300"),
+    "--members",
+    str(SHARED / "prices" / "csi300_asof_members.csv"),
+    "--markdown",
+)
 KDD17 = dtml("nightly", "kdd17", "--source", "files", *prices("kdd17"))
 FIRST = (*KDD17, "--as-of", "2016-06-30")
 REST = (*KDD17, "--as-of", "2016-12-30", "--nights", "127")
@@ -218,6 +226,8 @@ RESULTS = (
         60,
         (dtml("backtest", "sp500", *SP500, *TWO, *FLAT),),
     ),
+    Result("members", "what survivors add", 15, (module("members_of_the_day"),)),
+    Result("csi300", "Qlib's table of CSI 300", 5, (CSI300,)),
     Result("ranking", "the ranking of a day's stocks", 90, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
     Result(

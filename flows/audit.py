@@ -19,6 +19,7 @@ from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices, runs
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead.audit import Finding
+from dtml.lookahead.constituents import EarlierList, audit_list
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking, prove_ranking
 from dtml.own.admission import admit, past_of
@@ -32,6 +33,7 @@ from flows.nightly.context import MarketContext, save_universe, stored_bars
 from flows.nightly.predict import forecast
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import load_model, train_model
+from flows.replay.archive import market_then
 
 STOCKS, SESSIONS = 50, 1000  # of the audited part, at most: it shows what the whole market does
 SEED = 0  # fixed, so that a second audit of the same bars finds the same
@@ -93,6 +95,9 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
     rows = _rows("pipeline", findings)
+    if not market.is_snapshot:
+        tell("the list of constituents")
+        rows += _rows("list", [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))])
     tell("nights from a store")
     # As of the session that the first check of the pipeline drew from the seed.
     rows += _rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
@@ -124,6 +129,21 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     proof = pd.concat([proof for proof in proofs if len(proof)], ignore_index=True)
     # The rows of the user's own code alone have a column `what`, which no other check fills.
     return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), proof)
+
+
+def earlier_lists(context: MarketContext) -> list[EarlierList]:
+    """Return the dated lists of constituents that the market's trainings have recorded."""
+    lists: list[EarlierList] = []
+    with reading(context.engine) as conn:
+        for run_id in runs.runs(conn, context.name)["id"]:
+            run = runs.run(conn, str(run_id))
+            # Benchmarks record no list, and lists without dates say nothing of single days.
+            if run["universe"] is None or "as_of" not in run["universe"]:
+                continue
+            list_date = date.fromisoformat(run["universe"]["as_of"])
+            market = market_then(context.market, run)
+            lists.append(EarlierList(market, day=min(list_date, run["created_at"].date())))
+    return lists
 
 
 def _rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:

@@ -97,8 +97,8 @@ def save_ranking(
     """Store a ranking with its scores, differences and portfolios; return how many rows were new.
 
     `ranking` has every column by name, the frames theirs but ranking_id; a missing value is NaN or
-    None. What is stored is never changed: raises StoreError, naming it, when a figure is stored
-    with another value.
+    None. `portfolios` of a ranking that trades nothing may have no columns. What is stored is never
+    changed: raises StoreError, naming it, when a figure is stored with another value.
     """
     name = str(ranking["id"])
     reason = "the days of a ranking are scored only once"
@@ -107,9 +107,10 @@ def save_ranking(
     new += save_figures(
         conn, tables.ranking_difference, "ranking_id", name, differences, reason=reason
     )
-    new += save_figures(
-        conn, tables.ranking_portfolio, "ranking_id", name, portfolios, reason=reason
-    )
+    if len(portfolios):
+        new += save_figures(
+            conn, tables.ranking_portfolio, "ranking_id", name, portfolios, reason=reason
+        )
     return new
 
 

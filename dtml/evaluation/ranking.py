@@ -228,6 +228,27 @@ def rank_ics(scores: Days, outcome: Days) -> Daily:
         return np.asarray(covariance / np.sqrt(variances))
 
 
+def pearson_ics(scores: Days, outcome: Days) -> Daily:
+    """Return the correlation of score and return, not of their ranks, within each day.
+
+    It is NaN where either does not vary. Scores and returns must be known on the same stock-days,
+    as `both_known` gives them.
+    """
+    known = np.isfinite(scores)
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+
+    def centred(values: Days) -> Days:
+        filled = np.where(known, values, 0.0)
+        mean = filled.sum(axis=1, keepdims=True) / count
+        return np.where(known, values - mean, 0.0)
+
+    x = centred(scores)
+    y = centred(outcome)
+    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    missing = np.full(len(x), np.nan)
+    return np.asarray(np.divide((x * y).sum(axis=1), size, out=missing, where=size > 0))
+
+
 def _centred_ranks(values: Days) -> Days:
     """Return each day's ranks less their mean, 0 where missing."""
     ranks = ranked(values)

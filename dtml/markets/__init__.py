@@ -10,11 +10,12 @@ import zoneinfo
 from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast, get_args
+from typing import TypeVar, cast, get_args
 
 from dtml.errors import UsageError
 from dtml.markets import definition
 from dtml.markets.columns import read_columns
+from dtml.markets.constituents import read_constituents, read_symbol
 from dtml.markets.definition import (
     AnyCalendar,
     Calendar,
@@ -25,6 +26,7 @@ from dtml.markets.definition import (
     is_symbol,
 )
 from dtml.markets.feed import read_feed, read_source
+from dtml.markets.members import take_stored, with_members
 from dtml.markets.second_source import read_second_source
 from dtml.markets.table import Table, is_a, parse, shown
 
@@ -64,9 +66,9 @@ def load_market(name: str) -> Market:
 def load_market_file(path: Path, text: str | None = None) -> Market:
     """Read a user's own market, named after its file; no market of the package may have the name.
 
-    `text`, if given, is read in place of the file, which may no longer exist. The market keeps the
-    file's absolute path and its text as `file`. Raises UsageError, one line with file and key, for
-    any mistake.
+    `text`, if given, is read in place of the file, which may no longer exist, and in place of the
+    table of members that it names. The market keeps the file's absolute path and its text, with
+    that of the table, as `file`. Raises UsageError, one line with file and key, for any mistake.
     """
     if path.stem in market_names():
         # Two markets of one name would share their rows in the database.
@@ -74,7 +76,7 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
     market = read_market(path, text)
     path = path.absolute()  # it is stored, and later commands may run in another folder
     if text is None:
-        text = path.read_text(encoding="utf-8")
+        text = with_members(path.read_text(encoding="utf-8"), market.members)
     return replace(market, file=(path, text))
 
 
@@ -102,10 +104,13 @@ def read_market(path: Path, text: str | None = None) -> Market:
             f"{path}: the file's name becomes the market's name: use only lowercase letters, "
             "digits, - and _"
         )
-    table = Table(path, "", parse(path, text))
+    values = parse(path, text)
+    stored = None if text is None else take_stored(values)
+    table = Table(path, "", values)
     facts = table.texts("facts")
     table.allow(*_MARKET_KEYS)
-    constituents = _constituents(table.subtable("constituents"))
+    calendar = _calendar(table)
+    constituents = read_constituents(table.subtable("constituents"), calendar, stored)
     index = _index(table.subtable("index"))
     if index.symbol in {stock.symbol for stock in constituents.stays}:
         raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
@@ -117,13 +122,14 @@ def read_market(path: Path, text: str | None = None) -> Market:
     return Market(
         name=path.stem,
         title=table.required("title", str),
-        calendar=_calendar(table),
+        calendar=calendar,
         timezone=_timezone(table),
         currency=_currency(table),
         index=index,
         constituents=constituents.stays,
         constituents_as_of=constituents.as_of,
         constituents_complete=constituents.is_complete,
+        members=constituents.members,
         facts=facts,
         source=source,
         returns=returns,
@@ -200,10 +206,10 @@ def _with_sessions(code: str, sessions: Table) -> Calendar:
 def _index(table: Table) -> Index:
     """Read the table [index]; without a source symbol, the source uses the index's own."""
     table.allow("symbol", "source_symbol", "name", "of_constituents")
-    symbol = _symbol(table, "symbol")
+    symbol = read_symbol(table, "symbol")
     source_symbol = symbol
     if "source_symbol" in table.values:
-        source_symbol = _symbol(table, "source_symbol")
+        source_symbol = read_symbol(table, "source_symbol")
     of_constituents = table.optional("of_constituents", bool, default=False)
     return Index(
         symbol=symbol,
@@ -290,116 +296,6 @@ def _rate_entry(table: Table, key: str, place: int, row: object) -> Table:
     """
     values = row if isinstance(row, dict) else {}
     return Table(table.path, f"{table.prefix}{key}[{place}].", values)
-
-
-class _Constituents(NamedTuple):
-    """The stays in the index, the date on which their list was true, and whether it is complete."""
-
-    stays: tuple[Constituent, ...]
-    as_of: date | None
-    is_complete: bool
-
-
-def _constituents(table: Table) -> _Constituents:
-    """Read the table [constituents].
-
-    Raises UsageError for a value of the wrong kind, a list without its date `as_of`, and values
-    that contradict each other.
-    """
-    table.allow("as_of", "complete", "count", "suffix", "symbols")
-    as_of = table.optional("as_of", date, None)
-    count = table.optional("count", int, None)
-    is_complete = table.optional("complete", bool, default=False)
-    rows = table.values.get("symbols", [])
-    if not isinstance(rows, list):
-        raise table.error("symbols", f"expected a list of symbols, got {shown(rows)}")
-    suffix = table.optional("suffix", str, "")
-    stays = tuple(
-        _constituent(table, position, row, suffix) for position, row in enumerate(rows, start=1)
-    )
-    if is_complete and not stays:
-        raise table.error("complete", "a list without constituents is incomplete; set it to false")
-    if stays and as_of is None:
-        raise table.error("as_of", "missing; give the date on which the list was valid")
-    if count is not None and count != len(stays):
-        raise table.error("count", f"says {count}, but {len(stays)} constituents are listed")
-    _refuse_repeats(table, stays)
-    return _Constituents(stays=stays, as_of=as_of, is_complete=is_complete)
-
-
-def _constituent(table: Table, position: int, row: object, suffix: str) -> Constituent:
-    """Read one stay in the index, which a `row` gives as a symbol alone or as a table.
-
-    `position` counts the rows from 1, for errors.
-    """
-    values = row if isinstance(row, dict) else {"symbol": row}
-    entry = Table(table.path, f"{table.prefix}symbols[{position}].", values)
-    entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
-    symbol = _symbol(entry, "symbol")
-    # A source symbol that is not given is the symbol with the list's suffix. An error then names
-    # the key `suffix`, as the symbol alone is valid.
-    if "source_symbol" in values:
-        source_symbol = _symbol(entry, "source_symbol")
-    else:
-        source_symbol = _checked_symbol(table, "suffix", symbol + suffix)
-    since = entry.optional("since", date, None)
-    until = entry.optional("until", date, None)
-    if since is not None and until is not None and until <= since:
-        raise entry.error("until", f"{until} is not after since, {since}")
-    return Constituent(
-        symbol=symbol,
-        source_symbol=source_symbol,
-        name=entry.optional("name", str, None),
-        sector=entry.optional("sector", str, None),
-        since=since,
-        until=until,
-    )
-
-
-def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
-    """Raise UsageError where stays of one symbol overlap or are not in order of time.
-
-    Raise it too where two symbols have the same source symbol.
-    """
-    last_until: dict[str, date | None] = {}
-    symbol_at_source: dict[str, str] = {}
-    for stay in stays:
-        symbol = stay.symbol
-        if symbol in last_until and not _follows(stay, last_until[symbol]):
-            raise table.error(
-                "symbols",
-                f"symbol {symbol!r} is listed twice; "
-                "list it once, or list its stays in chronological order with since and until",
-            )
-        if symbol_at_source.setdefault(stay.source_symbol, symbol) != symbol:
-            raise table.error(
-                "symbols", f"source_symbol {stay.source_symbol!r} is listed twice; list it once"
-            )
-        last_until[symbol] = stay.until
-
-
-def _follows(stay: Constituent, earlier_until: date | None) -> bool:
-    """Return whether a stay begins on or after the end of the one before.
-
-    False where either date is unknown.
-    """
-    if earlier_until is None or stay.since is None:
-        return False
-    return stay.since >= earlier_until
-
-
-def _symbol(table: Table, key: str) -> str:
-    return _checked_symbol(table, key, table.required(key, str))
-
-
-def _checked_symbol(table: Table, key: str, symbol: str) -> str:
-    if not is_symbol(symbol):
-        raise table.error(
-            key,
-            f"{shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _ / "
-            "or blanks between them",
-        )
-    return symbol
 
 
 def _timezone(table: Table) -> str:

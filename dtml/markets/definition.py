@@ -319,6 +319,7 @@ class Market:
 
     - calendar is a code of exchange_calendars, or one with sessions of the market's file;
     - constituents, if empty, are the stocks in the prices that the user names;
+    - members is the text of the table that dates the constituents; None where no table does;
     - returns names the price that returns and averages are taken from;
     - z_close says how the feature of that name is computed: "raw" as in the paper, "adjusted" from
       the adjusted close where a split lies between two bars;
@@ -346,6 +347,7 @@ class Market:
     constituents: tuple[Constituent, ...] = ()
     constituents_as_of: date | None = None
     constituents_complete: bool = False
+    members: str | None = field(default=None, compare=False)
     facts: tuple[str, ...] = ()
     source: str = "yahoo"
     checks: Checks = Checks()
@@ -373,6 +375,7 @@ class Market:
         del settings["second_source"]  # it is compared with, and decides nothing
         del settings["code"]  # a path; the text of the file at it decides
         del settings["file"]  # its contents are the other settings
+        del settings["members"]  # the constituents are read from it
         del settings["trading"]["sources"]  # words, which decide nothing
         return settings
 

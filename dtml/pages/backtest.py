@@ -43,6 +43,7 @@ from dtml.pages.figures import (
     signed_percent,
     with_interval,
 )
+from dtml.pages.survivorship import of_backtest
 
 # The portfolios that follow no prediction.
 YARDSTICKS = ("index", "equal weight")
@@ -163,24 +164,6 @@ def _difference(row: Row, gain: str, digits: int) -> str:
     if pd.isna(row[f"{gain}_low"]):
         return ""
     return f": difference on the same days {with_interval(row, gain, digits, signed=True)}"
-
-
-def survivorship(backtest: Row) -> str:
-    """Say which stocks could be in the panel, and the share of constituent-days without a price."""
-    days = backtest["constituent_days"]
-    is_empty = bool(pd.isna(days) or days == 0)
-    share = None if is_empty else backtest["without_price"] / days
-    unpriced = f"{percent(share)} of {count(days)} constituent-days have no price."
-    if not backtest["list_is_snapshot"]:
-        return (
-            "Survivorship: the list is dated, and a stock counts only while it was a constituent. "
-            f"{unpriced}"
-        )
-    dated: str = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
-    return (
-        f"Survivorship: the list of stocks is a snapshot{dated}. Stocks that left before are "
-        f"missing, which flatters portfolios that hold stocks. {unpriced}"
-    )
 
 
 def vintage(backtest: Row) -> str:
@@ -479,7 +462,7 @@ def _template() -> jinja2.Template:
         directions_verdict,
         ranking_verdict,
         portfolio_verdict,
-        survivorship,
+        of_backtest,
         vintage,
         settlements,
         year_rows,

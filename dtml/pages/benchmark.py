@@ -16,6 +16,7 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
+from dtml.evaluation.survivorship import read_survivorship
 from dtml.pages.charts import Chart, calibration, environment, script
 from dtml.pages.colours import colour
 from dtml.pages.figures import (
@@ -29,6 +30,7 @@ from dtml.pages.figures import (
     with_interval,
     with_std,
 )
+from dtml.pages.survivorship import survivorship_words
 
 PROTOCOL_WORDS = {"published": "the published labels", "all": "all stock-days"}
 LABELS = {
@@ -71,6 +73,12 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
 def on_data(benchmark: Row) -> str:
     """Say how the data compare with the paper's; empty where nothing is known."""
     return "; ".join(benchmark["config"].get("data", ()))
+
+
+def survivorship(benchmark: Row) -> str:
+    """Say whether the list names survivors alone; empty for a benchmark of an earlier version."""
+    counts = read_survivorship(benchmark["config"].get("list"))
+    return "" if counts is None else survivorship_words(counts)
 
 
 def on_reading(benchmark: Row, number: int) -> str:
@@ -274,7 +282,7 @@ def benchmark_page(
 
 @cache
 def _template() -> jinja2.Template:
-    templates = environment(sample, on_data)
+    templates = environment(sample, on_data, survivorship)
     templates.globals.update(
         words=PROTOCOL_WORDS,
         labels=LABELS,

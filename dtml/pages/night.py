@@ -69,13 +69,13 @@ def night_report(
     drift: str = "",
     second_source: Sequence[str] = (),
     frozen: Row | None = None,
+    survivorship: str = "",
 ) -> str:
-    """Render a night.
+    """Render a night, whose row is `night`.
 
-    `night` is its row; `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal
-    `level` a rise is predicted where the calibrated probability is above `threshold`, and a fall
-    where it is below 1 - threshold. Without a threshold (None), or without calibrated
-    probabilities, a rise is predicted where the probability is above one half, else a fall.
+    `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal `level` a rise is
+    predicted where the calibrated probability is above `threshold`, and a fall where it is below 1
+    less the threshold. Without a threshold (None) or calibrated probabilities, one half decides.
     `scores` has for every night those of all nights up to it, `target, protocol, predictor, nights,
     n, acc, acc_low, ...`; `rolling` for every session those of the last `ROLLING_SESSIONS` up to
     it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins` the columns of table
@@ -86,8 +86,8 @@ def night_report(
     predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
     seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
     says in words what has changed since the training, `second_source` where another source differs,
-    and `frozen` has the `number` and `digest` of the night's link, if it has one. All frames but
-    `directions` may be empty.
+    `survivorship` whom the list names, and `frozen` has the `number` and `digest` of the night's
+    link, if it has one. All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -99,10 +99,11 @@ def night_report(
         **_scores(title, scores, rolling),
         **_calibration(bins, coverage, by_run, level),
         **_attention(rows, attention, explanation),
+        **ranking,
         rejected=records(rejected),
         warnings=records(warnings),
         second_source=second_source,
-        **ranking,
+        survivorship=survivorship,
         rejected_sessions=rejected_sessions,
         **_receipt(receipt),
     )

@@ -14,6 +14,7 @@ import pandas as pd
 from dtml.backtest.turnover import EQUAL, VERSIONS
 from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
+from dtml.evaluation.survivorship import read_survivorship
 from dtml.pages.charts import Chart, environment, script
 from dtml.pages.figures import (
     basis_points,
@@ -24,6 +25,8 @@ from dtml.pages.figures import (
     signed_percent,
     with_interval,
 )
+from dtml.pages.published_table import PublishedTable
+from dtml.pages.survivorship import survivorship_words
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.
 HEADLINE = "blend"
@@ -103,6 +106,21 @@ def verdict(ranking: Ranking) -> str:
 def _predictors(ranking: Ranking) -> str:
     """Say how many predictors were compared on the same days."""
     return f"{ranking.differences['predictor'].nunique()} predictors"
+
+
+def survivorship(ranking: Ranking) -> str:
+    """Say whom the list of constituents names, and what share of its days has no price.
+
+    Empty for a ranking of an earlier version, which did not count them.
+    """
+    counts = read_survivorship(ranking.row["config"].get("list"))
+    return "" if counts is None else survivorship_words(counts)
+
+
+def published_table(ranking: Ranking) -> PublishedTable | None:
+    """Return our figures beside published ones; None where the walk was made without any."""
+    table = ranking.row["config"].get("table")
+    return None if table is None else PublishedTable.of(ranking.row, table)
 
 
 def net_sentence(ranking: Ranking) -> str:
@@ -250,6 +268,8 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         net_sentence=net_sentence(ranking),
         sentence=sentence(ranking),
         legend=LEGEND,
+        survivorship=survivorship(ranking),
+        published=published_table(ranking),
         tables={
             "order": (COLUMNS, list(cells(ranking))),
             "net": (NET_COLUMNS, list(net_cells(ranking))),

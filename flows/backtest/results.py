@@ -30,6 +30,7 @@ from dtml.evaluation.breakdowns import (
     slice_scores,
 )
 from dtml.evaluation.calibration import calibration_curve, coverage
+from dtml.evaluation.survivorship import Survivorship, survivorship_of
 from dtml.inference import choose_device
 from dtml.markets.definition import YEAR
 from dtml.pages.backtest import backtest_page
@@ -177,13 +178,14 @@ def _row(backtest: Backtest) -> dict[str, Any]:
     """Return the row of a backtest that has begun and is not finished."""
     context = backtest.context
     plan = backtest.plan
+    counts = _survivorship(backtest, scored_bars(backtest))
     return {
         "id": backtest.id,
         "market": context.name,
         "first": plan.first,
         "last": plan.last,
         "retrain_every": plan.retrain_every,
-        "config": backtest.config,
+        "config": {**backtest.config, "list": counts.stored},
         "seeds": list(range(context.experiment.seeds)),
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,
@@ -331,6 +333,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     """
     context = backtest.context
     bars = scored_bars(backtest)
+    counts = _survivorship(backtest, bars)
     record = read_record(backtest, bars)
     scores = _slice_scores(record)
     followed = _followed(backtest, record, bars)
@@ -359,7 +362,8 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
                 "stocks": int(is_predicted.sum()),
                 "tried": len(trials),
                 "expected_best": best_by_chance,
-                **_survivorship(backtest, bars),
+                "constituent_days": counts.constituent_days,
+                "without_price": counts.without_price,
             },
             finished_at=datetime.now(UTC),
             seconds=seconds,
@@ -459,20 +463,11 @@ def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _F
     return _Followed(tracks=with_sessions, strategies=strategies, indices=indices)
 
 
-def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
-    """Count the stock-days of constituents in the span, and those of them without a bar.
-
-    The share of those without a bar tells how many delisted stocks the prices may lack.
-    """
+def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> Survivorship:
+    """Count the constituents of the sessions predicted, and those without a bar."""
     market = backtest.context.market
     days = sessions_between(market.calendar, backtest.plan.first, backtest.plan.last)
-    has_price = np.isfinite(on_grid(bars, "close", days, market.symbols))
-    is_constituent = market.is_constituent(days)
-    without_price = is_constituent & ~has_price
-    return {
-        "constituent_days": int(is_constituent.sum()),
-        "without_price": int(without_price.sum()),
-    }
+    return survivorship_of(market, days, bars)
 
 
 def _write_page(backtest: Backtest, result: Result) -> None:

@@ -23,6 +23,7 @@ from db.rows import runs as stored_runs
 from dtml.checkpoints import save_ensemble
 from dtml.evaluation.calibration import calibration_curve
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
+from dtml.evaluation.survivorship import Survivorship, survivorship_of
 from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.pages.benchmark import benchmark_page
@@ -64,7 +65,8 @@ class Test:
     `probabilities` has the probabilities of each model's trials, in the order of `Chosen.models`.
     `rules` has a row for each day and a column for each rule: 1 for a rise, 0 for a fall, or NaN.
     `days` are the windows of DTML's length, whose stock-days are scored. `movement` is the return
-    in double precision, a ratio minus 1, NaN where it is unknown.
+    in double precision, a ratio minus 1, NaN where it is unknown. `survivorship` counts the stocks
+    of the list on these days.
     """
 
     read_at: datetime
@@ -74,6 +76,7 @@ class Test:
     rules: pd.DataFrame
     days: Windows
     movement: Float[ndarray, "days stocks"]
+    survivorship: Survivorship
 
 
 def run_benchmark(
@@ -193,6 +196,7 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
         rules=experiment.rule_directions(bars, days),
         days=days,
         movement=movement,
+        survivorship=survivorship_of(experiment.context.market, days.target, bars),
     )
 
 
@@ -266,13 +270,14 @@ def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) 
     """Return the row of a benchmark: its spans, and the settings of the chosen trials.
 
     A model's chosen trial is its first. If the published set has notes on its data, they lie beside
-    the settings, under "data".
+    the settings, under "data", and the counts of its list of stocks under "list".
     """
     train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": test.days}
     config: dict[str, Any] = {name: trials[0].settings for name, trials in chosen.models.items()}
     if experiment.paper.notes:
         config["data"] = list(experiment.paper.notes)
+    config["list"] = test.survivorship.stored
     return {
         "id": experiment.id,
         "market": experiment.paper.market,

@@ -192,6 +192,9 @@ def _constituents_in_words(market: Market) -> str:
     """Say how many stocks a market has and as of when, or where they come from."""
     if market.source == "simulated":
         return f"{len(SimulatedMarket().symbols)}, simulated"
+    if market.members is not None and market.constituents_as_of is not None:
+        listed = len(market.constituents_on(market.constituents_as_of))
+        return f"{listed} of {market.constituents_as_of}, {len(market.symbols)} at any time"
     if market.constituents:
         return f"{len(market.symbols)} of {market.constituents_as_of}"
     if market.source not in get_args(SourceName):

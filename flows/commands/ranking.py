@@ -42,10 +42,6 @@ NetworksOption = Annotated[
         "--with", help="Also rank with this network, which trains for minutes. Can be repeated."
     ),
 ]
-SNAPSHOT = (
-    "Survivorship bias: the list of stocks is a snapshot, which lacks those that left before it. "
-    "This flatters slow features, such as momentum and size, most."
-)
 
 
 @commands.command()
@@ -93,8 +89,6 @@ def ranking(
     if as_markdown:
         return print(page.markdown_tables(found))  # noqa: T201 - Markdown is for a file
     print_ranking(found)
-    if read_market(request.market, request.market_file).is_snapshot:
-        out.print(SNAPSHOT, markup=False, soft_wrap=True)
     return None
 
 
@@ -297,4 +291,6 @@ def print_ranking(found: page.Ranking) -> None:
     net_returns = pd.DataFrame(page.net_cells(found), columns=list(page.NET_COLUMNS))
     print_frame(net_returns, f"the {page.HEADLINE} after costs, traded at the next open")
     out.print(f"{page.verdict(found)} {page.net_sentence(found)}", markup=False, soft_wrap=True)
+    if page.survivorship(found):
+        out.print(page.survivorship(found), markup=False, soft_wrap=True)
     out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)

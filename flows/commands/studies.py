@@ -4,37 +4,32 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import typer
 
-from db.engine import open_store, reading
+from db.engine import reading
 from db.rows import attention as stored_attention
-from db.rows import markets
 from dtml.attention.findings import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
 from dtml.markets.definition import Costs
 from dtml.pages import backtest as backtest_pages
-from dtml.pages import benchmark as benchmark_pages
 from dtml.pages.figures import records
-from dtml.published import SETS, require_set, shortened
-from dtml.ranking.outcomes import Leg
+from dtml.pages.survivorship import of_backtest
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
 from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
-from flows.benchmark.results import Benchmark, stored_benchmark
-from flows.benchmark.train import PublishedExperiment
-from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_request
-from flows.commands.ranking import NetworksOption, fetch_named, rank_sets
-from flows.console import announce, print_frame, print_json, print_scores, rendered
+from flows.commands.benchmark import require_matching_options, require_stored
+from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market
+from flows.commands.ranking import fetch_named
+from flows.console import print_frame, print_json, print_scores, rendered
 from flows.explain import Trial, explain_run, latest_run
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
-from flows.nightly.context import open_context, open_stored_context
-from flows.nightly.fetch import fetch_bars
+from flows.nightly.context import open_stored_context
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
 
@@ -53,16 +48,6 @@ AttentionOption = Annotated[
         "--attention-on", formats=DAY, help="Store the attention of this session; can be repeated."
     ),
 ]
-HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
-    "model",
-    "ACC, mean±sd\n(published)",
-    "ACC ensemble\n[95 %]",
-    "gain over rule\n[95 %]",
-    "MCC, mean±sd\n(published)",
-    "MCC ensemble\n[95 %]",
-    "within-day\nAUC [95 %]",
-    "same\ncall",
-)
 ASK_MORE = (
     'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '
     "from backtest_summary where backtest_id = '{id}'\" "
@@ -71,164 +56,6 @@ ASK_MORE = (
 
 class LookAheadError(DtmlError):
     """Say that a prediction depends on what came after it was made."""
-
-
-@commands.command()
-@with_request("source", "prices", "index", "device")
-def benchmark(
-    request: RunRequest,
-    market: Annotated[
-        Literal["acl18", "kdd17", "ndx100", "ranking"],
-        typer.Argument(
-            help="A data set of the published table, or `ranking` to compare rankings of stocks."
-        ),
-    ],
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each model.")] = 10,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Limit the number of epochs, for a quick look.")
-    ] = None,
-    with_grid: Annotated[
-        bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")
-    ] = False,
-    networks: NetworksOption = None,
-    leg: Annotated[
-        Leg, typer.Option(help="With `ranking`, the return by which models rank stocks.")
-    ] = "next_close",
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table as in the README.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run the published experiment with every model of its table.
-
-    Run it again after an interruption to resume. `ranking` runs on every set whose file, such as
-    sp500.parquet, is in the folder given with --prices.
-
-    Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
-    """
-    if market == "ranking":
-        return rank_sets(
-            request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
-        )
-    request = replace(request, market=market)
-    return run_published(
-        request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown
-    )
-
-
-def run_published(
-    request: RunRequest,
-    seeds: int,
-    epochs: int | None,
-    *,
-    with_grid: bool,
-    as_json: bool,
-    as_markdown: bool,
-) -> None:
-    """Run the published experiment on a set, or read the stored one, and print its scoreboard."""
-    if request.market not in SETS:
-        raise UsageError(
-            f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
-        )
-    _require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
-    if request.source or request.prices:
-        _fetch_set(request)
-    result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
-    if as_json:
-        document = {
-            "benchmark": result.row,
-            "scores": result.scores,
-            "seeds": result.seeds,
-            "number": result.number,
-        }
-        return print_json(document)
-    if as_markdown:
-        return print(benchmark_pages.readme_table(result.row, result.scores))  # noqa: T201 - Markdown is for a file
-    print_benchmark(result.row, result.scores, result.number)
-    out.print(f"page      {result.page}")
-    return None
-
-
-def _benchmark(
-    request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
-) -> Benchmark:
-    """Run a benchmark as a flow; where it is stored already, only read it."""
-    published_set = shortened(SETS[request.market], epochs)
-    example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
-    _require_stored(request, f"give its files, as in `{example}`")
-    context = open_stored_context(request)
-    require_set(context.market, published_set)  # raises UsageError for other stocks
-    experiment = PublishedExperiment(context, published_set, seeds, with_grid)
-    experiment.require_test_span()  # raises DtmlError where the prices end too early
-    stored = stored_benchmark(context.engine, experiment.id)
-    if stored is not None:
-        err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
-        return stored
-    require_server()  # before Prefect is imported
-    from flows.benchmark.flow import benchmark as run_benchmark
-
-    return run_benchmark(replace(request, attended=True), seeds, epochs, with_grid)
-
-
-def _require_stored(request: RunRequest, advice: str) -> None:
-    market = read_market(request.market, request.market_file).name
-    with reading(open_store()) as conn:
-        if markets.constituents(conn, market).empty:
-            raise UsageError(f"nothing is stored for {market}: {advice}")
-
-
-def _fetch_set(request: RunRequest) -> None:
-    """Store the prices of a published set.
-
-    Raises UsageError, before anything is stored, for prices that are not those of the set.
-    """
-    context = open_context(request)
-    published_set = SETS[request.market]
-    require_set(context.market, published_set)
-    if request.prices:
-        # The files of stocks often lack the index. A fetch would store the stocks without it.
-        index = context.market.index.symbol
-        first, last = published_set.validation  # a short span that is in every set
-        outcome = context.source.fetch({index: first}, last).outcomes.iloc[0]
-        if outcome["status"] != "ok":
-            raise UsageError(f"the index {index}: {outcome['detail']}: give --index FILE")
-    announce(context)
-    with err.status(f"fetching {context.name}"):
-        fetch_result = fetch_bars(context, choose_as_of(context, None))
-    if not fetch_result.asked:
-        err.print(f"note: {context.name} is stored already, so its files were not read")
-
-
-def _require_matching_options(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
-    if as_json and as_markdown:
-        raise UsageError("--json and --markdown cannot be combined: choose one")
-    if request.index and not request.prices:
-        raise UsageError("--index needs --prices: give both")
-
-
-def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
-
-    Then print what the data are and, from the second benchmark of the set on, its `number`.
-    """
-    for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
-        rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
-        if rows:
-            table = pd.DataFrame([_lined_cells(benchmark, row) for row in rows], columns=HEADINGS)
-            print_frame(table, f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}")
-    out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
-    for name, words in (
-        ("data", benchmark_pages.on_data(benchmark)),
-        ("reading", benchmark_pages.on_reading(benchmark, number)),
-    ):
-        if words:
-            out.print(f"{name:10}{words}", markup=False)
-
-
-def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
-    cells = benchmark_pages.result_cells(benchmark, row)
-    return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
 
 
 BasisPoints = Annotated[
@@ -284,7 +111,7 @@ def backtest(
 
     Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
-    _require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
+    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     _require_place(request, workers, cluster)
     costs = _costs(
         request,
@@ -351,7 +178,7 @@ def _backtest(
 ) -> Result:
     """Run a backtest as a flow; one that is stored already is only completed, without training."""
     fetch_named(request, plan.first)
-    _require_stored(
+    require_stored(
         request,
         "say where its prices come from: --source yahoo, --source simulated or --prices FILE",
     )
@@ -373,7 +200,7 @@ def print_backtest(result: Result) -> None:
         "backtest.txt",
         row=row,
         folds=result.folds,
-        survivorship=backtest_pages.survivorship(row),
+        survivorship=of_backtest(row),
         vintage=backtest_pages.vintage(row),
     )
     out.print(text, end="")
@@ -413,7 +240,8 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if result.alarm:
         raise LookAheadError(f"the audit of {context.name} as of {day} {result.alarm}")
     if not result.passed:
-        inconclusive = ", ".join(findings.loc[~findings["has_power"], "check"].unique())
+        has_failed = ~findings["has_power"] & ~findings["passed"]
+        inconclusive = ", ".join(findings.loc[has_failed, "check"].unique())
         raise DtmlError(
             f"the audit of {context.name} as of {day} found no look-ahead, but these checks were "
             f"inconclusive: {inconclusive}; fetch a longer history, or audit as of another day"
@@ -424,7 +252,8 @@ def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then how much data the audit used."""
     findings = audit.findings
     not_passed = np.where(findings["has_power"], "FAILED", "no power")  # it cannot fail
-    verdicts = np.where(findings["passed"], "passed", not_passed)
+    passed = np.where(findings["has_power"], "passed", "cannot tell")
+    verdicts = np.where(findings["passed"], passed, not_passed)
     shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
     print_frame(shown[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]

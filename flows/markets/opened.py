@@ -4,7 +4,7 @@ This imports nothing that computes, so that a command which only shows what is s
 quickly. `flows.nightly.context` adds the model that the market's nights train.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -231,6 +231,8 @@ def _universe(
     source has none either or the user asks for the market's.
     """
     source_symbols = source.symbols()
+    if market.members is not None:
+        return market, _unpriced_members(market, source_symbols)
     if source_symbols is None or universe == "list":
         if market.constituents:
             return market, None
@@ -250,3 +252,19 @@ def _universe(
         "(--universe list keeps the list)"
     )
     return market.with_symbols(source_symbols), notice
+
+
+def _unpriced_members(market: Market, source_symbols: Sequence[str] | None) -> str | None:
+    """Say how many stocks of a table of members the source lacks; None where it lacks none.
+
+    None too where the source cannot list its stocks.
+    """
+    if source_symbols is None:
+        return None
+    lacking = set(market.symbols) - set(source_symbols)
+    if not lacking:
+        return None
+    return (
+        f"{len(lacking)} of the {len(market.symbols)} stocks in the table of members have no "
+        "prices: pages say on how many days they were members"
+    )

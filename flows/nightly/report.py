@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ from sqlalchemy import Connection
 from db.engine import reading
 from db.rows import attention, calibration, nights, predictions, prices, rankings, runs
 from db.rows import scores as stored_scores
+from db.rows.nights import COMPLETE
 from dtml.attention.weights import Attention
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
 from dtml.evaluation.drift import drift_words
+from dtml.evaluation.survivorship import Survivorship, date_of
 from dtml.pages.figures import records
 from dtml.pages.night import night_report
 from dtml.pages.night_ranking import ranking_part
+from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
 from flows.markets.stored_night import page_file
 from flows.nightly.bars import NightBars
@@ -31,6 +35,9 @@ from flows.service.status import REJECTED_SESSIONS
 from flows.settings import write_page
 
 log = logging.getLogger(__name__)
+
+# What the reason of a stock that a night left out begins with, where the stock had no price.
+WITHOUT_BAR = ("no bar", "bar rejected")
 
 ROLLED_NIGHTS = 250  # from whose outcomes the chart of rolling scores is drawn
 TRAINED = ("model", "created_at", "train_first", "train_last", "seeds")
@@ -74,6 +81,7 @@ def publish_night(
             "calibrations": calibrations(runs.runs(conn, context.name)),
             "second_source": page_words(conn, context.name, since, as_of),
             "frozen": nights.head_of_chain(conn, context.name, as_of),
+            "survivorship": survivorship_words(survivorship_of_nights(conn, context, as_of)),
         }
     page = night_report(
         title=context.market.title,
@@ -89,6 +97,32 @@ def publish_night(
     file = page_file(context, as_of, level)
     write_page(file, page)
     return file
+
+
+def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date) -> Survivorship:
+    """Count the constituents of all complete nights up to one, as those nights recorded them.
+
+    A stock that a night left out had no price if the reason is its bar. Names are those that the
+    market's list has on these days.
+    """
+    rows = nights.nights(conn, context.name)
+    is_complete = rows["status"].isin(COMPLETE) & (rows["as_of"] <= pd.Timestamp(as_of))
+    complete = rows[is_complete].sort_values("as_of")
+    reasons = [[gap["reason"] for gap in gaps] for gaps in complete["gaps"]]
+    is_constituent = context.market.is_constituent(pd.DatetimeIndex(complete["as_of"]))
+    predicted = complete["predictions"].astype(int)
+    return Survivorship(
+        list_date=date_of(context.market),
+        is_dated=not context.market.is_snapshot,
+        names=int(is_constituent.any(axis=0).sum()),
+        first_names=int(is_constituent[:1].sum()),
+        last_names=int(is_constituent[-1:].sum()),
+        first_priced=int(predicted.iloc[:1].sum()),
+        constituent_days=int(predicted.sum()) + sum(map(len, reasons)),
+        without_price=sum(
+            reason.startswith(WITHOUT_BAR) for of_night in reasons for reason in of_night
+        ),
+    )
 
 
 def rolling(

@@ -323,14 +323,18 @@ def _config(context: MarketContext) -> dict[str, Any]:
 def universe_of(market: Market) -> dict[str, Any]:
     """Return a market's index and its constituents as they come back from stored JSON.
 
-    A constituent is a list of symbol, first and last day as text; None is an open end.
+    A constituent is a list of symbol, first and last day as text; None is an open end. A list with
+    dates has its own date too, as `as_of`.
     """
     constituents = []
     for stay in market.constituents:
         since = None if stay.since is None else str(stay.since)
         until = None if stay.until is None else str(stay.until)
         constituents.append([stay.symbol, since, until])
-    return {"index": market.index.symbol, "constituents": constituents}
+    universe = {"index": market.index.symbol, "constituents": constituents}
+    if market.constituents_as_of is not None and not market.is_snapshot:
+        universe["as_of"] = str(market.constituents_as_of)
+    return universe
 
 
 def _run_id(

@@ -44,6 +44,7 @@ from dtml.evaluation.ranking import (
     score_ranking,
 )
 from dtml.evaluation.splits import Split
+from dtml.evaluation.survivorship import survivorship_of
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
@@ -201,16 +202,14 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     start = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
     folder = data_folder() / "rankings" / walk.id
-    train_once = partial(_train_once, folder)
+    once = partial(train_once, folder)
     if workers > 1:
         # The walk below then finds the scores of every training in the folder.
         stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
-    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, train_once))
+    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, once))
     if walk.context.market.code:
         scores[OWN] = stage("own code", lambda: _own_scores(walk, walked, workers))
-    portfolios = stage(
-        "portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], train_once)
-    )
+    portfolios = stage("portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], once))
     stage("score", lambda: _store(walk, walked, scores, portfolios, start))
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
@@ -231,7 +230,7 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-def _train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
+def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
     """Return the scores of a training from its file in the folder; train and write it if missing.
 
     So an interrupted walk resumes where it stopped, and finds what other processes trained.
@@ -300,7 +299,7 @@ def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None
 
 def _train_one(training: Training) -> None:
     folder, history, config = _worker_inputs[0]
-    _train_once(folder, training.name, partial(training.run, history, config))
+    train_once(folder, training.name, partial(training.run, history, config))
 
 
 def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
@@ -381,14 +380,18 @@ def _store(
     parts = dict(_parts(walk, days))
     # [stocks], on any day. Every walk trains ridge, and ridge scores each stock that is ranked.
     is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)
-    _, watermark = walk.bars
+    bars, watermark = walk.bars
+    closes = walk.history.panel.sessions[days]
     row = {
         "id": walk.id,
         "market": walk.context.name,
         "first": walk.plan.first,
         "last": walk.plan.last,
         "leg": walk.plan.leg,
-        "config": walk.config,
+        "config": {
+            **walk.config,
+            "list": survivorship_of(walk.context.market, closes, bars).stored,
+        },
         "stocks": int(is_ranked.sum()),
         "folds": len(walked),
         "best_rule": _best_rule(walk, rules, days_of_first_training),

@@ -192,7 +192,13 @@ def market_then(market: Market, run: Mapping[str, Any]) -> Market:
             )
         )
     index = replace(market.index, symbol=universe["index"])
-    return replace(market, index=index, constituents=tuple(constituents))
+    as_of = universe.get("as_of")
+    return replace(
+        market,
+        index=index,
+        constituents=tuple(constituents),
+        constituents_as_of=date.fromisoformat(as_of) if as_of else market.constituents_as_of,
+    )
 
 
 def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,7 @@ from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, name_of, sh
 from dtml.training.recipe import Epoch, Member, TrainingConfig
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import PublishedExperiment, members_of, train_models
-from flows.commands.studies import run_published
+from flows.commands.benchmark import run_published
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context
 from flows.nightly.fetch import fetch_bars
@@ -313,7 +313,7 @@ def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
 def run_request(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
     """The small set in files, an empty store, and no flow to be had."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    monkeypatch.setattr("flows.commands.studies.SETS", {"simulated": PAPER})
+    monkeypatch.setattr("flows.commands.benchmark.SETS", {"simulated": PAPER})
     monkeypatch.setitem(sys.modules, "flows.benchmark.flow", None)
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol

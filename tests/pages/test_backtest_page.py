@@ -12,12 +12,13 @@ import pytest
 from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
-from dtml.pages.backtest import PAPER_SUFFIX, readme_lines, survivorship, verdict
+from dtml.pages.backtest import PAPER_SUFFIX, readme_lines, verdict
 from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
 from dtml.pages.chart_rows import POINTS, thin
 from dtml.pages.charts import Panel, over_sessions
 from dtml.pages.colours import colour
 from dtml.pages.figures import figure, percent
+from dtml.pages.survivorship import of_backtest
 from tests.support.backtest_page import (
     BACKTEST,
     FREE_ONES,
@@ -379,14 +380,14 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
 
 
 def test_survivorship_is_said_in_a_line() -> None:
-    assert survivorship(BACKTEST) == (
+    assert of_backtest(BACKTEST) == (
         "Survivorship: the list of stocks is a snapshot of 2022-12-30. Stocks that left before are "
         "missing, which flatters portfolios that hold stocks. 1.2 % of 10,000 constituent-days "
         "have no price."
     )
     dated = BACKTEST | {"list_is_snapshot": False, "constituent_days": 0, "without_price": 0}
-    assert "the list is dated" in survivorship(dated)
-    assert survivorship(dated).endswith("- of 0 constituent-days have no price.")
+    assert "the list is dated" in of_backtest(dated)
+    assert of_backtest(dated).endswith("- of 0 constituent-days have no price.")
 
 
 def test_the_readme_tables_are_exact() -> None:

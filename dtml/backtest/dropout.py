@@ -1,0 +1,114 @@
+"""The portfolio of Qlib's published tables: the best stocks, of which a few are exchanged a day.
+
+`TopkDropoutStrategy` of Qlib 0.9 (`qlib/contrib/strategy/signal_strategy.py`) with its defaults,
+traded at the close as its benchmarks are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+Grid = Float[ndarray, "sessions stocks"]
+Stocks = Float[ndarray, " stocks"]
+
+INVESTED = 0.95  # of the cash, at each session's purchases; Qlib's `risk_degree`
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """The settings of the portfolio, those of Qlib's tables.
+
+    It holds `top` stocks and sells up to `exchanged` of them a session. `purchase` and `sale` are
+    costs, as shares of the value traded. A stock whose close moved up by `limit` or more cannot be
+    bought, and one that moved down as far cannot be sold.
+    """
+
+    top: int = 50
+    exchanged: int = 5
+    purchase: float = 0.0005
+    sale: float = 0.0015
+    limit: float = 0.095
+
+
+def follow_dropout(
+    scores: Grid, close: Grid, sessions: pd.DatetimeIndex, settings: Dropout | None = None
+) -> pd.DataFrame:
+    """Return the returns of the portfolio that follows the scores of each session.
+
+    `scores` are known at the close of their session and traded at the close of the next one; NaN
+    for a stock that is not ranked. `close` is adjusted, NaN where a stock does not trade: it is
+    then neither bought nor sold, and keeps its last price. Rows: `session`, `net` (the return from
+    the close before, costs deducted) and `turnover` (value bought and sold, as a share of equity),
+    from the session after the first purchase on.
+    """
+    settings = settings or Dropout()
+    last_close = pd.DataFrame(close).ffill().to_numpy()
+    units = np.zeros(close.shape[1])
+    cash = 1.0
+    equity: list[float] = []
+    turnover: list[float] = []
+    for place in range(1, len(sessions)):
+        trades = _trades(scores[place - 1], units, settings)
+        before, price = last_close[place - 1], close[place]
+        change = price / before - 1
+        can_sell = np.isfinite(price) & ~(change <= -settings.limit)
+        can_buy = np.isfinite(price) & ~(change >= settings.limit)
+        sold = trades.sold & can_sell
+        proceeds = float((units * np.where(sold, price, 0.0)).sum())
+        cash += proceeds * (1 - settings.sale)
+        units[sold] = 0.0
+        bought = trades.bought & can_buy
+        # As in Qlib, the cash is divided among all that should be bought, tradable or not.
+        spent = INVESTED * cash / max(int(trades.bought.sum()), 1)
+        units[bought] += spent / (1 + settings.purchase) / price[bought]
+        cash -= spent * int(bought.sum())
+        worth = cash + float(np.nansum(units * last_close[place]))
+        equity.append(worth)
+        turnover.append((proceeds + spent * int(bought.sum())) / worth)
+    values = np.array(equity)
+    # Before the first purchase the equity is its initial 1.
+    begun = int(np.argmax(np.array(turnover) > 0)) + 1
+    return pd.DataFrame(
+        {
+            "session": sessions[1 + begun :],
+            "net": values[begun:] / values[begun - 1 : -1] - 1,
+            "turnover": turnover[begun:],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class _Trades:
+    """Which stocks should be sold, and which bought."""
+
+    sold: ndarray
+    bought: ndarray
+
+
+def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
+    """Return what to trade on a day's scores, whatever can be traded.
+
+    The best stocks that are not held are compared with those held: of all these, the worst
+    `exchanged` are sold if they are held. A stock that is held and no longer ranked counts as the
+    worst. Without any score nothing is traded.
+    """
+    is_held = units > 0
+    sold = np.zeros(len(units), dtype=bool)
+    bought = np.zeros(len(units), dtype=bool)
+    if not np.isfinite(score).any():
+        return _Trades(sold=sold, bought=bought)
+    best_first = np.argsort(np.where(np.isfinite(score), -score, np.inf), kind="stable")
+    vacancies = settings.top - int(is_held.sum())
+    is_new = ~is_held[best_first] & np.isfinite(score[best_first])
+    new = best_first[is_new][: max(settings.exchanged + vacancies, 0)]
+    is_compared = is_held.copy()
+    is_compared[new] = True
+    compared = best_first[is_compared[best_first]]
+    worst = compared[len(compared) - settings.exchanged :]
+    sold[worst] = True
+    sold &= is_held
+    bought[new[: max(int(sold.sum()) + vacancies, 0)]] = True
+    return _Trades(sold=sold, bought=bought)

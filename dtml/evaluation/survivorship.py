@@ -1,0 +1,78 @@
+"""How far a list of constituents names only stocks that survived, and how much of it has prices.
+
+A list whose stocks all live to its end flatters whoever holds stocks, and slow features most. A
+stock that was a constituent without a price may have been delisted: what it did is not known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dtml.markets import Market
+from dtml.prices.returns import on_grid
+
+
+@dataclass(frozen=True)
+class Survivorship:
+    """Counts of a list of constituents over the days that are scored.
+
+    - list_date is the day on which the list was true, as text; None where it is not known;
+    - is_dated says whether the list has any date; else its stocks are constituents on every day;
+    - names are the stocks that are constituents on any of the days, `first_names` those that are on
+      the first day, and `last_names` those that are on the last;
+    - first_priced are the names with a price on the first day, constituents then or not;
+    - constituent_days are days as a constituent, summed over the stocks; on `without_price` of them
+      the stock has no price.
+    """
+
+    list_date: str | None
+    is_dated: bool
+    names: int
+    first_names: int
+    last_names: int
+    first_priced: int
+    constituent_days: int
+    without_price: int
+
+    @property
+    def has_only_survivors(self) -> bool:
+        """Return whether every name is a constituent on the last day."""
+        return self.last_names == self.names
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """Return the counts as JSON keeps them."""
+        return asdict(self)
+
+
+def survivorship_of(market: Market, days: pd.DatetimeIndex, bars: pd.DataFrame) -> Survivorship:
+    """Count the constituents of a market on some sessions, and those without a bar in `bars`.
+
+    Without a session all counts are 0.
+    """
+    is_constituent = market.is_constituent(days)
+    has_price = np.isfinite(on_grid(bars, "close", days, market.symbols))
+    is_name = is_constituent.any(axis=0)
+    return Survivorship(
+        list_date=date_of(market),
+        is_dated=not market.is_snapshot,
+        names=int(is_name.sum()),
+        first_names=int(is_constituent[:1].sum()),
+        last_names=int(is_constituent[-1:].sum()),
+        first_priced=int((has_price & is_name)[:1].sum()),
+        constituent_days=int(is_constituent.sum()),
+        without_price=int((is_constituent & ~has_price).sum()),
+    )
+
+
+def date_of(market: Market) -> str | None:
+    """Return the date of a market's list, as text; None without one."""
+    return None if market.constituents_as_of is None else str(market.constituents_as_of)
+
+
+def read_survivorship(stored: Mapping[str, Any] | None) -> Survivorship | None:
+    """Return the counts from what `Survivorship.stored` gave; None for None."""
+    return None if stored is None else Survivorship(**stored)

@@ -1,0 +1,74 @@
+"""Compare a list of constituents with itself as it was known earlier.
+
+A list that ends a spell before the removal was announced, or begins one before the stock joined,
+knows the future: a walk over it leaves out losers before they were removed. The list alone cannot
+show that; what it said on an earlier day can.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import pandas as pd
+
+from dtml.lookahead.audit import Finding
+from dtml.markets import Market
+
+CHECK = "list_known_earlier"
+SHOWN = 5  # stocks that a finding names
+
+
+@dataclass(frozen=True)
+class EarlierList:
+    """A list of constituents as a training recorded it.
+
+    `day` is the last day on which it was known and true: that of the training, or the list's own
+    date if that is earlier.
+    """
+
+    market: Market
+    day: date
+
+
+def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp) -> Finding:
+    """Check that a market's list has the constituents that earlier lists had on their own day.
+
+    Only days before the date of the list are compared, because a list agrees with itself. Without
+    one the check has no power; it passes all the same, since a list is known for the first time
+    once.
+    """
+    own_day = market.constituents_as_of
+    comparable = [each for each in earlier if own_day is None or each.day < own_day]
+    if not comparable:
+        detail = (
+            f"no training recorded this list before {own_day or 'today'}: whether its spells end "
+            "before their ends were announced cannot be checked yet, on any day"
+        )
+        return Finding(CHECK, at, passed=True, detail=detail, has_power=False)
+    days = sorted({each.day for each in comparable})
+    changes = [change for each in comparable for change in _changes(market, each)]
+    if changes:
+        more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
+        detail = (
+            f"the past of the list has changed: {'; '.join(changes[:SHOWN])}{more}. It is "
+            "look-ahead, unless the earlier list was wrong then"
+        )
+        return Finding(CHECK, at, passed=False, detail=detail)
+    detail = (
+        f"the constituents of {len(days)} days from {days[0]} to {days[-1]} are those that were "
+        f"known then; before {days[0]} no earlier list is stored, so that nothing can be checked"
+    )
+    return Finding(CHECK, at, passed=True, detail=detail)
+
+
+def _changes(market: Market, earlier: EarlierList) -> list[str]:
+    """Say which stocks were constituents on the day of an earlier list, and are no longer, or new.
+
+    Stocks whose removal the market's list dates after that day are not among them.
+    """
+    now = {stay.symbol for stay in market.constituents_on(earlier.day)}
+    then = {stay.symbol for stay in earlier.market.constituents_on(earlier.day)}
+    day = earlier.day
+    changes = [f"{symbol} was a constituent on {day}, and now was none" for symbol in then - now]
+    changes += [f"{symbol} was none on {day}, and now was a constituent" for symbol in now - then]
+    return sorted(changes)

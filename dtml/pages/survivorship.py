@@ -1,0 +1,74 @@
+"""What every page that scores says of the list of constituents: survivors, and missing prices."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from dtml.evaluation.survivorship import Survivorship, read_survivorship
+from dtml.pages.figures import count, day, percent
+
+
+def survivorship_words(found: Survivorship) -> str:
+    """Say whether a list names survivors alone, and what share of its days has no price."""
+    return f"Survivorship: {_names(found)} {unpriced(found.without_price, found.constituent_days)}"
+
+
+def unpriced(without_price: int, constituent_days: int) -> str:
+    """Say what share of the days as a constituent has no price; "-" of none."""
+    share = without_price / constituent_days if constituent_days else None
+    return f"{percent(share)} of {count(constituent_days)} constituent-days have no price."
+
+
+def _names(found: Survivorship) -> str:
+    if not found.is_dated:
+        priced = _share(found.first_priced, found.names)
+        dated = f" of {found.list_date}" if found.list_date else ""
+        return (
+            f"the list of stocks is a snapshot{dated}, which is a list of survivors: stocks that "
+            "left before are missing, which flatters portfolios that hold stocks. Which of its "
+            f"{count(found.names)} names were constituents on the first day scored is not known; "
+            f"{priced} had a price then."
+        )
+    on_first_day = (
+        f"{_share(found.first_names, found.names)} of the {count(found.names)} names that are "
+        "constituents on a day scored were on the first one"
+    )
+    if found.has_only_survivors:
+        return (
+            "the list is dated, but it is a list of survivors: each name that is a constituent on "
+            f"a day scored still is on the last, which flatters portfolios. {on_first_day}."
+        )
+    left = found.names - found.last_names
+    return (
+        "the list is dated, and a stock counts only while it was a constituent. "
+        f"{on_first_day}, and {count(left)} had left by the last."
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    share = part / whole if whole else None
+    return f"{count(part)} ({percent(share)})"
+
+
+def of_backtest(backtest: Mapping[str, Any]) -> str:
+    """Say which stocks could be in the panel, and the share of constituent-days without a price.
+
+    Backtests of earlier versions did not count the names of their list.
+    """
+    counts = read_survivorship(backtest["config"].get("list"))
+    if counts is not None:
+        return survivorship_words(counts)
+    days = 0 if pd.isna(backtest["constituent_days"]) else int(backtest["constituent_days"])
+    without_price = int(backtest["without_price"]) if days else 0
+    no_price = unpriced(without_price, days)
+    if not backtest["list_is_snapshot"]:
+        return (
+            "Survivorship: the list is dated, and a stock counts only while it was a constituent. "
+            f"{no_price}"
+        )
+    dated: str = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
+    return (
+        f"Survivorship: the list of stocks is a snapshot{dated}. Stocks that left before are "
+        f"missing, which flatters portfolios that hold stocks. {no_price}"
+    )

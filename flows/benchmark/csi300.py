@@ -1,0 +1,403 @@
+"""Qlib's table of CSI 300, with our models beside its figures on the same task.
+
+A model is trained once, on the closes before the validation years, and ranks the constituents of
+each day by their return from the next close to the one after. Its bars, its index and its table of
+constituents are files of the user.
+"""
+
+import hashlib
+import json
+import logging
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from functools import partial
+from importlib import resources
+from importlib.metadata import version
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+from db.engine import open_store, transaction
+from db.rows import rankings
+from dtml.backtest.dropout import Dropout, follow_dropout
+from dtml.backtest.performance import session_sharpe, sharpe_interval
+from dtml.errors import UsageError
+from dtml.evaluation.ranking import (
+    Estimate,
+    both_known,
+    figures_of,
+    mean_of_days,
+    paired_rank_ic,
+    pearson_ics,
+    rank_ics,
+    score_ranking,
+)
+from dtml.evaluation.splits import Split, known_before
+from dtml.evaluation.survivorship import survivorship_of
+from dtml.markets import Market, load_market_file
+from dtml.markets.definition import YEAR, NetworkName
+from dtml.pages.ranking import Ranking, ranking_page
+from dtml.prices.bars import check
+from dtml.prices.returns import on_grid
+from dtml.prices.sessions import sessions_between
+from dtml.ranking.features import FEATURES
+from dtml.ranking.outcomes import Leg, sessions_to
+from dtml.ranking.panel import Grid
+from dtml.ranking.rankers import RankersConfig
+from dtml.ranking.rankers import walk as walk_rankers
+from dtml.ranking.relative import RelativeConfig
+from dtml.ranking.rules import RULES, rule_scores
+from dtml.ranking.walk import History, market_panel
+from dtml.sources import open_source
+from flows.ranking.walk import stored_ranking, train_once
+from flows.settings import data_folder, page_of, write_page
+from translation.atomic_files import write_whole
+
+log = logging.getLogger(__name__)
+
+NAME = "benchmark-csi300"
+LEG: Leg = "second_close"
+BEGINNING = date(2008, 1, 1)
+QLIB_YEAR = 238  # sessions, by which Qlib scales to a year
+MARKET = """
+[index]
+symbol = "SH000300"
+name = "CSI 300"
+{checks}
+[constituents]
+as_of = {as_of}
+complete = true
+count = 300
+members = {members}
+until = "included"
+"""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of the benchmark: bars of stocks, bars of the index, and spells of constituents."""
+
+    prices: Path
+    index: Path
+    members: Path
+
+
+@dataclass(frozen=True)
+class Table:
+    """The published table, and the spans of its task; see csi300.toml."""
+
+    test: tuple[date, date]
+    validation: tuple[date, date]
+    differences: tuple[str, ...]
+    published: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def read(cls) -> "Table":
+        """Read the table of the package."""
+        text = (resources.files("flows.benchmark") / "csi300.toml").read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+        first, last = values["test"]
+        first_validated, last_validated = values["validation"]
+        return cls(
+            test=(first, last),
+            validation=(first_validated, last_validated),
+            differences=tuple(values["differences"]),
+            published=tuple(values["published"]),
+        )
+
+
+@dataclass(frozen=True)
+class Set:
+    """The market of the benchmark, its good bars, and the inputs of the models."""
+
+    market: Market
+    bars: pd.DataFrame
+    history: History
+
+
+def market_of(members: Path, last: date) -> Market:
+    """Return the market of the benchmark: that of CSI 300, with the constituents of a table.
+
+    `last` is the last day on which the table is true. Raises UsageError for a table in which a
+    session has not 300 constituents.
+    """
+    shipped = (resources.files("dtml.markets") / "csi300.toml").read_text(encoding="utf-8")
+    head, rest = shipped.split("[index]\n")
+    tables = rest[rest.index("[trading]") : rest.index("[constituents]")]
+    facts_begin = head.index("facts = [")
+    head = head[:facts_begin].replace('source = "yahoo"', 'source = "files"')
+    text = head + MARKET.format(
+        checks=tables, as_of=last, members=json.dumps(str(members.absolute()), ensure_ascii=False)
+    )
+    file = data_folder() / "benchmarks" / f"{NAME}.toml"
+    write_whole(file, lambda path: path.write_text(text, encoding="utf-8"))
+    return load_market_file(file)
+
+
+def read_set(market: Market, files: Files, leg: Leg, last: date) -> Set:
+    """Read the bars of a market's stocks and index, check them, and compute features and outcomes.
+
+    Bars after `last` are left out. Raises UsageError where the files lack the index.
+    """
+    symbols = (*market.symbols, market.index.symbol)
+    source = open_source("files", market, prices=files.prices, index=files.index)
+    fetched = source.fetch(dict.fromkeys(symbols, BEGINNING), last)
+    if market.index.symbol not in set(fetched.bars["symbol"]):
+        raise UsageError(f"{files.index}: no bar of the index {market.index.symbol}: give --index")
+    checked = check(
+        fetched.bars,
+        sessions=sessions_between(market.calendar, BEGINNING, last),
+        closed_until=last,
+        checks=market.checks,
+        index_symbol=market.index.symbol,
+        returns=market.returns,
+    )
+    return Set(market, checked.accepted, history_of(market, checked.accepted, leg))
+
+
+def history_of(market: Market, bars: pd.DataFrame, leg: Leg) -> History:
+    """Return features and outcomes of each day's constituents."""
+    panel = market_panel(market, bars)
+    return History.of(
+        panel,
+        leg,
+        market.is_constituent(panel.sessions),
+        max_return=market.checks.max_return,
+    )
+
+
+def split_of(history: History, table: Table) -> tuple[Split, slice]:
+    """Return the days trained on with those tested, and those up to the end of validation.
+
+    Outcomes of the first were known before the validation began, those of the second before the
+    test.
+    """
+    sessions = history.panel.sessions
+    first_validation, first, stop = (
+        int(sessions.searchsorted(pd.Timestamp(day)))
+        for day in (table.validation[0], table.test[0], table.test[1])
+    )
+    horizon = sessions_to(history.leg)
+    trained = slice(0, known_before(first_validation, horizon=horizon))
+    validated = slice(0, known_before(first, horizon=horizon))
+    return Split(trained=trained, scored=slice(first, stop)), validated
+
+
+def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> Ranking:
+    """Train every model, score it on the test span, store the figures and write the page.
+
+    What is stored already is only read, and trainings that an interrupted run has finished are
+    not made again.
+    """
+    start = time.perf_counter()
+    table = Table.read()
+    last = table.test[1]
+    found = read_set(market_of(files.members, last), files, LEG, last)
+    config = _config(found, networks, seeds)
+    name = _id(found, config)
+    engine = open_store()
+    stored = stored_ranking(engine, name)
+    if stored is not None:
+        return stored
+    split, validated = split_of(found.history, table)
+    folder = data_folder() / "rankings" / name
+    scores = _scores(found.history, split, validated, config, folder)
+    row, score_rows, differences = _rows(found, table, split, scores)
+    row |= {
+        "id": name,
+        "config": {**_settings(config), **row["config"]},
+        "seconds": time.perf_counter() - start,
+    }
+    with transaction(engine) as conn:
+        rankings.save_ranking(conn, row, score_rows, differences, pd.DataFrame())
+    stored = stored_ranking(engine, name)
+    assert stored is not None
+    write_page(page_of("ranking", stored.row), ranking_page(stored))
+    return stored
+
+
+def _config(found: Set, networks: tuple[NetworkName, ...], seeds: int) -> RankersConfig:
+    """Return the shipped settings; networks choose their epoch on the years of validation."""
+    sessions = found.history.panel.sessions
+    table = Table.read()
+    first, last = (pd.Timestamp(day) for day in table.validation)
+    validation = int(((sessions >= first) & (sessions <= last)).sum())
+    configs = [
+        replace(
+            RelativeConfig.for_network(name, seeds),
+            sessions=len(sessions),
+            validation=validation,
+            folds=1,
+        )
+        for name in networks
+    ]
+    return RankersConfig(LEG, networks=tuple(configs))
+
+
+def _settings(config: RankersConfig) -> dict[str, Any]:
+    """Return every setting of the models as they come back from stored JSON."""
+    settings: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
+    return {**settings, "features": list(FEATURES), "dropout": asdict(Dropout())}
+
+
+def _id(found: Set, config: RankersConfig) -> str:
+    """Return the name of the benchmark, with a digest of all that decides its figures."""
+    settings = [_settings(config), found.market.settings, version("dtml-nightshift")]
+    digest = hashlib.sha256(json.dumps(settings, default=str).encode())
+    digest.update(pd.util.hash_pandas_object(found.bars, index=False).to_numpy().tobytes())
+    return f"{NAME}-{digest.hexdigest()[:8]}"
+
+
+def _scores(
+    history: History, split: Split, validated: slice, config: RankersConfig, folder: Path
+) -> dict[str, Grid]:
+    """Return the scores of each model and rule on all sessions, NaN outside the test."""
+    once = partial(train_once, folder)
+    scores = walk_rankers(history, [split], replace(config, networks=()), once)
+    if config.networks:
+        # The last days of these are the validation on which a network chooses its epoch.
+        of_networks = replace(split, trained=validated)
+        walked = walk_rankers(history, [of_networks], config, once)
+        scores |= {network.name: walked[network.name] for network in config.networks}
+    for rule in RULES:
+        scores[rule] = rule_scores(history.features, rule)
+    return {name: np.where(history.there, grid, np.nan) for name, grid in scores.items()}
+
+
+def _rows(
+    found: Set, table: Table, split: Split, scores: Mapping[str, Grid]
+) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+    """Return the benchmark's row and its scores and differences, in the columns of the store."""
+    history = found.history
+    sessions = history.panel.sessions[split.scored]
+    outcome = history.outcome[split.scored]
+    tested = {name: grid[split.scored] for name, grid in scores.items()}
+    trading_as_json = json.dumps(asdict(found.market.trading), default=str)
+    config = {
+        "list": survivorship_of(found.market, sessions, found.bars).stored,
+        "table": _table(found, table, split, tested),
+        "trading": json.loads(trading_as_json),
+    }
+    row = {
+        "market": NAME,
+        "first": sessions[0].date(),
+        "last": sessions[-1].date(),
+        "leg": LEG,
+        "config": config,
+        "stocks": int(np.isfinite(tested["ridge"]).any(axis=0).sum()),
+        "folds": 1,
+        "best_rule": _best_rule(history, scores, split.trained),
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": datetime.now(UTC),
+        "read_at": datetime.now(UTC),
+    }
+    score_rows = pd.DataFrame(list(_score_rows(tested, outcome, sessions)))
+    differences = pd.DataFrame(list(_differences(tested, outcome)))
+    return row, score_rows, differences
+
+
+def _table(found: Set, table: Table, split: Split, tested: Mapping[str, Grid]) -> dict[str, Any]:
+    """Return our columns of the table with the published ones, as JSON keeps them."""
+    panel = found.history.panel
+    index = on_grid(found.bars, "close", panel.sessions, (found.market.index.symbol,))[:, 0]
+    columns = []
+    for name, grid in tested.items():
+        figures = _column(grid, found.history, split.scored, index)
+        columns.append({"model": name, "source": "", **figures})
+    trained = panel.sessions[split.trained]
+    return {
+        "columns": columns,
+        "published": [dict(row) for row in table.published],
+        "differences": list(table.differences),
+        "trained": [str(trained[0].date()), str(trained[-1].date())],
+    }
+
+
+def _score_rows(
+    tested: Mapping[str, Grid], outcome: Grid, sessions: pd.DatetimeIndex
+) -> Iterator[dict[str, Any]]:
+    """Yield the scores of each model and rule over all days, and over each year."""
+    for name, grid in tested.items():
+        for part, value, rows in _parts(sessions):
+            score = score_ranking(grid[rows], outcome[rows], overlap=sessions_to(LEG))
+            yield {
+                "predictor": name,
+                "leg": LEG,
+                "slice": part,
+                "value": value,
+                "is_rule": name in RULES,
+                **figures_of(score),
+            }
+
+
+def _differences(tested: Mapping[str, Grid], outcome: Grid) -> Iterator[dict[str, Any]]:
+    """Yield how far each model and rule is ahead of each other, on the same stock-days."""
+    for name, other in permutations(tested, 2):
+        gain = paired_rank_ic(tested[name], tested[other], outcome)
+        yield {"predictor": name, "other": other, "leg": LEG, **gain.named("gain")}
+
+
+def _parts(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarray]]:
+    """Yield all days, and those of each year: the kind, the value, and which days they are."""
+    yield "all", "", np.ones(len(sessions), dtype=bool)
+    for year in sessions.year.unique():
+        yield "year", str(year), np.asarray(sessions.year == year)
+
+
+def _column(
+    scores: Grid, history: History, days: slice, index: Float[ndarray, " sessions"]
+) -> dict[str, float]:
+    """Return the figures of a model in the published table, each with its interval over days.
+
+    Excess is the return of the portfolio over that of the index, a year by Qlib's scale.
+    """
+    known_scores, known_outcome = both_known(scores, history.outcome[days])
+    rank_ic = rank_ics(known_scores, known_outcome)
+    pearson = pearson_ics(known_scores, known_outcome)
+    panel = history.panel
+    # Two sessions more, on which the last scores are traded and earn their return.
+    span = slice(days.start, min(days.stop + 2, len(panel.sessions)))
+    padded = np.full((span.stop - span.start, scores.shape[1]), np.nan)
+    padded[: len(scores)] = scores
+    track = follow_dropout(padded, panel.close[span], panel.sessions[span])
+    index_return = pd.Series(index, index=panel.sessions).pct_change(fill_method=None)
+    excess = track["net"].to_numpy() - index_return.reindex(track["session"]).to_numpy()
+    excess = excess[np.isfinite(excess)]
+    return {
+        **mean_of_days(rank_ic).named("rank_ic"),
+        **_per_day_ratio(rank_ic).named("rank_icir"),
+        **mean_of_days(pearson).named("ic"),
+        **_per_day_ratio(pearson).named("icir"),
+        **_scaled(mean_of_days(excess), QLIB_YEAR).named("excess"),
+        **_scaled(_per_day_ratio(excess), QLIB_YEAR**0.5).named("ratio"),
+        "turnover": float(track["turnover"].mean()),
+    }
+
+
+def _per_day_ratio(daily: Float[ndarray, " days"]) -> Estimate:
+    """Return the mean of a daily figure over its standard deviation."""
+    known = daily[np.isfinite(daily)]
+    low, high = sharpe_interval(known[:, None])
+    a_year = YEAR**0.5
+    return Estimate(session_sharpe(known), float(low[0] / a_year), float(high[0] / a_year))
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
+
+
+def _best_rule(history: History, scores: Mapping[str, Grid], trained: slice) -> str:
+    """Return the rule with the highest mean rank IC on the days trained on."""
+    means: dict[str, float] = {}
+    for rule in RULES:
+        known = both_known(scores[rule][trained], history.outcome[trained])
+        means[rule] = float(np.nanmean(rank_ics(*known)))
+    return max(means, key=lambda rule: means[rule])

@@ -1,0 +1,253 @@
+"""The command that runs published experiments: those of DTML's paper, and Qlib's CSI 300."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import pandas as pd
+import typer
+
+from db.engine import open_store, reading
+from db.rows import markets
+from dtml.errors import UsageError
+from dtml.markets.definition import NetworkName
+from dtml.pages import benchmark as benchmark_pages
+from dtml.pages import ranking as ranking_pages
+from dtml.published import SETS, require_set, shortened
+from dtml.ranking.outcomes import Leg
+from flows.benchmark.results import Benchmark, stored_benchmark
+from flows.benchmark.train import PublishedExperiment
+from flows.commands.options import AsJson, with_request
+from flows.commands.ranking import NetworksOption, rank_sets
+from flows.console import announce, print_frame, print_json
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest, choose_as_of
+from flows.nightly.context import open_context, open_stored_context
+from flows.nightly.fetch import fetch_bars
+from flows.service.prefect_server import require_server
+from flows.settings import err, out, page_of
+
+commands = typer.Typer()
+
+HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
+    "model",
+    "ACC, mean±sd\n(published)",
+    "ACC ensemble\n[95 %]",
+    "gain over rule\n[95 %]",
+    "MCC, mean±sd\n(published)",
+    "MCC ensemble\n[95 %]",
+    "within-day\nAUC [95 %]",
+    "same\ncall",
+)
+
+
+@commands.command()
+@with_request("source", "prices", "index", "device")
+def benchmark(
+    request: RunRequest,
+    market: Annotated[
+        Literal["acl18", "kdd17", "ndx100", "ranking", "csi300"],
+        typer.Argument(
+            help="A data set of the published table, `ranking` to compare rankings of stocks, or "
+            "`csi300` for Qlib's table."
+        ),
+    ],
+    members: Annotated[
+        Path | None,
+        typer.Option(
+            help="With `csi300`, the CSV file of constituents: symbol, since, until (included)."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each model.")] = 10,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Limit the number of epochs, for a quick look.")
+    ] = None,
+    with_grid: Annotated[
+        bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")
+    ] = False,
+    networks: NetworksOption = None,
+    leg: Annotated[
+        Leg, typer.Option(help="With `ranking`, the return by which models rank stocks.")
+    ] = "next_close",
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table as in the README.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the published experiment with every model of its table.
+
+    Run it again after an interruption to resume. `ranking` runs on every set whose file, such as
+    sp500.parquet, is in the folder given with --prices. `csi300` needs --prices, --index and
+    --members, and trains networks only if --with names them.
+
+    Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
+    """
+    if market == "ranking":
+        return rank_sets(
+            request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
+        )
+    if market == "csi300":
+        found = _csi300(request, members, _names(networks), seeds)
+        return print_csi300(found, as_markdown=as_markdown, as_json=as_json)
+    request = replace(request, market=market)
+    return run_published(
+        request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown
+    )
+
+
+def _names(networks: NetworksOption) -> tuple[NetworkName, ...]:
+    return tuple(cast(NetworkName, each.value) for each in networks or ())
+
+
+def _csi300(
+    request: RunRequest, members: Path | None, networks: tuple[NetworkName, ...], seeds: int
+) -> ranking_pages.Ranking:
+    """Run Qlib's benchmark on the files that the user names; one that is stored is only read."""
+    if request.prices is None or request.index is None or members is None:
+        raise UsageError(
+            "csi300 needs its three files: dtml benchmark csi300 --prices FILE --index FILE "
+            "--members FILE"
+        )
+    from flows.benchmark.csi300 import Files, run_csi300
+
+    files = Files(prices=request.prices, index=request.index, members=members)
+    with err.status("ranking CSI 300"):
+        return run_csi300(files, networks, seeds)
+
+
+def print_csi300(
+    found: ranking_pages.Ranking, *, as_markdown: bool = False, as_json: bool = False
+) -> None:
+    """Print our figures beside the published ones, what differs, and the path of the page."""
+    if as_json:
+        return print_json({"ranking": found.row, "scores": found.scores})
+    table = ranking_pages.published_table(found)
+    assert table is not None
+    if as_markdown:
+        return print(table.markdown)  # noqa: T201 - Markdown is for a file
+    out.print(f"[bold]{found.row['id']}[/bold]\n{table.sentence}")
+    print_frame(pd.DataFrame(table.cells, columns=list(table.columns)), "Qlib's table of CSI 300")
+    out.print(ranking_pages.verdict(found), markup=False, soft_wrap=True)
+    for words in (ranking_pages.survivorship(found), *table.differences):
+        out.print(words, markup=False, soft_wrap=True)
+    out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)
+    return None
+
+
+def run_published(
+    request: RunRequest,
+    seeds: int,
+    epochs: int | None,
+    *,
+    with_grid: bool,
+    as_json: bool,
+    as_markdown: bool,
+) -> None:
+    """Run the published experiment on a set, or read the stored one, and print its scoreboard."""
+    if request.market not in SETS:
+        raise UsageError(
+            f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
+        )
+    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
+    if request.source or request.prices:
+        _fetch_set(request)
+    result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
+    if as_json:
+        document = {
+            "benchmark": result.row,
+            "scores": result.scores,
+            "seeds": result.seeds,
+            "number": result.number,
+        }
+        return print_json(document)
+    if as_markdown:
+        return print(benchmark_pages.readme_table(result.row, result.scores))  # noqa: T201 - Markdown is for a file
+    print_benchmark(result.row, result.scores, result.number)
+    out.print(f"page      {result.page}")
+    return None
+
+
+def _benchmark(
+    request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
+) -> Benchmark:
+    """Run a benchmark as a flow; where it is stored already, only read it."""
+    published_set = shortened(SETS[request.market], epochs)
+    example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
+    require_stored(request, f"give its files, as in `{example}`")
+    context = open_stored_context(request)
+    require_set(context.market, published_set)  # raises UsageError for other stocks
+    experiment = PublishedExperiment(context, published_set, seeds, with_grid)
+    experiment.require_test_span()  # raises DtmlError where the prices end too early
+    stored = stored_benchmark(context.engine, experiment.id)
+    if stored is not None:
+        err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
+        return stored
+    require_server()  # before Prefect is imported
+    from flows.benchmark.flow import benchmark as run_benchmark
+
+    return run_benchmark(replace(request, attended=True), seeds, epochs, with_grid)
+
+
+def require_stored(request: RunRequest, advice: str) -> None:
+    """Raise UsageError, with an advice, where the store has no stock of the market."""
+    market = read_market(request.market, request.market_file).name
+    with reading(open_store()) as conn:
+        if markets.constituents(conn, market).empty:
+            raise UsageError(f"nothing is stored for {market}: {advice}")
+
+
+def _fetch_set(request: RunRequest) -> None:
+    """Store the prices of a published set.
+
+    Raises UsageError, before anything is stored, for prices that are not those of the set.
+    """
+    context = open_context(request)
+    published_set = SETS[request.market]
+    require_set(context.market, published_set)
+    if request.prices:
+        # The files of stocks often lack the index. A fetch would store the stocks without it.
+        index = context.market.index.symbol
+        first, last = published_set.validation  # a short span that is in every set
+        outcome = context.source.fetch({index: first}, last).outcomes.iloc[0]
+        if outcome["status"] != "ok":
+            raise UsageError(f"the index {index}: {outcome['detail']}: give --index FILE")
+    announce(context)
+    with err.status(f"fetching {context.name}"):
+        fetch_result = fetch_bars(context, choose_as_of(context, None))
+    if not fetch_result.asked:
+        err.print(f"note: {context.name} is stored already, so its files were not read")
+
+
+def require_matching_options(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
+    """Raise UsageError for options that exclude each other, and for an index without prices."""
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown cannot be combined: choose one")
+    if request.index and not request.prices:
+        raise UsageError("--index needs --prices: give both")
+
+
+def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
+    """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
+
+    Then print what the data are and, from the second benchmark of the set on, its `number`.
+    """
+    for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
+        rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
+        if rows:
+            table = pd.DataFrame([_lined_cells(benchmark, row) for row in rows], columns=HEADINGS)
+            print_frame(table, f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}")
+    out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
+    for name, words in (
+        ("data", benchmark_pages.on_data(benchmark)),
+        ("list", benchmark_pages.survivorship(benchmark)),
+        ("reading", benchmark_pages.on_reading(benchmark, number)),
+    ):
+        if words:
+            out.print(f"{name:10}{words}", markup=False)
+
+
+def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
+    cells = benchmark_pages.result_cells(benchmark, row)
+    return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
