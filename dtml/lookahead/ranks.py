@@ -23,6 +23,7 @@ from dtml.lookahead.audit import (
 )
 from dtml.lookahead.leaks import fit_for_leaks
 from dtml.lookahead.pipeline import History
+from dtml.markets.definition import FeatureSet
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
@@ -60,6 +61,7 @@ class RankingPath:
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
     max_return: float = np.inf
+    feature_set: FeatureSet = "usual"
     spoil: Callable[[Ranked], Ranked] = lambda inputs: inputs
     fit: Callable[[Ranked, pd.Timestamp, RankersConfig], Rankers] = fit_honestly
 
@@ -73,7 +75,13 @@ class RankingPath:
             returns=market.returns,
         )
         among = np.asarray(market.is_constituent(panel.sessions))
-        inputs = Ranked.of(panel, self.config.leg, among, max_return=self.max_return)
+        inputs = Ranked.of(
+            panel,
+            self.config.leg,
+            among,
+            max_return=self.max_return,
+            feature_set=self.feature_set,
+        )
         return self.spoil(inputs)
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
