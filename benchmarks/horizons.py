@@ -46,10 +46,12 @@ HORIZONS: Mapping[Leg, int] = {
     "twenty_days": 20,
 }
 PENALTIES = (0.1, 1.0, 10.0)
-TOPS = (20, 50, 100)
+TOPS = (20, 50)
 SMOOTH = (1, 5, 20)
 BANDS = (1.0, 2.0)  # of a portfolio that is traded seldom
-HOLD_BANDS = (1.5, 2.0, 3.0, 5.0)  # of one that is traded every session
+HOLD_BANDS = (2.0, 3.0, 5.0)  # of one that is traded every session
+# Sessions before a portfolio's first whose prices are read: positions that lack a price are settled.
+PRICED_BEFORE = 80
 ALL_AT_ONCE, STAGGERED, TWO_RANKS = WAYS = ("all at once", "staggered", "two ranks")
 RESAMPLES = 10_000
 
@@ -174,6 +176,22 @@ class Prices:
         begin = max(first - self.file.validation, earliest("twenty_days"))
         return slice(begin, first), slice(first, stop)
 
+    def quotes_on(self, days: slice) -> Quotes:
+        """Return the quotes that a portfolio of some days reads: those of other days cost time."""
+        sessions = self.history.panel.sessions[days]
+        quotes = self.quotes
+        begin = int(quotes.sessions.searchsorted(sessions[0])) - PRICED_BEFORE
+        stop = int(quotes.sessions.searchsorted(sessions[-1])) + 3  # its fill, and the fill after
+        rows = slice(max(begin, 0), stop)
+        return Quotes(
+            sessions=quotes.sessions[rows],
+            open=quotes.open[rows],
+            close=quotes.close[rows],
+            symbols=quotes.symbols,
+            moved=quotes.breaks[rows],
+            limit=quotes.limits("next_open")[rows],
+        )
+
     def folds(self, history: History, days: slice) -> list[Split]:
         """Return the folds of a walk over some days."""
         sessions = history.panel.sessions
@@ -296,6 +314,26 @@ def horizon_of(prices: Prices, leg: Leg, *, with_boosting: bool) -> Horizon:
 
 
 @dataclass(frozen=True)
+class Traded:
+    """Some days on which portfolios are followed: the scores of each leg, and quotes."""
+
+    as_of: pd.DatetimeIndex
+    scores: Mapping[Leg, Grid]
+    quotes: Quotes
+    equal: pd.DataFrame  # the track of equal parts of all stocks ranked, without costs
+
+    @classmethod
+    def of(cls, prices: Prices, scores: Mapping[Leg, Grid], days: slice) -> "Traded":
+        """Return what portfolios of some days read."""
+        as_of = prices.history.panel.sessions[days]
+        quotes = prices.quotes_on(days)
+        of_days = {leg: of_leg[days] for leg, of_leg in scores.items()}
+        half = np.where(prices.history.there[days], 0.5, np.nan)
+        equal = equal_weight_track(half, as_of, quotes, "next_open")
+        return cls(as_of, of_days, quotes, equal)
+
+
+@dataclass(frozen=True)
 class Setting:
     """One setting of a way to trade a horizon; `buy` is the leg whose ranking says what to buy."""
 
@@ -304,16 +342,15 @@ class Setting:
     trading: Trading
     buy: Leg
 
-    def track(self, scores: Mapping[Leg, Grid], prices: Prices, days: slice) -> pd.DataFrame:
+    def track(self, traded: "Traded") -> pd.DataFrame:
         """Return what it earned on some days."""
-        as_of = prices.history.panel.sessions[days]
-        hold = scores[self.leg][days]
+        hold = traded.scores[self.leg]
         if self.way == TWO_RANKS:
-            buy = scores[self.buy][days]
-            return two_rank_track(buy, hold, as_of, prices.quotes, self.trading)
+            buy = traded.scores[self.buy]
+            return two_rank_track(buy, hold, traded.as_of, traded.quotes, self.trading)
         horizon = HORIZONS[self.leg]
         stagger = Stagger(horizon, parts=horizon if self.way == STAGGERED else 1)
-        return staggered_track(hold, as_of, prices.quotes, self.trading, stagger)
+        return staggered_track(hold, traded.as_of, traded.quotes, self.trading, stagger)
 
     def __str__(self) -> str:
         words = f"{self.trading.top} stocks, {self.trading.smooth} nights, band "
@@ -371,33 +408,22 @@ class Cell:
         return f"| {' | '.join(cells)} |"
 
 
-def cell_of(way: str, leg: Leg, scores: Mapping[Leg, Grid], prices: Prices) -> Cell:
+def cell_of(way: str, leg: Leg, trading: Trading, validation: Traded, scored: Traded) -> Cell:
     """Choose the setting of a way on validation days, and follow it on the scored days."""
-    validation, scored = prices.spans
-    # The last ranking before the scored days is left out: its return ends after they begin.
-    chosen_on = slice(validation.start, validation.stop - 1)
-    equal = equal_track(scores[leg], prices, chosen_on)
-    tried: dict[Setting, Float[ndarray, " days"]] = {}
-    for setting in settings_of(way, leg, prices.market.trading):
-        tried[setting] = gains(setting.track(scores, prices, chosen_on), equal)
-    best = max(tried, key=lambda setting: session_sharpe(tried[setting]))
-    track = best.track(scores, prices, scored)
+    settings = list(settings_of(way, leg, trading))
+    tried = [gains(setting.track(validation), validation.equal) for setting in settings]
+    ratios = [session_sharpe(gain) for gain in tried]
+    best = int(np.nanargmax(ratios))
+    track = settings[best].track(scored)
     return Cell(
-        setting=best,
-        validation_sharpe=session_sharpe(tried[best]),
+        setting=settings[best],
+        validation_sharpe=ratios[best],
         validation_gain=100 * YEAR * float(tried[best].mean()),
-        gain=a_year(gains(track, equal_track(scores[leg], prices, scored))),
+        gain=a_year(gains(track, scored.equal)),
         days=len(track),
         turnover=float(track["turnover"].mean()),
         net=100 * YEAR * float(track["net"].mean()),
     )
-
-
-def equal_track(scores: Grid, prices: Prices, days: slice) -> pd.DataFrame:
-    """Return the track of equal parts of all stocks ranked, without costs."""
-    as_of = prices.history.panel.sessions[days]
-    half = np.where(np.isfinite(scores[days]), 0.5, np.nan)
-    return equal_weight_track(half, as_of, prices.quotes, "next_open")
 
 
 def measure(name: str, *, with_boosting: bool) -> None:
@@ -405,9 +431,7 @@ def measure(name: str, *, with_boosting: bool) -> None:
     begin = time.perf_counter()
     prices = Prices.read(FILES[name])
     read = time.perf_counter() - begin
-    horizons = {
-        leg: horizon_of(prices, leg, with_boosting=with_boosting) for leg in HORIZONS
-    }
+    horizons = {leg: horizon_of(prices, leg, with_boosting=with_boosting) for leg in HORIZONS}
     trained = time.perf_counter() - begin - read
     scores = {leg: horizon.scores for leg, horizon in horizons.items()}
     print(f"\n**{name}**: {FILES[name].first} to {FILES[name].last}\n")
@@ -420,11 +444,16 @@ def measure(name: str, *, with_boosting: bool) -> None:
         "| turnover a day | net a year | over equal parts [95 %] | days |"
     )
     print(f"|{' --- |' * 9}")
+    validation, scored = prices.spans
+    # The last ranking before the scored days is left out: its return ends after they begin.
+    chosen_on = Traded.of(prices, scores, slice(validation.start, validation.stop - 1))
+    read_once = Traded.of(prices, scores, scored)
+    trading = prices.market.trading
     cells = []
     for leg, way in product(HORIZONS, WAYS):
         if HORIZONS[leg] == 1 and way == STAGGERED:
             continue  # a single part: the same as all at once
-        cells.append(cell_of(way, leg, scores, prices))
+        cells.append(cell_of(way, leg, trading, chosen_on, read_once))
         print(cells[-1].row(horizons[leg]), flush=True)
     best = max(cells, key=lambda cell: cell.validation_sharpe)
     value, low, high = best.gain

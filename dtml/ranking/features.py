@@ -294,9 +294,7 @@ def _long_features() -> dict[str, Feature]:
         overnight = partial(overnight_return, count=count)
         features[f"overnight_return_{count}"] = Feature(count + 1, overnight)
     for count in (60, 120, 250):
-        features[f"intraday_return_{count}"] = Feature(
-            count, partial(intraday_return, count=count)
-        )
+        features[f"intraday_return_{count}"] = Feature(count, partial(intraday_return, count=count))
     return features
 
 
