@@ -1,6 +1,7 @@
 """Measure what a ranking earns above equal parts when it is held for 1, 5, 10 or 20 sessions.
 
-`python -m benchmarks.horizons [kospi200 sp500 csi300] [--boosting]`. For each market and holding
+`python -m benchmarks.horizons [kospi200 sp500 csi300] [--boosting] [--prices FOLDER]`. For each
+market and holding
 period, rankers are trained and walked with the gap that its outcomes need. Three ways to trade are
 compared: all at once, in staggered parts, and by separate ranks to buy and to hold. Features,
 penalty, model and the settings of each way are chosen on the sessions before the first scored close
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -50,7 +52,7 @@ TOPS = (20, 50)
 SMOOTH = (1, 5, 20)
 BANDS = (1.0, 2.0)  # of a portfolio that is traded seldom
 HOLD_BANDS = (2.0, 3.0, 5.0)  # of one that is traded every session
-# Sessions before a portfolio's first whose prices are read: positions that lack a price are settled.
+# Sessions before a portfolio's first whose prices are read, for the last price of each stock.
 PRICED_BEFORE = 80
 ALL_AT_ONCE, STAGGERED, TWO_RANKS = WAYS = ("all at once", "staggered", "two ranks")
 RESAMPLES = 10_000
@@ -88,14 +90,14 @@ FILES: Mapping[str, PriceFile] = {
 }
 
 
-def market_of(file: PriceFile, symbols: Sequence[str]) -> Market:
+def market_of(file: PriceFile, folder: Path, symbols: Sequence[str]) -> Market:
     """Return the market of a price file, with the stocks of the file as its constituents."""
     market = load_market(file.market)
     stays: list[Constituent] = []
     if file.members is None:
         stays = [Constituent(symbol, symbol) for symbol in symbols]
     else:
-        table = pd.read_csv(SHARED / "prices" / f"{file.members}.csv", dtype=str)
+        table = pd.read_csv(folder / f"{file.members}.csv", dtype=str)
         priced = table[table["symbol"].isin(symbols)]
         for symbol, since, until in priced.itertuples(index=False):
             # The table's last day is one of membership; a constituent's `until` is the day after.
@@ -121,11 +123,11 @@ class Prices:
     quotes: Quotes
 
     @classmethod
-    def read(cls, file: PriceFile) -> "Prices":
-        """Read a price file, and check its bars as a night does."""
-        table = pd.read_parquet(SHARED / "prices" / f"{file.prices}.parquet")
+    def read(cls, file: PriceFile, folder: Path) -> "Prices":
+        """Read a price file of a folder, and check its bars as a night does."""
+        table = pd.read_parquet(folder / f"{file.prices}.parquet")
         bars = bars_frame(table.rename(columns={"date": "session"}))
-        market = market_of(file, sorted(bars["symbol"].unique()))
+        market = market_of(file, folder, sorted(bars["symbol"].unique()))
         bars = bars[bars["symbol"].isin(market.symbols)]
         days = bars["session"]
         sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
@@ -379,6 +381,12 @@ def a_year(gain: Float[ndarray, " days"]) -> tuple[float, float, float]:
     return float(scaled.mean()), float(low[0]), float(high[0])
 
 
+def with_ends(found: tuple[float, float, float]) -> str:
+    """Return a figure of `a_year` with its interval."""
+    value, low, high = found
+    return f"{value:+.1f} % [{low:+.1f}, {high:+.1f}]"
+
+
 @dataclass(frozen=True)
 class Cell:
     """What a way to trade a horizon earned, with the setting that validation days chose."""
@@ -387,13 +395,14 @@ class Cell:
     validation_sharpe: float  # per session, of the gain over equal parts
     validation_gain: float
     gain: tuple[float, float, float]
+    beta: float  # the slope of its daily returns on those of equal parts
+    beyond_beta: tuple[float, float, float]  # net, less beta times equal parts
     days: int
     turnover: float
     net: float
 
     def row(self, horizon: Horizon) -> str:
         """Return the row of the table."""
-        value, low, high = self.gain
         cells = (
             str(HORIZONS[self.setting.leg]),
             horizon.rank_ic,
@@ -402,7 +411,9 @@ class Cell:
             f"{self.validation_gain:+.1f} %",
             f"{self.turnover:.1%}",
             f"{self.net:+.1f} %",
-            f"{value:+.1f} % [{low:+.1f}, {high:+.1f}]",
+            with_ends(self.gain),
+            f"{self.beta:.2f}",
+            with_ends(self.beyond_beta),
             str(self.days),
         )
         return f"| {' | '.join(cells)} |"
@@ -415,21 +426,26 @@ def cell_of(way: str, leg: Leg, trading: Trading, validation: Traded, scored: Tr
     ratios = [session_sharpe(gain) for gain in tried]
     best = int(np.nanargmax(ratios))
     track = settings[best].track(scored)
+    net = track["net"].to_numpy(dtype=float)
+    equal = scored.equal["net"].to_numpy(dtype=float)
+    beta = float(np.cov(net, equal)[0, 1] / np.var(equal, ddof=1))
     return Cell(
         setting=settings[best],
         validation_sharpe=ratios[best],
         validation_gain=100 * YEAR * float(tried[best].mean()),
-        gain=a_year(gains(track, scored.equal)),
+        gain=a_year(net - equal),
+        beta=beta,
+        beyond_beta=a_year(net - beta * equal),
         days=len(track),
         turnover=float(track["turnover"].mean()),
-        net=100 * YEAR * float(track["net"].mean()),
+        net=100 * YEAR * float(net.mean()),
     )
 
 
-def measure(name: str, *, with_boosting: bool) -> None:
+def measure(name: str, folder: Path, *, with_boosting: bool) -> None:
     """Print the tables of a market."""
     begin = time.perf_counter()
-    prices = Prices.read(FILES[name])
+    prices = Prices.read(FILES[name], folder)
     read = time.perf_counter() - begin
     horizons = {leg: horizon_of(prices, leg, with_boosting=with_boosting) for leg in HORIZONS}
     trained = time.perf_counter() - begin - read
@@ -441,9 +457,10 @@ def measure(name: str, *, with_boosting: bool) -> None:
         print(f"| {HORIZONS[leg]} | {horizon.chosen} | {horizon.gain_of_long} |", flush=True)
     print(
         "\n| sessions held | rank IC [95 %] | way | setting | validation, over equal parts "
-        "| turnover a day | net a year | over equal parts [95 %] | days |"
+        "| turnover a day | net a year | over equal parts [95 %] | beta "
+        "| over beta times equal parts [95 %] | days |"
     )
-    print(f"|{' --- |' * 9}")
+    print(f"|{' --- |' * 11}")
     validation, scored = prices.spans
     # The last ranking before the scored days is left out: its return ends after they begin.
     chosen_on = Traded.of(prices, scores, slice(validation.start, validation.stop - 1))
@@ -456,11 +473,10 @@ def measure(name: str, *, with_boosting: bool) -> None:
         cells.append(cell_of(way, leg, trading, chosen_on, read_once))
         print(cells[-1].row(horizons[leg]), flush=True)
     best = max(cells, key=lambda cell: cell.validation_sharpe)
-    value, low, high = best.gain
     print(
         f"\n{name}: what validation days put first, {best.setting.way} for "
-        f"{HORIZONS[best.setting.leg]} sessions, earned {value:+.1f} % [{low:+.1f}, {high:+.1f}] "
-        "a year over equal parts"
+        f"{HORIZONS[best.setting.leg]} sessions, earned {with_ends(best.gain)} a year over "
+        "equal parts"
     )
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     seconds = time.perf_counter() - begin
@@ -472,12 +488,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("markets", nargs="*", metavar="MARKET", help=", ".join(FILES))
     parser.add_argument("--boosting", action="store_true", help="also train boosting")
+    parser.add_argument("--prices", type=Path, default=SHARED / "prices", metavar="FOLDER")
     options = parser.parse_args()
     unknown = [name for name in options.markets if name not in FILES]
     if unknown:
         parser.error(f"no such market: {', '.join(unknown)}")
     for name in options.markets or FILES:
-        measure(name, with_boosting=options.boosting)
+        measure(name, options.prices, with_boosting=options.boosting)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Set published figures on the NASDAQ stocks of 2017 beside orders without skill, a leak, and ours.
 
-`python -m benchmarks.nasdaq_2017 [--boosting]`. StockMixer (Fan and Shen, AAAI 2024) and RSR (Feng
+`python -m benchmarks.nasdaq_2017 [--boosting] [--prices FOLDER]`. StockMixer (Fan and Shen, AAAI 2024) and RSR (Feng
 et al., TOIS 2019) predict the 1,026 stocks of one file on 237 days. All figures here are computed
 by their formulas on the same days: returns from close to close, no costs. Printed are equal parts
 of all stocks, 200 random orders, the order by the close over the highest close of the whole file,
@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -172,9 +173,10 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--boosting", action="store_true", help="also train boosting")
+    parser.add_argument("--prices", type=Path, default=SHARED / "prices", metavar="FOLDER")
     options = parser.parse_args()
     begin = time.perf_counter()
-    table = pd.read_parquet(SHARED / "prices" / f"{FILE.prices}.parquet")
+    table = pd.read_parquet(options.prices / f"{FILE.prices}.parquet")
     bars = table.rename(columns={"date": "session"})
     sessions = pd.DatetimeIndex(np.unique(bars["session"]))
     symbols = tuple(sorted(bars["symbol"].unique()))
@@ -190,7 +192,7 @@ def main() -> None:
     leak = over_highest(close)[days]
     print(row("the leak alone: the close over the highest of the file", leak, returns), flush=True)
     daily = score_ranking(leak, returns)
-    prices = Prices.read(FILE)
+    prices = Prices.read(FILE, options.prices)
     if prices.history.panel.symbols != symbols:
         raise ValueError("the stocks of the panel are not those of the file")
     for name, scores in our_scores(prices, with_boosting=options.boosting).items():

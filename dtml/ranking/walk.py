@@ -68,7 +68,8 @@ class History:
 
         The columns are those of the `feature_set`. `among` marks the stock-days of constituents,
         None for all. A change beyond `max_return` is taken for a corporate action. Features that
-        are not in `names` are NaN. Raises DtmlError for a leg that begins or ends at an open where the prices are closes alone.
+        are not in `names` are NaN. Raises DtmlError for a leg that begins or ends at an open where
+        the prices are closes alone.
         """
         measured = measured_legs(panel)
         if leg not in measured:

@@ -92,7 +92,8 @@ def test_no_outcome_that_a_fold_trains_on_reads_a_price_of_the_days_it_scores(le
     walked = folds(history, SESSIONS[280], SESSIONS[-40])
     for fold in walked:
         known = fold.scored.start  # prices from here on are unknown when the fold is trained
-        torn = outcomes(_torn_from(panel, known), leg)  # type: ignore[arg-type]
+        of_torn = outcomes(_torn_from(panel, known), leg)  # type: ignore[arg-type]
+        torn = np.where(history.there, of_torn, np.nan)
         trained = history.outcome[fold.trained]
         np.testing.assert_array_equal(torn[fold.trained], trained)
         # The first day that is left out is the first that would.
