@@ -23,7 +23,7 @@ from dtml.pages.figures import between, figure
 from dtml.prices.bars import check
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import last_closed_session, sessions_between
-from dtml.ranking.features import FEATURES
+from dtml.ranking.features import FEATURE_SETS
 from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.panel import Grid
 from dtml.ranking.rules import RULES, rule_scores
@@ -139,6 +139,7 @@ class Study:
             leg,
             among=self.market.is_constituent(self._panel.sessions),
             max_return=self.market.checks.max_return,
+            feature_set=self.market.features,
         )
         self.outcomes = self._frame(self._history.outcome, slice(None))
 
@@ -149,7 +150,7 @@ class Study:
         features in a file of your own, computed in a separate process. Raises KeyError for a day
         that is no session of the bars.
         """
-        names = list(FEATURES)
+        names = list(FEATURE_SETS[self.market.features])
         values = self._history.features
         if code is not None:
             description, values = _own(code).values(self._panel)

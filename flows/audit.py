@@ -109,7 +109,8 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         rows += _rows(model.run_id, look_ahead.audit_model(model.ensemble, history, seed=SEED))
     tell("the ranking of the stocks")
     largest_return = context.experiment.windows.largest_return
-    path = RankingPath(RankersConfig(market.leg, boosting=SMALL), largest_return)
+    rankers = RankersConfig(market.leg, boosting=SMALL)
+    path = RankingPath(rankers, largest_return, market.features)
     rows += _rows("ranking", audit_ranking(path, part, seed=SEED))
     trained = rankers_for(context, as_of, only_stored=True)
     if trained is not None:

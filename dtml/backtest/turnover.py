@@ -69,12 +69,12 @@ def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
     without a ranking. The second is true for the stocks that the band keeps: if they are held
     already, they are not traded.
     """
-    place = places(_mean_of_last(ranked(scores), trading.smooth))
+    place = places(mean_of_last(ranked(scores), trading.smooth))
     weights = np.empty(place.shape)
     is_kept = np.empty(place.shape, dtype=bool)
     is_target = np.zeros(place.shape[1], dtype=bool)  # of the last day with a ranking
     for day, place_of_day in enumerate(place):
-        weights[day], is_kept[day] = _aim(place_of_day, trading, is_target)
+        weights[day], is_kept[day] = aim(place_of_day, trading, is_target)
         is_target = np.where(np.isnan(weights[day]), is_target, weights[day] > 0)
     return weights, is_kept
 
@@ -85,11 +85,11 @@ def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple
     `was_target` marks the stocks that were targets on the ranked night before. Only the last
     `trading.smooth` nights of `scores` matter.
     """
-    place = places(_mean_of_last(ranked(scores), trading.smooth))
-    return _aim(place[-1], trading, was_target)
+    place = places(mean_of_last(ranked(scores), trading.smooth))
+    return aim(place[-1], trading, was_target)
 
 
-def _aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
+def aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights of a day, and which of the stocks that were targets before are kept.
 
     `place` is 1 for the best stock of the day, NaN for one that is not ranked. Without a ranking
@@ -110,7 +110,7 @@ def _aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights,
     return is_target / is_target.sum(), is_kept
 
 
-def _mean_of_last(ranks: Days, nights: int) -> Days:
+def mean_of_last(ranks: Days, nights: int) -> Days:
     """Return the mean rank of each stock over the last `nights` up to each night.
 
     Nights on which the stock has no rank are left out; NaN where the night itself has none. Means

@@ -219,6 +219,22 @@ class AdjustmentAsFeature(Leak):
         return _with_feature(windows, "z_close", torch.from_numpy(filled - 1).float())
 
 
+class ScaledByMaximum(Leak):
+    """The close divided by the highest close of the whole history is among the features.
+
+    A stock far below it will rise to it. Public data sets whose prices were brought into [0, 1]
+    once, before they were split, make this mistake.
+    """
+
+    def windows(self, history: History) -> Windows:
+        windows = super().windows(history)
+        close = history.bars.pivot(index="session", columns="symbol", values="close")
+        ratio = close / close.max()
+        of_windows = ratio.reindex(index=windows.as_of, columns=list(windows.symbols))
+        filled = of_windows.fillna(1.0).to_numpy()
+        return _with_feature(windows, "z_close", torch.from_numpy(filled - 1).float())
+
+
 class LiquidUniverse(Leak):
     """The universe is the half of the stocks that traded most, later sessions included.
 

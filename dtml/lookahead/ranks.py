@@ -23,8 +23,9 @@ from dtml.lookahead.audit import (
 )
 from dtml.lookahead.leaks import fit_for_leaks
 from dtml.lookahead.pipeline import History
+from dtml.markets.definition import FeatureSet
 from dtml.ranking.models import BoostingConfig
-from dtml.ranking.outcomes import outcomes, sessions_to
+from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import panel_of, ranked
 from dtml.ranking.rankers import (
     VALIDATION_DAYS,
@@ -42,6 +43,7 @@ SESSIONS = 400  # of the history on which leaks are planted
 # The largest slope on randomly drawn outcomes, in standard deviations, that chance explains: a
 # larger one was measured on days to which the rankers were fitted.
 DEVIATIONS = 4.0
+LATER = 5  # sessions by which the outcomes of a leak begin later than the rankers are told
 
 
 def fit_honestly(inputs: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
@@ -60,6 +62,7 @@ class RankingPath:
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
     max_return: float = np.inf
+    feature_set: FeatureSet = "usual"
     spoil: Callable[[Ranked], Ranked] = lambda inputs: inputs
     fit: Callable[[Ranked, pd.Timestamp, RankersConfig], Rankers] = fit_honestly
 
@@ -73,7 +76,13 @@ class RankingPath:
             returns=market.returns,
         )
         among = np.asarray(market.is_constituent(panel.sessions))
-        inputs = Ranked.of(panel, self.config.leg, among, max_return=self.max_return)
+        inputs = Ranked.of(
+            panel,
+            self.config.leg,
+            among,
+            max_return=self.max_return,
+            feature_set=self.feature_set,
+        )
         return self.spoil(inputs)
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
@@ -240,13 +249,25 @@ def _scaled_over_all_days(inputs: Ranked) -> Ranked:
     return replace(inputs, features=inputs.features / (deviation + 1e-6))
 
 
+def _scaled_by_maximum(inputs: Ranked) -> Ranked:
+    """Return the inputs with the close over the stock's highest close of all days as a feature."""
+    highest = np.nanmax(np.nan_to_num(inputs.panel.close), axis=0)
+    return _with_first(inputs, inputs.panel.close / np.maximum(highest, np.finfo(float).tiny))
+
+
+def _begun_later(inputs: Ranked) -> Ranked:
+    """Return the inputs with the outcomes of `LATER` sessions later, as if they were known."""
+    later = np.full_like(inputs.outcome, np.nan)
+    later[:-LATER] = inputs.outcome[LATER:]
+    return replace(inputs, outcome=later)
+
+
 LEAKS: Mapping[str, Mapping[str, Any]] = {
     "OutcomeAsFeature": {"spoil": lambda inputs: _with_first(inputs, inputs.relative)},
     "RankOverHistory": {"spoil": _ranked_over_all_days},
     "ScaledOverHistory": {"spoil": _scaled_over_all_days},
-    "LaterLeg": {
-        "spoil": lambda inputs: replace(inputs, outcome=outcomes(inputs.panel, "five_days"))
-    },
+    "ScaledByMaximum": {"spoil": _scaled_by_maximum},
+    "LaterLeg": {"spoil": _begun_later},
     "OutcomeKnown": {"spoil": lambda inputs: replace(inputs, there=np.isfinite(inputs.outcome))},
     "PriceAsFeature": {"spoil": lambda inputs: _with_first(inputs, ranked(inputs.panel.close))},
     "LaterRankers": {

@@ -118,6 +118,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
     returns = _word(table, "returns", definition.Returns, Market.returns)
     z_close = _word(table, "z_close", definition.ZClose, Market.z_close)
     leg = _word(table, "leg", definition.Leg, Market.leg)
+    features = _word(table, "features", definition.FeatureSet, Market.features)
     ranker = _word(table, "ranker", definition.RankerName, Market.ranker)
     return Market(
         name=path.stem,
@@ -135,6 +136,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
         returns=returns,
         z_close=z_close,
         leg=leg,
+        features=features,
         ranker=ranker,
         checks=_checks(table.subtable("checks")),
         trading=_trading(table.subtable("trading")),
@@ -159,6 +161,7 @@ _MARKET_KEYS = (
     "returns",
     "z_close",
     "leg",
+    "features",
     "ranker",
     "retrain",
     "candidates",

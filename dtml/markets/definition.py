@@ -57,7 +57,11 @@ Leg = Literal[
     "open_to_open",
     "second_close",
     "five_days",
+    "ten_days",
+    "twenty_days",
 ]
+# Which features the rankers read; `dtml.ranking.features` has those of each set.
+FeatureSet = Literal["usual", "long"]
 
 EARNED = "earned"
 # The columns of a bar that can be compared with those of a second source.
@@ -325,6 +329,7 @@ class Market:
       the adjusted close where a split lies between two bars;
     - leg names the time over which the returns are measured by which the nights rank the stocks
       (`dtml.ranking.outcomes`);
+    - features names the set of features that the rankers read (`dtml.ranking.features`);
     - ranker names the ranker whose ranking the nights show; "earned" is the champion, the one of
       the candidates that has shown itself the best (`dtml.evaluation.evidence`);
     - retrain says when to train: "never", when a model is "missing", or every so many sessions;
@@ -355,6 +360,7 @@ class Market:
     returns: Returns = "adj_close"
     z_close: ZClose = "adjusted"
     leg: Leg = "next_close"
+    features: FeatureSet = "usual"
     ranker: RankerName = "blend"
     candidates: tuple[RankerName, ...] = ("ridge", "boosting", "blend", "dtml")
     retrain: Retrain = 63
@@ -377,6 +383,8 @@ class Market:
         del settings["file"]  # its contents are the other settings
         del settings["members"]  # the constituents are read from it
         del settings["trading"]["sources"]  # words, which decide nothing
+        if self.features == "usual":  # as if the key did not exist: digests stay as they were
+            del settings["features"]
         return settings
 
     @property

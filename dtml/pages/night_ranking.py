@@ -16,6 +16,8 @@ LEG_WORDS: Mapping[Leg, str] = {
     "open_to_open": "from the next open to the one after",
     "second_close": "from the next close to the one after",
     "five_days": "from the next open to the open five sessions on",
+    "ten_days": "from the next open to the open ten sessions on",
+    "twenty_days": "from the next open to the open twenty sessions on",
 }
 
 

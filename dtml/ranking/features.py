@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from numpy.lib.stride_tricks import sliding_window_view
 
+from dtml.markets.definition import FeatureSet
 from dtml.prices.changes import Column, Places, before, change, reads_enough
 from dtml.ranking.panel import Features, Grid, Panel, There, mean_of_known, ranked
 
@@ -133,6 +134,17 @@ def past_return(bars: Bars, *, count: int, less: int = 0) -> Column:
     return np.asarray(before(bars.close, less) / before(bars.close, count) - 1)
 
 
+def cumulated(returns: Column, count: int) -> Column:
+    """Return what the last `count` returns make together, a return above -1.
+
+    NaN where one of them is missing or is a loss of everything.
+    """
+    with np.errstate(divide="ignore"):
+        logarithms = np.log1p(returns)
+    logarithms[~np.isfinite(logarithms)] = np.nan
+    return np.asarray(np.expm1(rolling(logarithms, count, np.sum)))
+
+
 def day_range(bars: Bars) -> Column:
     """Return high less low, over the close, 0 or more."""
     return np.asarray((bars.high - bars.low) / bars.close)
@@ -205,6 +217,16 @@ def less_peers(bars: Bars, *, last: int) -> Column:
     return np.asarray(mean(bars.returns, last) - mean(bars.peers, last))
 
 
+def overnight_return(bars: Bars, *, count: int) -> Column:
+    """Return what the last `count` gaps between a close and the next open make together."""
+    return cumulated(bars.gap, count)
+
+
+def intraday_return(bars: Bars, *, count: int) -> Column:
+    """Return what the last `count` returns from an open to its close make together."""
+    return cumulated(bars.session, count)
+
+
 def average_over_close(bars: Bars, *, count: int) -> Column:
     """Return the mean of the last closes over the close, minus 1, above -1.
 
@@ -260,39 +282,66 @@ def _features() -> dict[str, Feature]:
     return features
 
 
+def _long_features() -> dict[str, Feature]:
+    """Return the features of overnight and intraday continuation, in the order of the columns.
+
+    They are the return over the last sessions, split into what was earned from each close to the
+    next open and what was earned from each open to its close (Lou, Polk and Skouras, "A tug of war:
+    overnight versus intraday expected returns", 2019).
+    """
+    features: dict[str, Feature] = {}
+    for count in (60, 120, 250):
+        overnight = partial(overnight_return, count=count)
+        features[f"overnight_return_{count}"] = Feature(count + 1, overnight)
+    for count in (60, 120, 250):
+        features[f"intraday_return_{count}"] = Feature(count, partial(intraday_return, count=count))
+    return features
+
+
 FEATURES: Mapping[str, Feature] = _features()
+# Columns of "long" follow those of "usual", so that each feature has one place in both sets.
+FEATURE_SETS: Mapping[FeatureSet, Mapping[str, Feature]] = {
+    "usual": FEATURES,
+    "long": {**FEATURES, **_long_features()},
+}
 Names = Collection[str]
-ALL: Names = tuple(FEATURES)
+ALL: Names = tuple(FEATURE_SETS["long"])
 # Bars that the features read; the peers need those of the month before too.
-HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.values()))
+HISTORY = max(SESSIONS + 2 * MONTH, *(each.bars for each in FEATURE_SETS["long"].values()))
 
 
 def ranked_features(
-    panel: Panel, among: There | None = None, *, max_return: float = np.inf, names: Names = ALL
+    panel: Panel,
+    among: There | None = None,
+    *,
+    max_return: float = np.inf,
+    names: Names = ALL,
+    feature_set: FeatureSet = "usual",
 ) -> Features:
     """Return every feature's rank within the day, [sessions stocks features], in [-0.5, 0.5].
 
-    The last axis is in the order of `FEATURES`. A rank is NaN where the feature is missing or the
-    stock is not ranked; features that are not in `names` are all NaN. A stock is ranked on the days
-    on which it has a bar and is `among` the constituents (None: all are). A change beyond
-    `max_return` counts as a change of the unit of account: no feature reads prices from both sides
-    of it.
+    The last axis is in the order of the `feature_set` in `FEATURE_SETS`. A rank is NaN where the
+    feature is missing or the stock is not ranked; features that are not in `names` are all NaN. A
+    stock is ranked on the days on which it has a bar and is `among` the constituents (None: all
+    are). A change beyond `max_return` counts as a change of the unit of account: no feature reads prices
+    from both sides of it.
     """
     bars = Bars.of(panel, max_return=max_return)
     is_unit_change = np.abs(np.nan_to_num(bars.returns)) > max_return
     # The number of unit changes so far: bars with the same number share a unit.
     era = np.cumsum(is_unit_change, axis=0)
     there = panel.observed if among is None else panel.observed & among
-    ranks = np.full((*panel.close.shape, len(FEATURES)), np.nan, dtype=np.float32)
-    columns = {name: column for column, name in enumerate(FEATURES)}
-    for name in names:
-        feature = FEATURES[name]
+    features = FEATURE_SETS[feature_set]
+    ranks = np.full((*panel.close.shape, len(features)), np.nan, dtype=np.float32)
+    for column, (name, feature) in enumerate(features.items()):
+        if name not in names:
+            continue
         enough = reads_enough(bars.position, era, feature.bars)
         values = np.where(enough, feature.of(bars), np.nan)
         # From bars back to sessions, where the stocks of a day are ranked.
         grid = np.full_like(panel.close, np.nan)
         np.put_along_axis(grid, bars.position, values, axis=0)
-        ranks[..., columns[name]] = ranked(np.where(there, grid, np.nan))
+        ranks[..., column] = ranked(np.where(there, grid, np.nan))
     return ranks
 
 

@@ -36,6 +36,8 @@ ENDS: dict[Leg, Ends] = {
     # The label of Qlib's published tables.
     "second_close": Ends(Price("close", 1), Price("close", 2)),
     "five_days": Ends(Price("open", 1), Price("open", 6)),
+    "ten_days": Ends(Price("open", 1), Price("open", 11)),
+    "twenty_days": Ends(Price("open", 1), Price("open", 21)),
 }
 
 

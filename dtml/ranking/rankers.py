@@ -18,9 +18,10 @@ from numpy import ndarray
 from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
 from dtml.errors import DtmlError
 from dtml.evaluation.splits import Split, hold_out
+from dtml.markets.definition import FeatureSet
 from dtml.own.code import OwnCode
 from dtml.own.process import Fitted
-from dtml.ranking.features import FEATURES
+from dtml.ranking.features import FEATURE_SETS
 from dtml.ranking.models import (
     Boosting,
     BoostingConfig,
@@ -307,11 +308,13 @@ def save_rankers(
     return file, sha
 
 
-def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
+def load_rankers(
+    file: Path, *, market: str, sha: str, feature_set: FeatureSet = "usual"
+) -> Rankers:
     """Read the rankers of a market from the checkpoint that `save_rankers` wrote.
 
     Raises DtmlError where the file is missing, has another SHA-256 than `sha`, or belongs to
-    another market or other features.
+    another market or to other features than those of the set.
     """
     remedy = f"restore it from a backup, or train again with `dtml train {market}`"
     if not file.exists():
@@ -328,10 +331,10 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
             f"checkpoint {file} was trained for market {card['market']}, not {market}: "
             f"train again with `dtml train {market}`"
         )
-    if card["config"]["features"] != list(FEATURES):
+    if card["config"]["features"] != list(FEATURE_SETS[feature_set]):
         raise DtmlError(
-            f"checkpoint {file} was trained on other features than this version computes: "
-            f"train again with `dtml train {market}`"
+            f"checkpoint {file} was trained on other features than the {feature_set} ones of this "
+            f"version: train again with `dtml train {market}`"
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
     parts: dict[str, Any] = {**arrays, **card["scalars"]}

@@ -15,6 +15,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import MINIMUM_STOCKS, both_known, rank_ics
 from dtml.evaluation.splits import GAP, Split, known_before, walk_forward
 from dtml.markets import Market
+from dtml.markets.definition import FeatureSet
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import ALL, Names, ranked_features
 from dtml.ranking.outcomes import Leg, measured_legs, outcomes, sessions_to
@@ -61,12 +62,14 @@ class History:
         *,
         max_return: float = np.inf,
         names: Names = ALL,
+        feature_set: FeatureSet = "usual",
     ) -> "History":
         """Return the history of a panel's constituents, with the features of these `names`.
 
-        `among` marks the stock-days of constituents, None for all. A change beyond `max_return` is
-        taken for a corporate action. Features that are not in `names` are NaN. Raises DtmlError for
-        a leg that begins or ends at an open where the prices are closes alone.
+        The columns are those of the `feature_set`. `among` marks the stock-days of constituents,
+        None for all. A change beyond `max_return` is taken for a corporate action. Features that
+        are not in `names` are NaN. Raises DtmlError for a leg that begins or ends at an open where
+        the prices are closes alone.
         """
         measured = measured_legs(panel)
         if leg not in measured:
@@ -80,7 +83,13 @@ class History:
             panel=panel,
             leg=leg,
             there=there,
-            features=ranked_features(panel, there, max_return=max_return, names=names),
+            features=ranked_features(
+                panel,
+                there,
+                max_return=max_return,
+                names=names,
+                feature_set=feature_set,
+            ),
             outcome=np.where(there, outcome, np.nan),
         )
 

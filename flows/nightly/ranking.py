@@ -25,7 +25,7 @@ from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
 from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
-from dtml.ranking.features import ALL, FEATURES, Names
+from dtml.ranking.features import ALL, FEATURE_SETS, Names
 from dtml.ranking.outcomes import measured_legs, outcomes, overlap_of, sessions_to
 from dtml.ranking.rankers import (
     Rankers,
@@ -69,7 +69,14 @@ def history_of(
     panel = market_panel(context.market, bars, symbols or ())
     among = None if symbols else context.market.is_constituent(panel.sessions)
     largest_return = context.experiment.windows.largest_return
-    return History.of(panel, leg, among, max_return=largest_return, names=names)
+    return History.of(
+        panel,
+        leg,
+        among,
+        max_return=largest_return,
+        names=names,
+        feature_set=context.market.features,
+    )
 
 
 @dataclass(frozen=True)
@@ -225,7 +232,9 @@ def _config(context: MarketContext) -> dict[str, Any]:
     """Return the settings that rankers are trained with, as they come back from stored JSON."""
     asked = RankersConfig.for_rankers(context.market.leg, *context.market.eligible_rankers)
     config: dict[str, Any] = json.loads(json.dumps(asdict(asked)))
-    return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
+    market = context.market
+    features = list(FEATURE_SETS[market.features])
+    return config | {"features": features, "max_return": market.checks.max_return}
 
 
 def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
@@ -233,8 +242,13 @@ def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
 
     Raises DtmlError where the checkpoint is lost or changed.
     """
-    file = weights_file(row["checkpoint_path"])
-    return Trained(row, load_rankers(file, market=context.name, sha=row["checkpoint_hash"]))
+    rankers = load_rankers(
+        weights_file(row["checkpoint_path"]),
+        market=context.name,
+        sha=row["checkpoint_hash"],
+        feature_set=context.market.features,
+    )
+    return Trained(row, rankers)
 
 
 def rank_night(

@@ -48,7 +48,7 @@ from dtml.evaluation.survivorship import survivorship_of
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
-from dtml.ranking.features import FEATURES
+from dtml.ranking.features import FEATURE_SETS
 from dtml.ranking.outcomes import Leg, measured_legs, outcomes, overlap_of
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig, Training, trainings
@@ -69,7 +69,7 @@ StockDays = Bool[ndarray, "days stocks"]
 
 VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
 # Bars are read so long after the last close: the outcome of the longest leg needs them.
-AFTERWARDS = timedelta(days=21)
+AFTERWARDS = timedelta(days=49)
 BEGINNING = date(1970, 1, 1)  # before all stored bars
 
 
@@ -157,7 +157,7 @@ class Walk:
         trading_as_json = json.dumps(asdict(market.trading), default=str)
         return {
             **asdict(self.rankers),
-            "features": list(FEATURES),
+            "features": list(FEATURE_SETS[market.features]),
             "max_return": market.checks.max_return,
             "trading": json.loads(trading_as_json),
             **own_code_record(self.context),

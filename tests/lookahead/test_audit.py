@@ -38,6 +38,7 @@ from dtml.lookahead.leaks import (
     LiquidUniverse,
     LongerLabels,
     MemberChosenOnTest,
+    ScaledByMaximum,
     ShuffledSplit,
     SurvivorsOnly,
     TodaysConstituents,
@@ -108,7 +109,7 @@ def alarms(findings: list[Finding]) -> list[Finding]:
 @pytest.mark.soak
 def test_every_planted_leak_is_caught_and_honest_pipelines_raise_no_alarm() -> None:
     proof = prove(DATED, experiment(), dates=1).set_index("pipeline")
-    assert len(LEAKS) == 17
+    assert len(LEAKS) == 18
     assert proof["planted"].sum() == len(LEAKS)
     assert proof["caught"].equals(proof["planted"].rename("caught")), proof
     assert list(proof.index[~proof["planted"]]) == ["honest, per_stock", "honest, shared"]
@@ -132,7 +133,7 @@ def test_an_honest_pipeline_raises_no_alarm_on_a_list_without_dates() -> None:
 
 LEAKS_OF_THE_FUTURE = [
     *(BackwardFill, LabelledRowsOnly, SurvivorsOnly, ShuffledSplit),
-    *(MemberChosenOnTest, LaterCheckpoint, LiquidUniverse),
+    *(MemberChosenOnTest, LaterCheckpoint, LiquidUniverse, ScaledByMaximum),
 ]
 
 

@@ -13,6 +13,7 @@ from dtml.lookahead.leaks import fit_for_leaks
 from dtml.lookahead.pipeline import History
 from dtml.lookahead.ranks import (
     LEAKS,
+    SMALL,
     RankingPath,
     audit_ranking,
     fit_honestly,
@@ -22,7 +23,9 @@ from dtml.lookahead.ranks import (
     slopes_of_chance,
 )
 from dtml.markets import load_market
+from dtml.markets.definition import Leg
 from dtml.prices.sessions import next_session, sessions_between
+from dtml.ranking.rankers import RankersConfig
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 
 pytestmark = pytest.mark.slow
@@ -67,7 +70,7 @@ def test_honest_rankers_raise_no_alarm(name: str) -> None:
 @pytest.mark.soak
 def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> None:
     proof = prove_ranking(MARKETS["simulated"], RankingPath())
-    assert proof["planted"].sum() == len(LEAKS) == 8
+    assert proof["planted"].sum() == len(LEAKS) == 9
     assert proof["caught"].equals(proof["planted"].rename("caught")), proof
 
 
@@ -78,6 +81,7 @@ def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> No
         "OutcomeAsFeature",
         "RankOverHistory",
         "ScaledOverHistory",
+        "ScaledByMaximum",
         "LaterLeg",
         "OutcomeKnown",
         "LaterRankers",
@@ -86,6 +90,22 @@ def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> No
 @pytest.mark.parametrize("name", MARKETS)
 def test_an_order_that_changes_with_what_came_later_is_found(leak: str, name: str) -> None:
     assert not same_rankings(RankingPath(**LEAKS[leak]), MARKETS[name], AT, seed=0).passed
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("leg", ["five_days", "ten_days", "twenty_days"])
+def test_outcomes_that_begin_later_than_was_said_are_found_for_long_returns_too(leg: Leg) -> None:
+    honest = RankingPath(RankersConfig(leg, boosting=SMALL))
+    planted = replace(honest, **LEAKS["LaterLeg"])
+    assert same_rankings(honest, MARKETS["simulated"], AT, seed=0).passed
+    assert not same_rankings(planted, MARKETS["simulated"], AT, seed=0).passed
+
+
+def test_the_features_of_the_long_set_pass_the_audit() -> None:
+    path = RankingPath(feature_set="long")
+    assert path.read(MARKETS["simulated"]).features.shape[-1] == 52
+    assert same_rankings(path, MARKETS["simulated"], AT, seed=0).passed
+    assert same_ranks(path, MARKETS["simulated"], AT).passed
 
 
 def test_a_feature_that_knows_later_dividends_and_splits_is_found() -> None:

@@ -219,6 +219,8 @@ def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(leg: st
         "open_to_open": opened.shift(-2) / opened.shift(-1),
         "second_close": close.shift(-2) / close.shift(-1),
         "five_days": opened.shift(-6) / opened.shift(-1),
+        "ten_days": opened.shift(-11) / opened.shift(-1),
+        "twenty_days": opened.shift(-21) / opened.shift(-1),
     }[leg].to_numpy() - 1
     panel = made_panel()
     found = outcomes(panel, leg)[:, panel.symbols.index(STOCK)]  # type: ignore[arg-type]
