@@ -37,8 +37,10 @@ from dtml.pages.figures import (
     count,
     day,
     figure,
+    in_print,
     markdown_table,
     percent,
+    quoted,
     records,
     signed_percent,
     with_interval,
@@ -92,9 +94,10 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     return (
         f"Over {model['days']:,} days and {model['n']:,} stock-days of {backtest['market']} "
         f"DTML (MCC {with_interval(model, 'mcc')}, ACC {with_interval(model, 'acc')}) "
-        f"{_compared(best, 'model_gain')} the best naive rule in hindsight, {best['predictor']} "
+        f"{_compared(best, 'model_gain')} the best naive rule in hindsight, "
+        f"{quoted(best['predictor'])} "
         f"(MCC {with_interval(best, 'mcc')}, ACC {with_interval(best, 'acc')})"
-        f"{_difference(best, 'model_gain', 4)}."
+        f"{_difference(best, 'model_gain')}."
     )
 
 
@@ -110,7 +113,7 @@ def ranking_verdict(scores: pd.DataFrame) -> str:
     return (
         "Its probabilities rank the stocks of a day with a rank IC of "
         f"{with_interval(model, 'rank_ic')}; this ranking {_compared(model, 'rank_gain')} "
-        f'"the day\'s losers rise"{_difference(model, "rank_gain", 4)}.'
+        f'"the day\'s losers rise"{_difference(model, "rank_gain")}.'
     )
 
 
@@ -131,7 +134,7 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
     above = [row for row in by_sharpe if _or_least(row["sharpe_low"]) > 0]
     # Where none is above 0, the portfolio of the highest Sharpe ratio is named.
     listed = "; ".join(_beside(row, index) for row in above or by_sharpe[:1])
-    of_index = "" if index is None else f" The index has {with_interval(index, 'sharpe', 2)}."
+    of_index = "" if index is None else f" The index has {with_interval(index, 'sharpe')}."
     if above:
         return (
             "The 95 % interval of the Sharpe ratio after costs lies above 0 for "
@@ -145,11 +148,11 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
 
 def _beside(row: Row, index: Row | None) -> str:
     """Return a portfolio and its Sharpe ratio in words, compared with the index if there is one."""
-    portfolio = f"{row['portfolio']} ({with_interval(row, 'sharpe', 2)})"
+    portfolio = f"{row['portfolio']} ({with_interval(row, 'sharpe')})"
     if index is None:
         return portfolio
     compared = _compared(row, "index_gain")
-    return f"{portfolio}, {compared} the index{_difference(row, 'index_gain', 2)}"
+    return f"{portfolio}, {compared} the index{_difference(row, 'index_gain')}"
 
 
 def _compared(row: Row, gain: str) -> str:
@@ -158,11 +161,11 @@ def _compared(row: Row, gain: str) -> str:
     return words or "cannot be compared (there is no interval) with"
 
 
-def _difference(row: Row, gain: str, digits: int) -> str:
+def _difference(row: Row, gain: str) -> str:
     """Return the paired difference of column `gain` in words; empty without an interval."""
     if pd.isna(row[f"{gain}_low"]):
         return ""
-    return f": difference on the same days {with_interval(row, gain, digits, signed=True)}"
+    return f": difference on the same days {with_interval(row, gain, signed=True)}"
 
 
 def survivorship(backtest: Row) -> str:
@@ -226,10 +229,7 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
         rows = _sliced(scores, "all", protocol)
         if rows:
             title = f"**{backtest['market']}, {words}**: {span}, {sample(rows[0])}."
-            cells = [
-                (row["predictor"], with_interval(row, "acc"), with_interval(row, "mcc"))
-                for row in rows
-            ]
+            cells = [(row["predictor"], in_print(row, "acc"), in_print(row, "mcc")) for row in rows]
             tables.append(markdown_table(title, SCORE_COLUMNS, cells))
     title = (
         f"**{backtest['market']}, portfolios**: {span}, retrained every "
@@ -246,7 +246,7 @@ def portfolio_cells(row: Row) -> tuple[str, ...]:
         row["portfolio"],
         percent(row["annual_return"]),
         percent(row["annual_volatility"]),
-        with_interval(row, "sharpe", 2),
+        with_interval(row, "sharpe"),
         figure(row["deflated_sharpe"], 2),
         percent(row["max_drawdown"]),
         percent(row["hit_rate"]),

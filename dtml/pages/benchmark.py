@@ -20,13 +20,14 @@ from dtml.pages.colours import colour
 from dtml.pages.figures import (
     Row,
     day,
-    figure,
-    interval,
+    in_print,
+    in_print_with_std,
     markdown_table,
+    named,
     percent,
+    quoted,
     records,
     with_interval,
-    with_std,
 )
 
 PROTOCOL_WORDS = {"published": "the published labels", "all": "all stock-days"}
@@ -61,8 +62,9 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
         if name in rows
     ]
     days = max(row["days"] for row in rows.values())
+    rule = quoted(benchmark["best_rule"])
     return (
-        f"Against the naive rule that was best on the training span, {benchmark['best_rule']}, "
+        f"Against the naive rule that was best on the training span, {rule}, "
         f"over {days} test days of {benchmark['market']}: {'; '.join(clauses)}."
     )
 
@@ -96,16 +98,17 @@ def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
-    """Return a row of results below `COLUMNS`.
+    """Return a row of results below `COLUMNS`, for Markdown and the console.
 
-    Each cell has two parts, for one line or two; the second may be empty.
+    Each cell has two parts, for one line or two; the second may be empty. The figures have the
+    digits of the published ones, and predictors the names of the store.
     """
     is_best = row["predictor"] == benchmark["best_rule"]
 
     def over_seeds(name: str) -> tuple[str, str]:
         """Return our mean over the seeds, and below it the published one in brackets."""
-        own = with_std(row, f"{name}_mean", f"{name}_sd")
-        published = with_std(row, f"published_{name}", f"published_{name}_sd")
+        own = in_print_with_std(row, f"{name}_mean", f"{name}_sd")
+        published = in_print_with_std(row, f"published_{name}", f"published_{name}_sd")
         if own == published == "-":
             return own, ""
         return own, f"({published})"
@@ -113,13 +116,19 @@ def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
     return (
         (row["predictor"], "(best rule)" if is_best else ""),
         over_seeds("acc"),
-        (figure(row["acc"]), interval(row, "acc")),
-        (figure(row["acc_gain"], signed=True), interval(row, "acc_gain", signed=True)),
+        _on_two_lines(in_print(row, "acc")),
+        _on_two_lines(in_print(row, "acc_gain", signed=True)),
         over_seeds("mcc"),
-        (figure(row["mcc"]), interval(row, "mcc")),
-        (figure(row["auc"]), interval(row, "auc")),
+        _on_two_lines(in_print(row, "mcc")),
+        _on_two_lines(in_print(row, "auc")),
         (percent(row["same_direction"]), ""),
     )
+
+
+def _on_two_lines(text: str) -> tuple[str, str]:
+    """Return a figure and its interval, which may be empty."""
+    value, _, ends = text.partition(" ")
+    return value, ends
 
 
 def sample(row: Row) -> str:
@@ -156,9 +165,19 @@ def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
     drawn_rows = []
     for row in rows:
         accuracy = with_interval(row, "acc")
-        drawn_rows.append(row | {"colour": colour(row["predictor"]), "said": accuracy})
+        drawn_rows.append(
+            row
+            | {
+                "colour": colour(row["predictor"]),
+                "predictor": named(row["predictor"]),
+                "said": accuracy,
+            }
+        )
     columns = ["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]
-    values = {"order": [row["predictor"] for row in rows], "best_rule": benchmark["best_rule"]}
+    values = {
+        "order": [row["predictor"] for row in drawn_rows],
+        "best_rule": named(benchmark["best_rule"]),
+    }
     return Chart(
         title=f"Ensemble ACC with 95 % intervals, {words}",
         words="; ".join(f"{row['predictor']} {row['said']}" for row in drawn_rows),
@@ -176,7 +195,8 @@ def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
     rows = seed_scores[["predictor", "acc", "configuration", "seed", "kept"]].astype(
         {"kept": bool, "acc": float}
     )
-    order = {"order": list(dict.fromkeys(seed_scores["predictor"]))}
+    rows["predictor"] = [named(predictor) for predictor in rows["predictor"]]
+    order = {"order": list(dict.fromkeys(rows["predictor"]))}
     words = "A dot is one configuration and seed; the table has the range."
     return Chart("Test ACC of every seed", words, "seeds", {"rows": rows}, order)
 

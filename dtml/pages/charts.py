@@ -22,7 +22,7 @@ from markupsafe import Markup
 from dtml.baselines.naive_rules import MODEL
 from dtml.pages.chart_rows import known_values, short, thinned
 from dtml.pages.colours import PALETTE, colour
-from dtml.pages.figures import WORDS, day, figure, percent
+from dtml.pages.figures import WORDS, day, figure, named, percent
 from dtml.pages.svg import compact
 
 WIDTH = 400  # of a chart over sessions, in pixels
@@ -178,10 +178,10 @@ class Panel:
 
         For ticks both say how many there are.
         """
-        line = self.lines[name].dropna()
+        line = self.lines[name].dropna().sort_index()
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
-        last = self._written(float(line.iloc[-1]))
+        last = self._written(float(line.iloc[-1]))  # of the newest session
         low = self._written(float(line.min()))
         high = self._written(float(line.max()))
         return last, f"{low} to {high}"
@@ -203,7 +203,7 @@ class _LineInWords(NamedTuple):
     extremes: str
 
     def __str__(self) -> str:
-        return f"{self.panel}, {self.name}: {self.last} at the end, range {self.extremes};"
+        return f"{self.panel}, {named(self.name)}: {self.last} at the end, range {self.extremes};"
 
 
 def over_sessions(
@@ -286,7 +286,7 @@ def _keys(
     return [
         Key(
             id=line_id,
-            name=name,
+            name=named(name),
             colour=colour(name),
             last=last[name],
             is_shown=name not in hidden,
@@ -339,7 +339,7 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
         # Without the columns of the ends, no interval is drawn.
         rows = rows.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
         points = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
-        words = [f"predicted {figure(x, 3)}, rose {figure(y, 3)} of {n:,.0f}" for x, y, n in points]
+        words = [f"predicted {percent(x)}, rose {percent(y)} of {n:,.0f}" for x, y, n in points]
         squares[name] = square(
             title=f"Predicted and actual share of rises, {name}",
             words="; ".join(words),

@@ -244,7 +244,7 @@ def _marks(
         {
             "value": [row["shown"] for row in rows],
             "kind": [row["direction"] for row in rows],
-            "words": [f"{row['symbol']} {figure(row['shown'], 3)}" for row in rows],
+            "words": [f"{row['symbol']} {percent(row['shown'])}" for row in rows],
         }
     )
     counted = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
@@ -400,13 +400,13 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     of_others = rows[rows["x"] != rows["y"]]
     strongest = of_others.nlargest(KEPT, "value")[["y", "x", "value"]]
     listed = "; ".join(
-        f"{y} to {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
+        f"{y} to {x} {percent(value)}" for y, x, value in strongest.itertuples(index=False)
     )
     words = (
         f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
     )
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))  # of a cell, in pixels
-    return cells("Attention between stocks", words, rows, (side, side), "ratio")
+    return cells("Attention between stocks", words, rows, (side, side), "percent")
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:

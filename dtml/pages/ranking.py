@@ -18,7 +18,9 @@ from dtml.pages.figures import (
     basis_points,
     figure,
     markdown,
+    named,
     percent,
+    quoted,
     records,
     signed_percent,
     with_interval,
@@ -67,7 +69,7 @@ def sentence(ranking: Ranking) -> str:
     return (
         f"{row['stocks']} stocks, closes from {row['first']} to {row['last']}, {row['leg']}; "
         f"{row['folds']} folds in {row['seconds']:.0f} s; "
-        f"the best rule on the days before is {row['best_rule']}"
+        f"the best rule on the days before is {quoted(row['best_rule'])}"
     )
 
 
@@ -82,7 +84,7 @@ def verdict(ranking: Ranking) -> str:
     gain = _gain(ranking, HEADLINE, rule)
     compared = _compared(gain["gain_low"], gain["gain_high"])
     return (
-        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: "
+        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {compared} {quoted(rule)}: "
         f"rank IC difference {with_interval(gain, 'gain', signed=True)}."
     )
 
@@ -119,7 +121,7 @@ def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
     for row in whole_scores(ranking):
         name = row["predictor"]
         yield (
-            f"{name} (best rule)" if name == rule else name,
+            f"{named(name)} (best rule)" if name == rule else named(name),
             with_interval(row, "rank_ic"),
             figure(row["t"], 1),
             _gain_cell(ranking, name, rule),

@@ -8,7 +8,7 @@ import pandas as pd
 import typer
 
 from db.engine import open_engine, open_reader
-from dtml.pages.figures import between, figure
+from dtml.pages.figures import between, figure, named
 from flows.commands.options import AsJson, MarketFiles, TestedDevice
 from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
@@ -167,4 +167,4 @@ def _skill(skill: Skill | None) -> str | None:
 def _rule(skill: Skill | None) -> str | None:
     if skill is None or skill.rule is None:
         return None
-    return f"{skill.rule} {figure(skill.rule_value)}"
+    return f"{named(skill.rule)} {figure(skill.rule_value)}"
