@@ -28,6 +28,7 @@ from dtml.pages.figures import (
     quoted,
     records,
     with_interval,
+    with_std,
 )
 
 PROTOCOL_WORDS = {"published": "the published labels", "all": "all stock-days"}
@@ -97,38 +98,44 @@ def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
     return sorted(records(scores), key=lambda row: bool(row["is_rule"]))
 
 
-def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
-    """Return a row of results below `COLUMNS`, for Markdown and the console.
+def result_cells(
+    benchmark: Row, row: Row, *, is_for_print: bool = True
+) -> tuple[tuple[str, str], ...]:
+    """Return a row of results below `COLUMNS`.
 
-    Each cell has two parts, for one line or two; the second may be empty. The figures have the
-    digits of the published ones, and predictors the names of the store.
+    Each cell has two parts, for one line or two; the second may be empty. In tables in Markdown,
+    which are `is_for_print`, the figures have the digits of the published ones and predictors their
+    names of the store; elsewhere they are written as on pages.
     """
+    with_ends = in_print if is_for_print else with_interval
+    with_deviation = in_print_with_std if is_for_print else with_std
+    name = row["predictor"] if is_for_print else named(row["predictor"])
     is_best = row["predictor"] == benchmark["best_rule"]
 
-    def over_seeds(name: str) -> tuple[str, str]:
+    def over_seeds(measure: str) -> tuple[str, str]:
         """Return our mean over the seeds, and below it the published one in brackets."""
-        own = in_print_with_std(row, f"{name}_mean", f"{name}_sd")
-        published = in_print_with_std(row, f"published_{name}", f"published_{name}_sd")
+        own = with_deviation(row, f"{measure}_mean", f"{measure}_sd")
+        published = with_deviation(row, f"published_{measure}", f"published_{measure}_sd")
         if own == published == "-":
             return own, ""
         return own, f"({published})"
 
     return (
-        (row["predictor"], "(best rule)" if is_best else ""),
+        (name, "(best rule)" if is_best else ""),
         over_seeds("acc"),
-        _on_two_lines(in_print(row, "acc")),
-        _on_two_lines(in_print(row, "acc_gain", signed=True)),
+        _on_two_lines(with_ends(row, "acc")),
+        _on_two_lines(with_ends(row, "acc_gain", signed=True)),
         over_seeds("mcc"),
-        _on_two_lines(in_print(row, "mcc")),
-        _on_two_lines(in_print(row, "auc")),
+        _on_two_lines(with_ends(row, "mcc")),
+        _on_two_lines(with_ends(row, "auc")),
         (percent(row["same_direction"]), ""),
     )
 
 
 def _on_two_lines(text: str) -> tuple[str, str]:
     """Return a figure and its interval, which may be empty."""
-    value, _, ends = text.partition(" ")
-    return value, ends
+    value, bracket, ends = text.partition(" [")
+    return value, f"{bracket}{ends}".strip()
 
 
 def sample(row: Row) -> str:

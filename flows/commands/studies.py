@@ -6,8 +6,6 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-import numpy as np
-import pandas as pd
 import typer
 
 from db.engine import open_store, reading
@@ -15,21 +13,20 @@ from db.rows import attention as stored_attention
 from db.rows import markets
 from dtml.attention.findings import words as explanation_words
 from dtml.errors import DtmlError, UsageError
-from dtml.lookahead import audit as look_ahead
 from dtml.markets.definition import Costs
 from dtml.pages import backtest as backtest_pages
 from dtml.pages import benchmark as benchmark_pages
-from dtml.pages.figures import records
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
-from flows.audit import SESSIONS, STOCKS, Audit, audit_market
+from flows.audit import audit_market
 from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_request
+from flows.commands.printed_studies import print_audit, print_backtest, print_benchmark
 from flows.commands.ranking import NetworksOption, fetch_named, rank_sets
-from flows.console import announce, print_frame, print_json, print_scores, rendered
+from flows.console import announce, print_json
 from flows.explain import Trial, explain_run, latest_run
 from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
@@ -52,20 +49,6 @@ AttentionOption = Annotated[
         "--attention-on", formats=DAY, help="Store the attention of this session; can be repeated."
     ),
 ]
-HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
-    "model",
-    "ACC, mean±sd\n(published)",
-    "ACC ensemble\n[95 %]",
-    "gain over rule\n[95 %]",
-    "MCC, mean±sd\n(published)",
-    "MCC ensemble\n[95 %]",
-    "within-day\nAUC [95 %]",
-    "same\ncall",
-)
-ASK_MORE = (
-    'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '
-    "from backtest_summary where backtest_id = '{id}'\" "
-)
 
 
 class LookAheadError(DtmlError):
@@ -205,31 +188,6 @@ def _require_matching_options(request: RunRequest, *, as_json: bool, as_markdown
         raise UsageError("--index needs --prices: give both")
 
 
-def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
-
-    Then print what the data are and, from the second benchmark of the set on, its `number`.
-    """
-    for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
-        rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
-        if rows:
-            table = pd.DataFrame([_lined_cells(benchmark, row) for row in rows], columns=HEADINGS)
-            print_frame(table, f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}")
-    out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
-    for name, words in (
-        ("data", benchmark_pages.on_data(benchmark)),
-        ("reading", benchmark_pages.on_reading(benchmark, number)),
-    ):
-        if words:
-            out.print(f"{name:10}{words}", markup=False)
-
-
-def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
-    cells = benchmark_pages.result_cells(benchmark, row)
-    return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
-
-
 BasisPoints = Annotated[
     float | None, typer.Option(help="Basis points instead of the market's; borrow is per year.")
 ]
@@ -365,30 +323,6 @@ def _backtest(
     return backtest_flow(request, plan, attention_on, workers=workers, cluster=cluster)
 
 
-def print_backtest(result: Result) -> None:
-    """Print the scores and portfolios over all folds; the page has them by fold, year and stock."""
-    row = result.row
-    text = rendered(
-        "backtest.txt",
-        row=row,
-        folds=result.folds,
-        survivorship=backtest_pages.survivorship(row),
-        vintage=backtest_pages.vintage(row),
-    )
-    out.print(text, end="")
-    scores_of_all = result.scores[result.scores["slice"] == "all"]
-    print_scores(scores_of_all.rename(columns={"days": "nights"}))  # as it names this column
-    cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
-    portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
-    print_frame(portfolios, "portfolios after costs; a year has 252 sessions")
-    settled_in_words = backtest_pages.settlements(result.portfolios)
-    if settled_in_words:
-        out.print(settled_in_words, markup=False)
-    out.print(backtest_pages.verdict(row, result.scores, result.portfolios), markup=False)
-    out.print(f"page      {result.page}", markup=False, soft_wrap=True)
-    out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
-
-
 @commands.command()
 @of_a_market()
 def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
@@ -417,28 +351,6 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
             f"the audit of {context.name} as of {day} found no look-ahead, but these checks were "
             f"inconclusive: {inconclusive}; fetch a longer history, or audit as of another day"
         )
-
-
-def print_audit(audit: Audit) -> None:
-    """Print every finding, then the planted leaks, then how much data the audit used."""
-    findings = audit.findings
-    not_passed = np.where(findings["has_power"], "FAILED", "no power")  # it cannot fail
-    verdicts = np.where(findings["passed"], "passed", not_passed)
-    shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
-    print_frame(shown[["audited", "check", "at", "passed", "detail"]], "what was checked")
-    planted = audit.proof[audit.proof["planted"]]
-    leaks = planted[["pipeline", "caught_by"]]
-    print_frame(leaks, "leaks planted on purpose, and the checks that caught them")
-    text = rendered(
-        "audit.txt",
-        findings=findings,
-        planted=planted,
-        honest=audit.proof[~audit.proof["planted"]],
-        stocks=STOCKS,
-        sessions=SESSIONS,
-        checks=look_ahead,  # the module, for its constants
-    )
-    out.print(text, end="")
 
 
 @commands.command()

@@ -416,8 +416,10 @@ def jobs(
             "The queue is empty: `dtml translate queue TEXT --model NAME` adds to it.", markup=False
         )
         return
-    print_frame(counts)
-    print_frame(newest)
+    print_frame(counts, importance=("model", "status", "n"))
+    texts = ("text", "translation", "reason")
+    importance = ("id", "status", "text", "translation", "model", "queued_at", "reason", "score")
+    print_frame(newest, importance=importance, formats={"score": figure}, prose=texts)
 
 
 @translations.command()
@@ -434,7 +436,12 @@ def models(as_json: AsJson = False) -> None:
     elif rows:
         import pandas as pd
 
-        print_frame(pd.DataFrame(rows), formats={"validation BLEU": ".1f"})
+        print_frame(
+            pd.DataFrame(rows),
+            importance=("model", "languages", "validation BLEU", "size", "tests", "pairs"),
+            formats={"validation BLEU": "{:.1f}".format},
+            prose=("tests", "recipe"),
+        )
     else:
         out.print("There is no model yet: `dtml translate demo` trains one in a minute.")
 

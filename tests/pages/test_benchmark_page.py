@@ -309,12 +309,14 @@ def test_the_readme_table_is_exact() -> None:
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows import text_tables
-    from flows.commands import studies
+    from flows.commands import printed_studies
 
     printed = Console(file=io.StringIO(), width=160)
-    for module in (text_tables, studies):
+    for module in (text_tables, printed_studies):
         monkeypatch.setattr(module, "out", printed)
-    studies.print_benchmark(BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3)
+    printed_studies.print_benchmark(
+        BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3
+    )
     assert isinstance(printed.file, io.StringIO)
     tables, sentence = printed.file.getvalue().split("Against the naive rule")
     assert max(len(line) for line in tables.splitlines()) <= 120
