@@ -19,12 +19,15 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.backtest_returns import (
+    INDEX,
     ROLLED,
     Net,
     drawdowns,
+    extremes,
     histogram,
     months_chart,
     ratios,
+    rolling_chart,
     tracks_chart,
     year_returns,
     yearly,
@@ -47,8 +50,8 @@ from dtml.pages.figures import (
 )
 
 # The portfolios that follow no prediction.
-YARDSTICKS = ("index", "equal weight")
-INDEX, EQUAL_WEIGHT = YARDSTICKS
+EQUAL_WEIGHT = "equal weight"
+YARDSTICKS = (INDEX, EQUAL_WEIGHT)
 # Ends the name of a portfolio filled at the close before its predictions: not tradable.
 PAPER_SUFFIX = "(the paper's)"
 BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictions without skill
@@ -281,6 +284,7 @@ def backtest_page(
         for portfolio in portfolios
     }
     best = _best(performances, net)
+    deepest = [] if best is None else drawdowns(net[best])
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
     return _template().render(
         served=served,
@@ -289,12 +293,15 @@ def backtest_page(
         performances=performances,
         net=net,
         followed=portfolios,
-        tracks=_tracks(net, best),
+        lead=lead(performances, best),
+        tracks=_tracks(net, best, deepest),
+        rolling_returns=rolling_chart(net, *_looks(net, best)),
+        extremes=[] if best is None else extremes(net[best]),
         rolled=ROLLED,
         best=best,
         months=None if best is None else months_chart(best, net[best]),
         histogram=None if best is None else histogram(best, net[best]),
-        drawdowns=[] if best is None else drawdowns(net[best]),
+        drawdowns=deepest,
         rolling=predictor_charts(rolling, *rolled_scores),
         curve=_curve(curve),
         coverage=records(coverage),
@@ -313,11 +320,43 @@ def _best(performances: pd.DataFrame, net: Net) -> str | None:
     return None
 
 
-def _tracks(net: Net, best: str | None) -> Chart | None:
-    """Return the chart of all portfolios, where all but the best and the yardsticks are hidden."""
+def _looks(net: Net, best: str | None) -> tuple[set[str], set[str]]:
+    """Return the portfolios that are hidden, all but the best and the yardsticks, and the dashed.
+
+    Those that cannot be traded are dashed.
+    """
     hidden = set() if best is None else set(net) - {best, *YARDSTICKS}
     dashed = {portfolio for portfolio in net if not _is_traded(portfolio)} - set(YARDSTICKS)
-    return tracks_chart(net, hidden, dashed)
+    return hidden, dashed
+
+
+def _tracks(net: Net, best: str | None, deepest: list[dict[str, Any]]) -> Chart | None:
+    """Return the chart of all portfolios, with the deepest drawdowns of the best one shaded."""
+    hidden, dashed = _looks(net, best)
+    first = [name for name in (best, EQUAL_WEIGHT, INDEX) if name in net]
+    in_order = {name: net[name] for name in dict.fromkeys([*first, *net])}
+    return tracks_chart(in_order, hidden, dashed, deepest)
+
+
+def lead(performances: pd.DataFrame, best: str | None) -> str:
+    """Say in one sentence what the best tradable portfolio earned beside equal parts and the index.
+
+    Empty where none can be traded or has a return of a year.
+    """
+    rows = {row["portfolio"]: row for row in records(performances)}
+    row = rows.get(best) if best else None
+    if row is None or pd.isna(row["annual_return"]):
+        return ""
+    others = [
+        f"{words} {percent(rows[name]['annual_return'])}"
+        for name, words in ((EQUAL_WEIGHT, "equal parts of all stocks"), (INDEX, "the index"))
+        if name in rows and not pd.isna(rows[name]["annual_return"])
+    ]
+    beside = f"; {' and '.join(others)}" if others else ""
+    return (
+        f"After costs, {best} returned {percent(row['annual_return'])} a year, with a Sharpe ratio "
+        f"of {with_interval(row, 'sharpe')}{beside}."
+    )
 
 
 def _curve(curve: pd.DataFrame) -> Chart | None:

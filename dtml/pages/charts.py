@@ -33,7 +33,7 @@ NARROWEST = 0.02  # distance from one half that a scale of probabilities always 
 GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
 
-Form = Literal["ratio", "percent", "price"]
+Form = Literal["ratio", "percent", "price", "number"]
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,10 @@ class Chart:
 class Panel:
     """Lines over sessions on one vertical scale, whose title gives the unit.
 
-    NaN is skipped. `base` is a value that the scale always holds, drawn as a line. `bands` have the
-    columns `low` and `high` by session, by the name of the line that they belong to. With `labels`
-    the lines are rows of ticks, at 1 for the first label.
+    NaN is skipped. `base` is a value that the scale always holds, drawn as a line. `spans` are
+    stretches from one day to another that are shaded. `bands` have the columns `low` and `high` by
+    session, by the name of the line that they belong to. With `labels` the lines are rows of ticks,
+    at 1 for the first label.
     """
 
     title: str
@@ -141,6 +142,7 @@ class Panel:
     bands: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     labels: Sequence[str] = ()
     height: int = 190
+    spans: Sequence[tuple[str, str]] = ()
 
     @property
     def is_log(self) -> bool:
@@ -187,7 +189,7 @@ class Panel:
         return last, f"{low} to {high}"
 
     def _written(self, value: float) -> str:
-        if self.form == "price":
+        if self.form in ("price", "number"):
             return figure(value, digits=2)
         if self.form == "ratio":
             return figure(value, digits=3)
@@ -266,6 +268,7 @@ def _panel_values(panel: Panel, rows: pd.DataFrame) -> dict[str, Any]:
         **vars(panel),
         "columns": list(rows),
         "labels": list(panel.labels),
+        "spans": [{"from": first, "to": last} for first, last in panel.spans],
         "is_log": panel.is_log,
     }
 
@@ -408,7 +411,7 @@ def cells(
     is_signed: bool = False,
     is_written: bool = False,
 ) -> Chart:
-    """Return a map of cells, darker for a larger value, from rows `x, y, value`.
+    """Return a map of cells, in a stronger colour for a larger value, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in the order in which their names first
     appear. `side` is the width and the height of a cell in pixels. With `is_signed` values above

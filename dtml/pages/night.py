@@ -74,7 +74,7 @@ def night_report(
     `night` is its row; `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal
     `level` a rise is predicted where the calibrated probability is above `threshold`, and a fall
     where it is below 1 - threshold. Without a threshold (None), or without calibrated
-    probabilities, a rise is predicted where the probability is above one half, else a fall.
+    probabilities, a rise is predicted where the probability shown is above one half, else a fall.
     `scores` has for every night those of all nights up to it, `target, protocol, predictor, nights,
     n, acc, acc_low, ...`; `rolling` for every session those of the last `ROLLING_SESSIONS` up to
     it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins` the columns of table
@@ -141,7 +141,7 @@ def direction_rows(
     frame["shown"] = frame["calibrated"] if is_calibrated else frame["probability"]
     frame["low"] = _on_shown_scale(frame["lowest"], calibration, is_calibrated)
     frame["high"] = _on_shown_scale(frame["highest"], calibration, is_calibrated)
-    frame["direction"] = _direction(frame, threshold if is_calibrated else None)
+    frame["direction"] = _direction(frame["shown"], threshold if is_calibrated else None)
     drivers = attention.drivers(FIRST_DRIVERS)
     sources: dict[str, list[str]] = {}
     for symbol, weighted_sources in drivers.items():
@@ -164,17 +164,18 @@ def _on_shown_scale(
     return np.nan if is_calibrated else end
 
 
-def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
-    """Return 'rise', 'fall' or 'none' for each stock.
+def _direction(shown: "pd.Series[float]", threshold: float | None) -> list[str]:
+    """Return 'rise', 'fall' or 'none' for each stock, by the probability that is shown.
 
-    The calibrated probability is compared with `threshold`. Without one (None), the probability
-    before calibration is compared with one half.
+    It is compared with `threshold`, a threshold of calibrated probabilities, or without one (None)
+    with one half. A stock without a probability has none.
     """
+    probability = shown.to_numpy(dtype=float)
     if threshold is None:
-        return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
+        sides = np.where(probability > 0.5, "rise", "fall")
+        return [str(side) for side in np.where(np.isnan(probability), "none", sides)]
     words = {1.0: "rise", 0.0: "fall"}
-    directions = decide(frame["calibrated"].to_numpy(dtype=float), threshold)
-    return [words.get(float(direction), "none") for direction in directions]
+    return [words.get(float(direction), "none") for direction in decide(probability, threshold)]
 
 
 def _directions(

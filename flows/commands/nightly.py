@@ -337,8 +337,10 @@ def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
 
 def _print_predictions(predictions: pd.DataFrame) -> None:
     """Print the most and the least probable risers of a night, and their directions."""
-    # The most probable first, and stocks of equal probability in the order of their symbols.
-    ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
+    # Sorted by what decides: the calibrated probability, where the model has been calibrated. The
+    # most probable come first, and equally probable ones in the order of their symbols.
+    column = "calibrated" if predictions["calibrated"].notna().any() else "probability"
+    ordered = predictions.sort_values([column, "symbol"], ascending=[False, True])
     shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
     if len(shown) > 2 * SHOWN:
         hidden_rows = len(shown) - 2 * SHOWN
