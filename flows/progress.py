@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rich import progress as bars
 
@@ -11,6 +12,8 @@ from dtml.published import name_of
 from dtml.training.fit import EpochReport
 from dtml.training.recipe import Epoch, Member, ResumedEpoch
 from flows.settings import err
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +95,50 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
             )
 
         yield report
+
+
+@contextmanager
+def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield the function that a walk of rankings calls with the name of each training that is done.
+
+    `what` names the walk, `total` is the number of its trainings. A training that an earlier run
+    did takes no time, so that the time left is too short at first after an interruption.
+    """
+    begun = time.monotonic()
+    done = 0
+    with _bar(f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}", 3600) as progress:
+        bar = progress.add_task(what, total=total)
+
+        def report(name: str) -> None:
+            nonlocal done
+            done += 1
+            progress.update(bar, completed=done)
+            spent_s = time.monotonic() - begun
+            left_s = spent_s / done * (total - done)
+            log.info(
+                "%s: %s, training %d of %d, done after %.0f s, about %.0f s left",
+                what,
+                name,
+                done,
+                total,
+                spent_s,
+                left_s,
+            )
+
+        yield report
+
+
+def reporting(
+    train: Callable[[str, Callable[[], T]], T], report: Callable[[str], None]
+) -> Callable[[str, Callable[[], T]], T]:
+    """Return a function that trains as `train` does, then reports the name of the training."""
+
+    def train_and_report(name: str, run: Callable[[], T]) -> T:
+        trained = train(name, run)
+        report(name)
+        return trained
+
+    return train_and_report
 
 
 def _bar(text: str, pace_seconds: float, *more: bars.ProgressColumn) -> bars.Progress:

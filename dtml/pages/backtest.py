@@ -32,6 +32,7 @@ from dtml.pages.backtest_returns import (
     year_returns,
     yearly,
 )
+from dtml.pages.backtest_rows import fold_rows, sliced, stock_rows, year_rows
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
 from dtml.pages.charts import Chart, Panel, calibration, environment, over_sessions, script
 from dtml.pages.figures import (
@@ -55,8 +56,6 @@ YARDSTICKS = (INDEX, EQUAL_WEIGHT)
 # Ends the name of a portfolio filled at the close before its predictions: not tradable.
 PAPER_SUFFIX = "(the paper's)"
 BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictions without skill
-EXTREMES = 10  # stocks at either end of the table
-FOLD_FIGURES = ("validation_acc", "acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
 PORTFOLIO_COLUMNS = (
     "portfolio",
@@ -87,7 +86,7 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
 
     The interval of their paired difference on the same days decides.
     """
-    rows = _sliced(scores, "all", "all")
+    rows = sliced(scores, "all", "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
     # Rules of fewer days than the model have too short a history to be compared with it.
     rules = [] if model is None else [row for row in rows[1:] if row["days"] == model["days"]]
@@ -109,7 +108,7 @@ def ranking_verdict(scores: pd.DataFrame) -> str:
 
     The ranking is compared with that of the rule that the losers of the day will rise.
     """
-    rows = _sliced(scores, "all", "all")
+    rows = sliced(scores, "all", "all")
     model = next((row for row in rows if row["predictor"] == MODEL), None)
     if model is None or pd.isna(model["rank_ic"]):
         return ""
@@ -229,7 +228,7 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
     )
     tables = []
     for protocol, words in PROTOCOL_WORDS.items():
-        rows = _sliced(scores, "all", protocol)
+        rows = sliced(scores, "all", protocol)
         if rows:
             title = f"**{backtest['market']}, {words}**: {span}, {sample(rows[0])}."
             cells = [(row["predictor"], in_print(row, "acc"), in_print(row, "mcc")) for row in rows]
@@ -284,7 +283,6 @@ def backtest_page(
         for portfolio in portfolios
     }
     best = _best(performances, net)
-    deepest = [] if best is None else drawdowns(net[best])
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
     return _template().render(
         served=served,
@@ -294,14 +292,14 @@ def backtest_page(
         net=net,
         followed=portfolios,
         lead=lead(performances, best),
-        tracks=_tracks(net, best, deepest),
-        rolling_returns=rolling_chart(net, *_looks(net, best)),
+        tracks=_tracks(net, best),
+        rolling_returns=_rolling_returns(net, best),
         extremes=[] if best is None else extremes(net[best]),
         rolled=ROLLED,
         best=best,
         months=None if best is None else months_chart(best, net[best]),
         histogram=None if best is None else histogram(best, net[best]),
-        drawdowns=deepest,
+        drawdowns=[] if best is None else drawdowns(net[best]),
         rolling=predictor_charts(rolling, *rolled_scores),
         curve=_curve(curve),
         coverage=records(coverage),
@@ -330,12 +328,18 @@ def _looks(net: Net, best: str | None) -> tuple[set[str], set[str]]:
     return hidden, dashed
 
 
-def _tracks(net: Net, best: str | None, deepest: list[dict[str, Any]]) -> Chart | None:
-    """Return the chart of all portfolios, with the deepest drawdowns of the best one shaded."""
+def _tracks(net: Net, best: str | None) -> Chart | None:
+    """Return the chart of all portfolios, with the drawdowns of the best one shaded."""
     hidden, dashed = _looks(net, best)
     first = [name for name in (best, EQUAL_WEIGHT, INDEX) if name in net]
     in_order = {name: net[name] for name in dict.fromkeys([*first, *net])}
-    return tracks_chart(in_order, hidden, dashed, deepest)
+    return tracks_chart(in_order, hidden, dashed, best)
+
+
+def _rolling_returns(net: Net, best: str | None) -> Chart | None:
+    """Return the rolling figures of the portfolios that can be traded, and of the yardsticks."""
+    hidden, dashed = _looks(net, best)
+    return rolling_chart({name: net[name] for name in net if name not in dashed}, hidden)
 
 
 def lead(performances: pd.DataFrame, best: str | None) -> str:
@@ -354,7 +358,7 @@ def lead(performances: pd.DataFrame, best: str | None) -> str:
     ]
     beside = f"; {' and '.join(others)}" if others else ""
     return (
-        f"After costs, {best} returned {percent(row['annual_return'])} a year, with a Sharpe ratio "
+        f"After costs, {quoted(best)} returned {percent(row['annual_return'])} a year, with a Sharpe ratio "
         f"of {with_interval(row, 'sharpe')}{beside}."
     )
 
@@ -385,7 +389,7 @@ def _portfolio_rows(
 
 def _by_protocol(scores: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Return the scores of all days by protocol, without protocols that have no scores."""
-    rows = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
+    rows = {protocol: sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
     return {protocol: scored for protocol, scored in rows.items() if scored}
 
 
@@ -430,55 +434,6 @@ def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
     return Panel(title, series, base=BASELINES[figure_name], bands=bands)
 
 
-def year_rows(scores: pd.DataFrame) -> dict[str, dict[str, Row]]:
-    """Return the scores of each year on all stock-days, by predictor."""
-    rows = _sliced(scores, "year", "all")
-    by_year: dict[str, dict[str, Row]] = {}
-    for row in sorted(rows, key=lambda row: str(row["value"])):
-        by_year.setdefault(row["value"], {})[row["predictor"]] = row
-    return by_year
-
-
-def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each fold with the model's scores on all stock-days; NaN without an outcome."""
-    fold_scores = {
-        row["value"]: row for row in _sliced(scores, "fold", "all") if row["predictor"] == MODEL
-    }
-    missing = dict.fromkeys(FOLD_FIGURES, np.nan)
-    # Later entries replace earlier ones: a fold's own `validation_acc`, if it has one, is kept.
-    return [
-        {
-            **missing,
-            **fold_scores.get(str(fold["number"]), {}),
-            **fold,
-        }
-        for fold in records(folds)
-    ]
-
-
-def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
-    """Return the model's scores of the stocks with the highest and the lowest MCC.
-
-    `best` and `worst` are these stocks, each from the highest MCC down and none in both; `measured`
-    counts the stocks that have an interval, `above` those whose interval is above 0.
-    """
-    of_stocks = (
-        (scores["slice"] == "symbol")
-        & (scores["protocol"] == "all")
-        & (scores["predictor"] == MODEL)
-    )
-    stocks = scores[of_stocks].dropna(subset=["mcc"])
-    stocks = stocks.sort_values(["mcc", "value"], ascending=[False, True])
-    best_count = min(EXTREMES, (len(stocks) + 1) // 2)  # at most the better half
-    first_worst = max(best_count, len(stocks) - EXTREMES)
-    return {
-        "best": records(stocks.iloc[:best_count]),
-        "worst": records(stocks.iloc[first_worst:]),
-        "measured": int(stocks["mcc_low"].notna().sum()),
-        "above": int((stocks["mcc_low"] > 0).sum()),
-    }
-
-
 def _is_traded(portfolio: str) -> bool:
     return portfolio not in YARDSTICKS and not portfolio.endswith(PAPER_SUFFIX)
 
@@ -492,13 +447,6 @@ def _place(portfolio: str) -> int:
 
 def _ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
     return sorted(records(performances), key=lambda row: _place(row["portfolio"]))
-
-
-def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, Any]]:
-    """Return the scores of a breakdown, the model before the rules."""
-    is_sliced = (scores["slice"] == name) & (scores["protocol"] == protocol)
-    rows = records(scores[is_sliced])
-    return sorted(rows, key=lambda row: bool(row["predictor"] != MODEL))
 
 
 def _by_session(rows: pd.DataFrame, column: str) -> "pd.Series[float]":

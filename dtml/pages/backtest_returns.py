@@ -4,7 +4,7 @@ Returns are shares of the equity at the fill, after costs where they are called 
 year's, of 252 sessions, without a risk-free rate. What is missing is NaN.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from itertools import product
 from typing import Any
 
@@ -139,15 +139,12 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
 
 
 def tracks_chart(
-    net: Net,
-    hidden: Collection[str],
-    dashed: Collection[str],
-    shaded: Sequence[Mapping[str, Any]] = (),
+    net: Net, hidden: Collection[str], dashed: Collection[str], shaded: str | None = None
 ) -> Chart | None:
     """Return the value of an initial 1 and the drawdown of portfolios, on one axis of time.
 
     `hidden` portfolios are drawn once a reader switches them on, `dashed` ones are drawn dashed.
-    `shaded` are drawdowns, as `drawdowns` returns them, whose time is shaded behind the values.
+    `shaded` is the portfolio whose drawdowns are shaded, from its value up to the highest so far.
     None where fewer than two days have values.
     """
     value_lines = {}
@@ -156,23 +153,23 @@ def tracks_chart(
         value_lines[portfolio] = _since((1 + line).cumprod(), 1.0)
         depth = pd.Series(drawdown(line.to_numpy()), line.index)
         drawdown_lines[portfolio] = _since(depth, 0.0)
-    last = max((line.index[-1] for line in net.values() if len(line)), default=None)
-    spans = [
-        (day(spell["first"]), day(last if spell["recovered"] is None else spell["recovered"]))
-        for spell in shaded
-    ]
+    bands = {}
+    if shaded in value_lines:
+        value = value_lines[shaded]
+        bands[shaded] = pd.DataFrame({"low": value, "high": value.cummax()})
     panels = [
-        Panel("value of 1, after costs", value_lines, base=1.0, height=230, spans=spans),
+        Panel("value of 1, after costs", value_lines, base=1.0, height=230, bands=bands),
         Panel("drawdown", drawdown_lines, form="percent", base=0.0, height=90),
     ]
     return over_sessions("Each portfolio after costs", panels, hidden=hidden, dashed=dashed)
 
 
-def rolling_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) -> Chart | None:
+def rolling_chart(net: Net, hidden: Collection[str]) -> Chart | None:
     """Return the Sharpe ratio, volatility and beta of portfolios over their last sessions.
 
     Each point covers the last `ROLLED` sessions. Beta is the slope on the index's return: how far a
-    portfolio is exposed to the index. None where fewer than two days have values.
+    portfolio is exposed to the index. `hidden` portfolios are drawn once a reader switches them on.
+    None where fewer than two days have values.
     """
     sharpe_lines = {}
     volatility_lines = {}
@@ -192,7 +189,7 @@ def rolling_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) ->
         Panel("beta on the index", beta_lines, form="number", base=0.0, height=120),
     ]
     title = f"Each portfolio over its last {ROLLED} sessions"
-    return over_sessions(title, panels, hidden=hidden, dashed=dashed)
+    return over_sessions(title, panels, hidden=hidden)
 
 
 def rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Series[float]":

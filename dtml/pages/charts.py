@@ -129,10 +129,9 @@ class Chart:
 class Panel:
     """Lines over sessions on one vertical scale, whose title gives the unit.
 
-    NaN is skipped. `base` is a value that the scale always holds, drawn as a line. `spans` are
-    stretches from one day to another that are shaded. `bands` have the columns `low` and `high` by
-    session, by the name of the line that they belong to. With `labels` the lines are rows of ticks,
-    at 1 for the first label.
+    NaN is skipped. `base` is a value that the scale always holds, drawn as a line. `bands` have the
+    columns `low` and `high` by session, by the name of the line that they belong to. With `labels`
+    the lines are rows of ticks, at 1 for the first label.
     """
 
     title: str
@@ -142,7 +141,6 @@ class Panel:
     bands: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     labels: Sequence[str] = ()
     height: int = 190
-    spans: Sequence[tuple[str, str]] = ()
 
     @property
     def is_log(self) -> bool:
@@ -268,7 +266,6 @@ def _panel_values(panel: Panel, rows: pd.DataFrame) -> dict[str, Any]:
         **vars(panel),
         "columns": list(rows),
         "labels": list(panel.labels),
-        "spans": [{"from": first, "to": last} for first, last in panel.spans],
         "is_log": panel.is_log,
     }
 

@@ -84,20 +84,21 @@ def status(
         print_json([asdict(each) | {"problem": each.problem} for each in found])
     elif found:
         nights = pd.DataFrame([_night(each) for each in found])
-        if nights["second source"].isna().all():  # few markets have one
-            nights = nights.drop(columns="second source")
+        # Few markets have a second source, and without a service no night has a next run.
+        blank = [name for name in ("second source", "next run") if nights[name].isna().all()]
+        nights = nights.drop(columns=blank)
         print_frame(nights, importance=NIGHT_COLUMNS, prose=("outcome", "ranked by"))
         out.print()
         models = pd.DataFrame([_model(each) for each in found])
         print_frame(models, importance=MODEL_COLUMNS, prose=("best rule", "best rule "))
+        if served is None:
+            out.print("No service runs these nights: `dtml serve` does.")
     else:
         out.print("the store has no night and no fetch yet")
     notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
     problems = [each.problem for each in found if each.problem] if check else []
     warning = warning_of_open_server()
     warnings = [] if warning is None else [warning]
-    if served is None and found and not as_json:
-        notes.append("note: no service runs these nights: `dtml serve` does, every day")
     for line in (*notes, *problems, *warnings):
         err.print(line, markup=False, soft_wrap=True)
     if problems:
