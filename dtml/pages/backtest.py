@@ -358,8 +358,8 @@ def lead(performances: pd.DataFrame, best: str | None) -> str:
     ]
     beside = f"; {' and '.join(others)}" if others else ""
     return (
-        f"After costs, {quoted(best)} returned {percent(row['annual_return'])} a year, with a Sharpe ratio "
-        f"of {with_interval(row, 'sharpe')}{beside}."
+        f"After costs, {quoted(best)} returned {percent(row['annual_return'])} a year, with a "
+        f"Sharpe ratio of {with_interval(row, 'sharpe')}{beside}."
     )
 
 

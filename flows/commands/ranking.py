@@ -26,7 +26,7 @@ from flows.console import announce, print_frame, print_json
 from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.paper import next_orders
+from flows.nightly.paper import Orders, next_orders
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of, stored_ranking
 from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of
@@ -137,22 +137,14 @@ def orders(
     if as_csv:
         return print(found.rows.to_csv(index=False), end="")  # noqa: T201 - for a file
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
-    money = "{:,.2f}".format
-    print_frame(
-        found.rows,
-        title,
-        importance=ORDER_COLUMNS,
-        formats={"price": money, "value": money, "cost": money, "weight": percent},
+    print_orders(found, title)
+    held = (
+        "the paper account holds at its last close, scaled to --capital; with --positions FILE they "
+        "start from what the file lists, and from cash if it lists nothing"
     )
-    before = "those of the paper account at its last close, scaled to --capital"
-    start = "--positions FILE starts from yours; a file without rows starts from cash"
     if positions is not None:
-        before = f"those of {positions}"
-    out.print(
-        f"holdings before: {before}{'' if positions is not None else f'. {start}'}",
-        markup=False,
-        soft_wrap=True,
-    )
+        held = f"{positions} lists"
+    out.print(f"The orders start from what {held}.", markup=False, soft_wrap=True)
     traded = found.rows["value"].sum()
     cost = found.rows["cost"].sum()
     out.print(
@@ -162,6 +154,17 @@ def orders(
         soft_wrap=True,
     )
     return None
+
+
+def print_orders(orders_found: Orders, title: str) -> None:
+    """Print the orders for the next open as a table under a title."""
+    money = "{:,.2f}".format
+    print_frame(
+        orders_found.rows,
+        title,
+        importance=ORDER_COLUMNS,
+        formats={"price": money, "value": money, "cost": money, "weight": percent},
+    )
 
 
 def _holdings(file: Path) -> "pd.Series[float]":

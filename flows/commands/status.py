@@ -40,6 +40,7 @@ NIGHT_COLUMNS = (
     "alerts not sent",
     "ranked by",
 )
+PROSE = ("outcome", "ranked by", "second source", "next model", "best rule", "best rule ")
 MODEL_COLUMNS = (
     "market",
     "model",
@@ -87,10 +88,10 @@ def status(
         # Few markets have a second source, and without a service no night has a next run.
         blank = [name for name in ("second source", "next run") if nights[name].isna().all()]
         nights = nights.drop(columns=blank)
-        print_frame(nights, importance=NIGHT_COLUMNS, prose=("outcome", "ranked by"))
+        print_frame(nights, importance=NIGHT_COLUMNS, prose=PROSE)
         out.print()
         models = pd.DataFrame([_model(each) for each in found])
-        print_frame(models, importance=MODEL_COLUMNS, prose=("best rule", "best rule "))
+        print_frame(models, importance=MODEL_COLUMNS, prose=PROSE)
         if served is None:
             out.print("No service runs these nights: `dtml serve` does.")
     else:

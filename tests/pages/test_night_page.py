@@ -244,8 +244,8 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
         "first." in text
     )
     assert (
-        'Over 40 nights, its rank IC is .080 [.060, .100]; that of the best rule, "the day\'s losers", '
-        "is .030 [.010, .050]." in unescape(text)
+        "Over 40 nights, its rank IC is .080 [.060, .100]; that of the best rule, "
+        '"the day\'s losers", is .030 [.010, .050].' in unescape(text)
     )
     gain = "over 41 nights it gained +.012 in rank IC"
     wealth = "its bets reached a wealth of 71, where 60 was needed"
