@@ -139,8 +139,8 @@ def orders(
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
     print_orders(found, title)
     held = (
-        "the paper account holds at its last close, scaled to --capital; with --positions FILE they "
-        "start from what the file lists, and from cash if it lists nothing"
+        "the paper account holds at its last close, scaled to --capital; with --positions FILE, "
+        "from what the file lists, and from cash if it lists nothing"
     )
     if positions is not None:
         held = f"{positions} lists"
