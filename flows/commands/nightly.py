@@ -37,7 +37,7 @@ from flows.nightly.report import threshold_at
 from flows.nightly.score import score_market
 from flows.second_source import fetch_and_compare
 from flows.service.prefect_server import require_server
-from flows.settings import err, out
+from flows.settings import data_folder, err, out
 
 commands = typer.Typer()
 
@@ -205,6 +205,7 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, "
         f"SHA-256 {run['checkpoint_hash']}"
     )
+    out.print(f"model     {data_folder() / run['checkpoint_path']}", markup=False, soft_wrap=True)
     best_epochs = []
     for seed in run["losses"]:
         epoch = seed["epochs"][seed["best_epoch"] - 1]  # `best_epoch` is counted from 1
@@ -442,7 +443,7 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
         out.print(coverage_lines, end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"Intervals are printed from {MINIMUM_DAYS} nights on.")
-    out.print(f"\nreport    {night.report}\ndatabase  {store}")
+    out.print(f"\nreport    {night.report}\ndatabase  {store}", markup=False, soft_wrap=True)
     out.print(ASK_MORE.format(market=night.row["market"]), soft_wrap=True)
 
 

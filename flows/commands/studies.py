@@ -127,7 +127,7 @@ def run_published(
     if as_markdown:
         return print(benchmark_pages.readme_table(result.row, result.scores))  # noqa: T201 - Markdown is for a file
     print_benchmark(result.row, result.scores, result.number)
-    out.print(f"page      {result.page}")
+    out.print(f"page      {result.page}", markup=False, soft_wrap=True)
     return None
 
 

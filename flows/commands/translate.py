@@ -128,6 +128,7 @@ def _print_trained(card: Card, scores: Mapping[str, "Score"]) -> None:
     )
     out.print(recipe_of(card), markup=False, soft_wrap=True)
     print_scores(scores)
+    out.print(f"model     {folder.models_folder() / card.name}", markup=False, soft_wrap=True)
     out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
 
 
@@ -260,7 +261,7 @@ def file(
     model = open_model(name, choose_device(device))
     how = Search(beams=beams, alpha=alpha)
     lines = translate_lines(model, source, to, how, receipt(model.card))
-    out.print(f"{counted(lines, 'line')} translated into {to}", markup=False)
+    out.print(f"{counted(lines, 'line')} translated into {to}", markup=False, soft_wrap=True)
 
 
 @translations.command()

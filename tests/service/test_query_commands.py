@@ -256,8 +256,9 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     assert said[0].strip() == "Z, toy"
     rows = [line.split() for line in said[2:7]]
     assert [row[1] for row in rows] == [f"{day:%Y-%m-%d}" for day in DAYS[-5:]]
-    assert rows[0][2:] == ("75.0 % 62.5 % rise +2.00 % 1 rise fall -".split())
-    assert rows[-1][2:] == "75.0 % 62.5 % rise - - rise fall -".split()
+    first, last = (" ".join(row[2:]) for row in (rows[0], rows[-1]))
+    assert first == "75.0 % 62.5 % rise +2.00 % 1 rise fall -"
+    assert last == "75.0 % 62.5 % rise - - rise fall -"
     assert said[7].startswith("naive rules: up: every stock rises; reversal: the index fell")
     assert said[8] == "predictions: 5 by first"
     assert said[9] == (
