@@ -18,6 +18,7 @@ from flows.console import counted, print_frame, print_json
 from flows.service.prefect_server import require_server
 from flows.settings import make_data_folder, out
 from flows.translating import folder
+from flows.translating.listing import model_row
 from flows.translating.queue import in_words, nothing_to_do
 from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
 from translation.data.corpus import lines_of
@@ -431,7 +432,7 @@ def models(as_json: AsJson = False) -> None:
     """
     with reading(open_store()) as conn:
         scores = stored_translations.scores(conn)
-    rows = [_model_row(card, scores) for card in folder.cards()]
+    rows = [model_row(card, scores) for card in folder.cards()]
     if as_json:
         print_json(rows)
     elif rows:
@@ -445,40 +446,6 @@ def models(as_json: AsJson = False) -> None:
         )
     else:
         out.print("There is no model yet: `dtml translate demo` trains one in a minute.")
-
-
-def _model_row(card: Card, scores: Any) -> dict[str, Any]:
-    """Return the row of a model in the list of models, from its card and all stored scores."""
-    return {
-        "model": card.name,
-        "languages": card.languages,
-        "size": f"{card.size} {card.kind}",
-        "pairs": card.made["pairs"],
-        "validation BLEU": card.made["validation_bleu"],
-        "tokenizer": bleu_tokenizer(card),
-        "tests": _test_scores(scores, card.name),
-        "recipe": recipe_of(card),
-        "receipt": receipt(card),
-    }
-
-
-def _test_scores(scores: Any, name: str) -> str:
-    """Return the newest BLEU of a model on each test, with its tokenizer, as text.
-
-    Scores of a comparison with another model do not count.
-    """
-    scores_alone = scores[(scores["model"] == name) & scores["against"].isna()]
-    newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
-    figures = [
-        f"{row.test} {row.bleu:.1f} {_tokenizer_in(row.signature)}" for row in newest.itertuples()
-    ]
-    return ", ".join(figures)
-
-
-def _tokenizer_in(signature: str) -> str:
-    """Return the part of sacreBLEU's signature that names the tokenizer, such as tok:13a."""
-    parts = [part for part in signature.split("|") if part.startswith("tok:")]
-    return parts[0] if parts else "tok:?"
 
 
 @translations.command()
