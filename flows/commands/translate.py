@@ -16,7 +16,7 @@ from db.rows import translations as stored_translations
 from flows.commands.options import AsJson, DeviceOption
 from flows.console import counted, print_frame, print_json
 from flows.service.prefect_server import require_server
-from flows.settings import make_data_folder, out
+from flows.settings import err, make_data_folder, out
 from flows.translating import folder
 from flows.translating.listing import model_row
 from flows.translating.queue import in_words, nothing_to_do
@@ -190,6 +190,7 @@ def text(
         from flows.translating.alignment_page import write_alignments
 
         write_alignments(attention, model.card, sources, results)
+        err.print(f"attention page  {attention}", markup=False, soft_wrap=True)
     if as_json:
         documents = [
             _document(source, result) for source, result in zip(sources, results, strict=True)
