@@ -80,14 +80,14 @@ def print_table(
                 range(len(measured)),
                 key=lambda place: (ranks.get(measured[place].column.name, len(ranks)), place),
             )
-            left_out.append(measured.pop(least).column.name.strip())
+            left_out.append(" ".join(measured.pop(least).column.name.split()))
             widths = _widths(measured, out.width)
     if widths is None:
         _print_blocks(measured)
     else:
         _print_columns(measured, widths)
     if left_out:
-        names = ", ".join(reversed(left_out))
+        names = "; ".join(reversed(left_out))
         err.print(f"note: not in this width: {names}", markup=False)
 
 
@@ -149,8 +149,12 @@ def _print_blocks(columns: Sequence[_Fitted]) -> None:
     """Print each row as a block: the name of a column and its value on a line.
 
     A value that does not fit beside its name is on the lines below it, broken between words. A
-    word that is longer than a line is left whole.
+    word that is longer than a line is left whole. Without rows, only the names are printed.
     """
+    if not columns[0].cells:
+        names = ", ".join(fitted.column.name for fitted in columns)
+        out.print(_broken(names, out.width), markup=False)
+        return
     width = max(cell_len(fitted.column.name) for fitted in columns)
     for number in range(len(columns[0].cells)):
         if number:

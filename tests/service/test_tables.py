@@ -47,7 +47,7 @@ class Printed:
     def left_out(self) -> set[str]:
         names: set[str] = set()
         for note in self.err.getvalue().splitlines():
-            names.update(note.removeprefix("note: not in this width: ").split(", "))
+            names.update(note.removeprefix("note: not in this width: ").split("; "))
         return names
 
 
@@ -75,7 +75,7 @@ def broken_cells(printed: Printed) -> list[str]:
     """The lines of cells that stand on no line whole, of the columns that were printed."""
     found = []
     for column in printed.columns:
-        if column.name.strip() in printed.left_out or column.is_prose:
+        if " ".join(column.name.split()) in printed.left_out or column.is_prose:
             continue
         for cell in column.cells:
             for part in cell.split("\n"):
