@@ -37,13 +37,13 @@ def compared() -> Iterator[tuple[str, float, float]]:
     best = extremes(line)[0]
     yield "best session", best["best_day_return"], stats.best(line)
     yield "worst session", best["worst_day_return"], stats.worst(line)
-    yield "best month", best["best_month_return"], stats.best(line, aggregate="M")
-    yield "worst month", best["worst_month_return"], stats.worst(line, aggregate="M")
+    yield "best month", best["best_month_return"], stats.best(line, aggregate="month")
+    yield "worst month", best["worst_month_return"], stats.worst(line, aggregate="month")
     months = stats.monthly_returns(line, eoy=False)
     last = pd.Timestamp(month_returns(line).index[-1])
-    its_last = float(months.loc[last.year, f"{last:%b}".upper()])
+    its_last = float(months.loc[str(last.year), f"{last:%b}".upper()])
     yield "last month", float(month_returns(line).iloc[-1]), its_last
-    chart = rolling_chart({"long, next open": line, "index": index}, hidden=())
+    chart = rolling_chart({"long, next open": line, "index": index})
     assert chart is not None
     sharpe, volatility, beta = (float(chart.data[f"panel{n}"]["v0"].iloc[-1]) for n in range(3))
     theirs = {

@@ -237,7 +237,8 @@ def _cell(value: Any, write: Callable[[Any], str] | None) -> str:
     """Return the text of a cell: "-" for what is missing; a text over LONGEST_CELL is cut."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
-    text = str(value) if write is None else write(value)
+    # Rich would widen a tab only when it prints it.
+    text = (str(value) if write is None else write(value)).expandtabs()
     if len(text) <= LONGEST_CELL:
         return text
     return f"{text[:LONGEST_CELL]}... ({len(text):,} characters)"

@@ -337,9 +337,8 @@ def _tracks(net: Net, best: str | None) -> Chart | None:
 
 
 def _rolling_returns(net: Net, best: str | None) -> Chart | None:
-    """Return the rolling figures of the portfolios that can be traded, and of the yardsticks."""
-    hidden, dashed = _looks(net, best)
-    return rolling_chart({name: net[name] for name in net if name not in dashed}, hidden)
+    """Return the rolling figures of the best portfolio and of the yardsticks."""
+    return rolling_chart({name: net[name] for name in (best, *YARDSTICKS) if name in net})
 
 
 def lead(performances: pd.DataFrame, best: str | None) -> str:

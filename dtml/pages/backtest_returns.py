@@ -164,12 +164,11 @@ def tracks_chart(
     return over_sessions("Each portfolio after costs", panels, hidden=hidden, dashed=dashed)
 
 
-def rolling_chart(net: Net, hidden: Collection[str]) -> Chart | None:
+def rolling_chart(net: Net) -> Chart | None:
     """Return the Sharpe ratio, volatility and beta of portfolios over their last sessions.
 
     Each point covers the last `ROLLED` sessions. Beta is the slope on the index's return: how far a
-    portfolio is exposed to the index. `hidden` portfolios are drawn once a reader switches them on.
-    None where fewer than two days have values.
+    portfolio is exposed to the index. None where fewer than two days have values.
     """
     sharpe_lines = {}
     volatility_lines = {}
@@ -189,7 +188,7 @@ def rolling_chart(net: Net, hidden: Collection[str]) -> Chart | None:
         Panel("beta on the index", beta_lines, form="number", base=0.0, height=120),
     ]
     title = f"Each portfolio over its last {ROLLED} sessions"
-    return over_sessions(title, panels, hidden=hidden)
+    return over_sessions(title, panels)
 
 
 def rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Series[float]":
