@@ -37,8 +37,8 @@ def compared() -> Iterator[tuple[str, float, float]]:
     best = extremes(line)[0]
     yield "best session", best["best_day_return"], stats.best(line)
     yield "worst session", best["worst_day_return"], stats.worst(line)
-    yield "best month", best["best_month_return"], stats.best(line, aggregate="month")
-    yield "worst month", best["worst_month_return"], stats.worst(line, aggregate="month")
+    yield "best month", best["best_month_return"], stats.best(line, aggregate="eom")
+    yield "worst month", best["worst_month_return"], stats.worst(line, aggregate="eom")
     months = stats.monthly_returns(line, eoy=False)
     last = pd.Timestamp(month_returns(line).index[-1])
     its_last = float(months.loc[str(last.year), f"{last:%b}".upper()])

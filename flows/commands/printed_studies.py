@@ -23,7 +23,7 @@ HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit 
     "MCC, mean±sd\n(published)",
     "MCC ensemble\n[95 %]",
     "within-day\nAUC [95 %]",
-    "same\ncall",
+    "same\ndirection",
 )
 ASK_MORE = (
     'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '

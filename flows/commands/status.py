@@ -68,7 +68,9 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show each market's last night, next night, model, scores and unsent alerts.
+    """Show each market's last night, age, next run, model, scores and unsent alerts.
+
+    A next run is shown where `dtml serve` runs the nights.
 
     Example: dtml status --check
     """

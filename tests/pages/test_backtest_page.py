@@ -502,6 +502,15 @@ def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
     assert over_sessions("title", [Panel("upwards", {"one": lines["whole"][:1]})]) is None
 
 
+def test_the_value_beside_a_line_is_that_of_its_newest_session() -> None:
+    days = pd.bdate_range("2018-01-01", periods=3)
+    line = pd.Series([3.0, 1.0, 2.0], [days[2], days[0], days[1]])
+    chart = over_sessions("title", [Panel("upwards", {"one": line})])
+    assert chart
+    assert [key.last for key in chart.keys] == ["3.000"]
+    assert "3.000 at the end" in chart.words
+
+
 def test_the_same_description_is_drawn_still_and_alive() -> None:
     days = pd.bdate_range("2018-01-01", periods=1000)
     lines = {
