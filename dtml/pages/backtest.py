@@ -34,7 +34,7 @@ from dtml.pages.backtest_returns import (
 )
 from dtml.pages.backtest_rows import fold_rows, sliced, stock_rows, year_rows
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
-from dtml.pages.charts import Chart, Panel, calibration, environment, over_sessions, script
+from dtml.pages.charts import Chart, Form, Panel, calibration, environment, over_sessions, script
 from dtml.pages.figures import (
     Row,
     basis_points,
@@ -42,6 +42,7 @@ from dtml.pages.figures import (
     day,
     figure,
     in_print,
+    kind_of,
     markdown_table,
     percent,
     quoted,
@@ -430,7 +431,8 @@ def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
         bands = {MODEL: pd.DataFrame({"low": low, "high": high})}
     figure_name = column.removeprefix("running_")  # as the dashboard's columns begin
     title = figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper()
-    return Panel(title, series, base=BASELINES[figure_name], bands=bands)
+    form: Form = "percent" if kind_of(figure_name) == "share" else "ratio"
+    return Panel(title, series, form=form, base=BASELINES[figure_name], bands=bands)
 
 
 def _is_traded(portfolio: str) -> bool:

@@ -203,6 +203,7 @@ def _probability_panel(directions: pd.DataFrame) -> Panel:
     return Panel(
         title="probability of a rise",
         lines={"probability": probability, "calibrated": calibrated},
+        form="percent",
         base=0.5,
         bands=bands,
     )
