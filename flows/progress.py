@@ -106,7 +106,8 @@ def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
     """
     begun = time.monotonic()
     done = 0
-    with _bar(f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}", 3600) as progress:
+    text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
+    with _bar(text, pace_seconds=3600) as progress:
         bar = progress.add_task(what, total=total)
 
         def report(name: str) -> None:

@@ -75,14 +75,14 @@ def status(
     Example: dtml status --check
     """
     engine = open_reader()  # opened to write, a missing store would be made
-    named = named_markets(engine, markets or [], market_file or [])
+    chosen = named_markets(engine, markets or [], market_file or [])
     if check:
-        found = watch_markets(open_engine(), named)
+        found = watch_markets(open_engine(), chosen)
     else:
         now = datetime.now(UTC)
-        found = [market_status(engine, name, market, now) for name, market in named.items()]
+        found = [market_status(engine, name, market, now) for name, market in chosen.items()]
     served = serving()
-    found = [_with_next_run(each, named[each.market], served) for each in found]
+    found = [_with_next_run(each, chosen[each.market], served) for each in found]
     if as_json:
         print_json([asdict(each) | {"problem": each.problem} for each in found])
     elif found:
