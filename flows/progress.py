@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from rich import progress as bars
 
+from dtml.pages.figures import figure, percent
 from dtml.published import name_of
 from dtml.training.fit import EpochReport
 from dtml.training.recipe import Epoch, Member, ResumedEpoch
@@ -44,7 +45,8 @@ def training_progress(
 
         def report(member: Member, epoch: Epoch) -> None:
             """Move the bar to the epochs that all members have done, and log some of them."""
-            figures = f"loss {epoch.loss:.4f}, validation ACC {epoch.validation_acc:.4f}"
+            validation = percent(epoch.validation_acc)
+            figures = f"loss {figure(epoch.loss)}, validation ACC {validation}"
             epochs_done[member] = epoch.number
             completed = sum(costs[trained] * done for trained, done in epochs_done.items())
             if isinstance(epoch, ResumedEpoch):
