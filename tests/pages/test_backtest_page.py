@@ -4,6 +4,7 @@ import json
 import re
 from html import unescape
 from typing import get_args
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -562,3 +563,12 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
     assert found["sortino"] == in_float64(
         long.mean() / np.sqrt((long.clip(upper=0) ** 2).mean()) * np.sqrt(252)
     )
+
+
+def test_a_served_page_gives_the_rows_and_the_sql_of_its_chart_and_tables() -> None:
+    text = page(served=True, backtest=BACKTEST | {"id": "it's"})
+    for table in ("backtest_return", "backtest_summary", "backtest_score", "backtest_fold"):
+        asked = quote(f"select * from {table} where backtest_id = 'it''s'")
+        assert f'href="/sql/rows.csv?q={asked}"' in text
+        assert f'href="/sql?q={asked}"' in text
+    assert "/sql" not in without_script(page())
