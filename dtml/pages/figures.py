@@ -67,16 +67,20 @@ NAMES: Mapping[str, str] = {
     "intraday_reversal": "intraday losers",
     "equal weight": "equal parts",
 }
+RELATIVE = "_relative"  # ends the name of a ranker that learns relative returns
 
 
 def named(name: Any) -> str:
     """Return a predictor, a rule or a portfolio in words, such as "every stock rises".
 
-    Names without words, such as those of portfolios and of own models, are returned unchanged.
+    Names without words, such as those of portfolios and of own models, are returned unchanged. A
+    network that learns relative returns is named after the network.
     """
     if name is None or pd.isna(name):
         return "-"
-    return NAMES.get(str(name), str(name))
+    known = str(name).removesuffix(RELATIVE)
+    ending = ", relative" if str(name).endswith(RELATIVE) else ""
+    return f"{NAMES.get(known, known)}{ending}"
 
 
 def quoted(name: Any) -> str:

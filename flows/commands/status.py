@@ -169,9 +169,17 @@ def _night(each: MarketStatus) -> dict[str, Any]:
         "next run": moment(each.next_run) if each.next_run else None,
         REJECTED: each.rejected_bars,
         "alerts not sent": each.alerts_not_sent,
-        "ranked by": each.ranked_by,
+        "ranked by": _ranker(each.ranked_by),
         "second source": each.second_source,
     }
+
+
+def _ranker(ranked_by: str | None) -> str | None:
+    """Return in words which predictor ranks the stocks, and since when it is champion."""
+    if ranked_by is None:
+        return None
+    name, since, day = ranked_by.partition(" since ")
+    return f"{named(name)}{since}{day}"
 
 
 def _outcome(each: MarketStatus) -> str:

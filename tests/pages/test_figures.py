@@ -1,9 +1,12 @@
 """Laws of how figures and names are written on pages and on the console."""
 
+from typing import get_args
+
 import pandas as pd
 import pytest
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.markets.definition import RelativeName
 from dtml.pages.colours import MODELS
 from dtml.pages.figures import (
     NAMES,
@@ -29,6 +32,7 @@ def row(name: str, value: float, low: float = NAN, high: float = NAN) -> dict[st
 def test_every_rule_and_model_has_a_name_in_words_and_no_two_have_one() -> None:
     for name in (MODEL, *MODELS, *NAIVE_RULES, *RULES):
         assert name in NAMES
+    for name in (*NAMES, *get_args(RelativeName), "blend_relative"):
         assert "_" not in named(name)
     assert len(set(NAMES.values())) == len(NAMES)
     assert quoted("always_up") == '"every stock rises"'
