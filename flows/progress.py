@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 from rich import progress as bars
@@ -109,10 +109,13 @@ def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
     begun = time.monotonic()
     done = 0
     text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
-    with _bar(text, pace_seconds=3600) as progress:
-        bar = progress.add_task(what, total=total)
+    progress = _bar(text, pace_seconds=3600)
+    bar = progress.add_task(what, total=total)
+    # Elsewhere than on a terminal, Rich would print an empty line in place of the bar.
+    with progress if err.is_interactive else nullcontext():
 
         def report(name: str) -> None:
+            """Move the bar, and log the training."""
             nonlocal done
             done += 1
             progress.update(bar, completed=done)

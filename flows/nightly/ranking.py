@@ -43,7 +43,7 @@ from flows.nightly.champion import choose_ranker, promote
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.own_code import ask_own, change, train_own
-from flows.settings import data_folder, err, weights_file
+from flows.settings import data_folder, weights_file
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
@@ -196,8 +196,7 @@ def train_rankers(
     asked = RankersConfig.for_rankers(market.leg, *market.eligible_rankers)
     config = _config(context)
     log.info("%s: training the rankers up to %s", context.name, as_of)
-    with err.status(f"training the rankers of {context.name} up to {as_of}"):
-        rankers = fit_rankers(history, asked)
+    rankers = fit_rankers(history, asked)
     previous_config = previous["config"] if previous else {}
     rankers, own_record = train_own(context, history, bars, rankers, previous_config)
     settings = {
