@@ -3,7 +3,8 @@
 A share (an accuracy, a probability, a coverage, a return) is a percentage with one decimal, a
 coefficient (MCC, rank IC, AUC, a loss) has three decimals, a ratio (Sharpe, beta) two. Only
 differences have a plus sign. Whole numbers have no decimals. Dates are ISO 8601. Rules have names
-in words. CSV, JSON, Parquet, SQL and tables in Markdown keep the values and the names of the store.
+in words. CSV, JSON, Parquet, SQL and the Markdown of backtests and benchmarks keep the values and
+the names of the store.
 
 A missing value, NaN or None, is "-".
 """
