@@ -13,6 +13,7 @@ import typer
 from db.engine import open_reader, open_store, reading, transaction
 from db.rows import translation_queue
 from db.rows import translations as stored_translations
+from dtml.pages.figures import figure
 from flows.commands.options import AsJson, DeviceOption
 from flows.console import counted, print_frame, print_json
 from flows.service.prefect_server import require_server
