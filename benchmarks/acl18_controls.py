@@ -15,7 +15,7 @@ from benchmarks.shared_data import SHARED
 from dtml.published import SETS, PublishedSet, shortened
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import PublishedExperiment
-from flows.commands.benchmark import print_benchmark
+from flows.commands.printed_studies import print_benchmark
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import pandas as pd
 
-from dtml.pages.figures import records, with_interval
+from dtml.pages.figures import WORDS, are_whole, named, records, with_interval
 from flows.settings import err
 from flows.text_tables import Column, print_table
 
@@ -73,6 +74,8 @@ def rendered(name: str, /, **values: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    for function in WORDS:
+        templates.filters[function.__name__] = function
     return templates.get_template(name).render(values)
 
 
@@ -84,25 +87,42 @@ def announce(opened: "OpenedMarket") -> None:
 
 
 def print_frame(
-    frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None
+    frame: pd.DataFrame,
+    title: str | None = None,
+    *,
+    importance: Sequence[str] | None,
+    formats: Mapping[str, Callable[[Any], str]] | None = None,
+    prose: Collection[str] = (),
 ) -> None:
     """Print a frame as a table, under its title if it has one.
 
-    `formats` maps the name of a column to the format of its fractions, such as "+.3f"; those of
-    other columns are printed with all their digits, and whole numbers are never changed.
+    `importance` names its columns from the most important on, as `print_table` uses it. `formats`
+    maps the name of a column to the function that writes its values; numbers of other columns are
+    printed with all their digits. Texts of the columns `prose` may be broken between words. Whole
+    numbers that a missing value made fractions are printed as whole ones.
     """
     columns = []
     for name in frame.columns:
         values = frame[name]
         is_bool = pd.api.types.is_bool_dtype(values)
+        is_number = pd.api.types.is_numeric_dtype(values) and not is_bool
+        write = (formats or {}).get(name)
+        if write is None and is_number and are_whole(values):
+            write = _whole
         column = Column(
             name=str(name),
             values=[as_json_values(value) for value in values],
-            is_number=pd.api.types.is_numeric_dtype(values) and not is_bool,
-            float_format=(formats or {}).get(name, ""),
+            is_number=is_number,
+            write=write,
+            is_prose=name in prose,
         )
         columns.append(column)
-    print_table(columns, title)
+    print_table(columns, title, importance)
+
+
+def _whole(value: float) -> str:
+    """Return a whole number without a decimal point."""
+    return f"{value:.0f}"
 
 
 def print_scores(scores: pd.DataFrame) -> None:
@@ -120,8 +140,14 @@ def print_scores(scores: pd.DataFrame) -> None:
         rows = scores[scores["protocol"] == protocol]
         score_records = records(rows)
         table = rows[["predictor", "nights", "n"]].assign(
+            predictor=[named(name) for name in rows["predictor"]],
             acc=[with_interval(row, "acc") for row in score_records],
             mcc=[with_interval(row, "mcc") for row in score_records],
         )
         headings = {"n": "directions", "acc": "ACC", "mcc": "MCC"}
-        print_frame(table.rename(columns=headings), title)
+        print_frame(
+            table.rename(columns=headings),
+            title,
+            importance=("predictor", "ACC", "MCC", "nights", "directions"),
+            prose=("predictor",),
+        )

@@ -3,14 +3,18 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 from rich import progress as bars
 
+from dtml.pages.figures import figure, percent
 from dtml.published import name_of
 from dtml.training.fit import EpochReport
 from dtml.training.recipe import Epoch, Member, ResumedEpoch
 from flows.settings import err
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +45,8 @@ def training_progress(
 
         def report(member: Member, epoch: Epoch) -> None:
             """Move the bar to the epochs that all members have done, and log some of them."""
-            figures = f"loss {epoch.loss:.4f}, validation ACC {epoch.validation_acc:.4f}"
+            validation = percent(epoch.validation_acc)
+            figures = f"loss {figure(epoch.loss)}, validation ACC {validation}"
             epochs_done[member] = epoch.number
             completed = sum(costs[trained] * done for trained, done in epochs_done.items())
             if isinstance(epoch, ResumedEpoch):
@@ -92,6 +97,54 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
             )
 
         yield report
+
+
+@contextmanager
+def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield the function that a walk of rankings calls with the name of each training that is done.
+
+    `what` names the walk, `total` is the number of its trainings. A training that an earlier run
+    did takes no time, so that the time left is too short at first after an interruption.
+    """
+    begun = time.monotonic()
+    done = 0
+    text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
+    progress = _bar(text, pace_seconds=3600)
+    bar = progress.add_task(what, total=total)
+    # Elsewhere than on a terminal, Rich would print an empty line in place of the bar.
+    with progress if err.is_interactive else nullcontext():
+
+        def report(name: str) -> None:
+            """Move the bar, and log the training."""
+            nonlocal done
+            done += 1
+            progress.update(bar, completed=done)
+            spent_s = time.monotonic() - begun
+            left_s = spent_s / done * (total - done)
+            log.info(
+                "%s: %s, training %d of %d, done after %.0f s, about %.0f s left",
+                what,
+                name,
+                done,
+                total,
+                spent_s,
+                left_s,
+            )
+
+        yield report
+
+
+def reporting(
+    train: Callable[[str, Callable[[], T]], T], report: Callable[[str], None]
+) -> Callable[[str, Callable[[], T]], T]:
+    """Return a function that trains as `train` does, then reports the name of the training."""
+
+    def train_and_report(name: str, run: Callable[[], T]) -> T:
+        trained = train(name, run)
+        report(name)
+        return trained
+
+    return train_and_report
 
 
 def _bar(text: str, pace_seconds: float, *more: bars.ProgressColumn) -> bars.Progress:

@@ -15,7 +15,7 @@ from rich.console import Console
 from dtml.errors import DtmlError
 from translation.atomic_files import write_whole
 
-WIDTH = 160  # of piped and logged output; a terminal has its own
+WIDTH = 200  # of piped and logged output; a terminal has its own
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)

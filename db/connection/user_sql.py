@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection, Engine, text
 
 from db import engine as engines
+from db.connection.suggestions import suggestion
 from db.errors import StoreError, StoreUsageError
 
 if TYPE_CHECKING:  # a statement is asked without waiting for pandas
@@ -160,7 +161,8 @@ def open_answer(
             raise StoreUsageError(
                 "the SQL would write, but the store is open read-only: write a select"
             ) from error
-        raise StoreUsageError(f"the SQL failed: {error}") from error
+        meant = suggestion(str(error), sql)
+        raise StoreUsageError(f"the SQL failed: {error}{meant}") from error
 
 
 def select(

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import records, upsert
 from db.connection.frames import frame, matching, row
+from db.connection.suggestions import did_you_mean
 from db.errors import StoreUsageError
 from db.views import view
 
@@ -203,12 +204,21 @@ def is_known(conn: Connection, market: str, symbol: str) -> bool:
     return False
 
 
+def symbols(conn: Connection, market: str | None) -> list[str]:
+    """Return the symbols stored for a market, or for any market where it is None, sorted."""
+    table = tables.instrument
+    statement = sa.select(table.c.symbol).distinct().where(*matching(table, market=market))
+    return sorted(conn.execute(statement).scalars())
+
+
 def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
     """Raise StoreUsageError for a symbol that is not stored for a market; None: for any."""
     table = tables.instrument
     of_symbol = matching(table, symbol=symbol, market=market)
     if row(conn, sa.select(table.c.id).where(*of_symbol)) is None:
         where = f" for market {market}" if market else ""
+        meant = did_you_mean(symbol, symbols(conn, market))
         raise StoreUsageError(
-            f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first"
+            f"no symbol {symbol!r} in the store{where}: {meant}check its spelling, or fetch it "
+            "first"
         )

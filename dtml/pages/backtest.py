@@ -19,26 +19,33 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.backtest_returns import (
+    INDEX,
     ROLLED,
     Net,
     drawdowns,
+    extremes,
     histogram,
     months_chart,
     ratios,
+    rolling_chart,
     tracks_chart,
     year_returns,
     yearly,
 )
+from dtml.pages.backtest_rows import fold_rows, sliced, stock_rows, year_rows
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
-from dtml.pages.charts import Chart, Panel, calibration, environment, over_sessions, script
+from dtml.pages.charts import Chart, Form, Panel, calibration, environment, over_sessions, script
 from dtml.pages.figures import (
     Row,
     basis_points,
     count,
     day,
     figure,
+    in_print,
+    kind_of,
     markdown_table,
     percent,
+    quoted,
     records,
     signed_percent,
     with_interval,
@@ -46,13 +53,11 @@ from dtml.pages.figures import (
 from dtml.pages.survivorship import of_backtest
 
 # The portfolios that follow no prediction.
-YARDSTICKS = ("index", "equal weight")
-INDEX, EQUAL_WEIGHT = YARDSTICKS
+EQUAL_WEIGHT = "equal weight"
+YARDSTICKS = (INDEX, EQUAL_WEIGHT)
 # Ends the name of a portfolio filled at the close before its predictions: not tradable.
 PAPER_SUFFIX = "(the paper's)"
 BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictions without skill
-EXTREMES = 10  # stocks at either end of the table
-FOLD_FIGURES = ("validation_acc", "acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
 PORTFOLIO_COLUMNS = (
     "portfolio",
@@ -83,7 +88,7 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
 
     The interval of their paired difference on the same days decides.
     """
-    rows = _sliced(scores, "all", "all")
+    rows = sliced(scores, "all", "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
     # Rules of fewer days than the model have too short a history to be compared with it.
     rules = [] if model is None else [row for row in rows[1:] if row["days"] == model["days"]]
@@ -93,9 +98,10 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     return (
         f"Over {model['days']:,} days and {model['n']:,} stock-days of {backtest['market']} "
         f"DTML (MCC {with_interval(model, 'mcc')}, ACC {with_interval(model, 'acc')}) "
-        f"{_compared(best, 'model_gain')} the best naive rule in hindsight, {best['predictor']} "
+        f"{_compared(best, 'model_gain')} the best naive rule in hindsight, "
+        f"{quoted(best['predictor'])} "
         f"(MCC {with_interval(best, 'mcc')}, ACC {with_interval(best, 'acc')})"
-        f"{_difference(best, 'model_gain', 4)}."
+        f"{_difference(best, 'model_gain')}."
     )
 
 
@@ -104,14 +110,14 @@ def ranking_verdict(scores: pd.DataFrame) -> str:
 
     The ranking is compared with that of the rule that the losers of the day will rise.
     """
-    rows = _sliced(scores, "all", "all")
+    rows = sliced(scores, "all", "all")
     model = next((row for row in rows if row["predictor"] == MODEL), None)
     if model is None or pd.isna(model["rank_ic"]):
         return ""
     return (
         "Its probabilities rank the stocks of a day with a rank IC of "
         f"{with_interval(model, 'rank_ic')}; this ranking {_compared(model, 'rank_gain')} "
-        f'"the day\'s losers rise"{_difference(model, "rank_gain", 4)}.'
+        f'"the day\'s losers rise"{_difference(model, "rank_gain")}.'
     )
 
 
@@ -132,7 +138,7 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
     above = [row for row in by_sharpe if _or_least(row["sharpe_low"]) > 0]
     # Where none is above 0, the portfolio of the highest Sharpe ratio is named.
     listed = "; ".join(_beside(row, index) for row in above or by_sharpe[:1])
-    of_index = "" if index is None else f" The index has {with_interval(index, 'sharpe', 2)}."
+    of_index = "" if index is None else f" The index has {with_interval(index, 'sharpe')}."
     if above:
         return (
             "The 95 % interval of the Sharpe ratio after costs lies above 0 for "
@@ -146,11 +152,11 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
 
 def _beside(row: Row, index: Row | None) -> str:
     """Return a portfolio and its Sharpe ratio in words, compared with the index if there is one."""
-    portfolio = f"{row['portfolio']} ({with_interval(row, 'sharpe', 2)})"
+    portfolio = f"{row['portfolio']} ({with_interval(row, 'sharpe')})"
     if index is None:
         return portfolio
     compared = _compared(row, "index_gain")
-    return f"{portfolio}, {compared} the index{_difference(row, 'index_gain', 2)}"
+    return f"{portfolio}, {compared} the index{_difference(row, 'index_gain')}"
 
 
 def _compared(row: Row, gain: str) -> str:
@@ -159,11 +165,11 @@ def _compared(row: Row, gain: str) -> str:
     return words or "cannot be compared (there is no interval) with"
 
 
-def _difference(row: Row, gain: str, digits: int) -> str:
+def _difference(row: Row, gain: str) -> str:
     """Return the paired difference of column `gain` in words; empty without an interval."""
     if pd.isna(row[f"{gain}_low"]):
         return ""
-    return f": difference on the same days {with_interval(row, gain, digits, signed=True)}"
+    return f": difference on the same days {with_interval(row, gain, signed=True)}"
 
 
 def vintage(backtest: Row) -> str:
@@ -206,13 +212,10 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
     )
     tables = []
     for protocol, words in PROTOCOL_WORDS.items():
-        rows = _sliced(scores, "all", protocol)
+        rows = sliced(scores, "all", protocol)
         if rows:
             title = f"**{backtest['market']}, {words}**: {span}, {sample(rows[0])}."
-            cells = [
-                (row["predictor"], with_interval(row, "acc"), with_interval(row, "mcc"))
-                for row in rows
-            ]
+            cells = [(row["predictor"], in_print(row, "acc"), in_print(row, "mcc")) for row in rows]
             tables.append(markdown_table(title, SCORE_COLUMNS, cells))
     title = (
         f"**{backtest['market']}, portfolios**: {span}, retrained every "
@@ -229,7 +232,7 @@ def portfolio_cells(row: Row) -> tuple[str, ...]:
         row["portfolio"],
         percent(row["annual_return"]),
         percent(row["annual_volatility"]),
-        with_interval(row, "sharpe", 2),
+        with_interval(row, "sharpe"),
         figure(row["deflated_sharpe"], 2),
         percent(row["max_drawdown"]),
         percent(row["hit_rate"]),
@@ -272,7 +275,10 @@ def backtest_page(
         performances=performances,
         net=net,
         followed=portfolios,
+        lead=lead(performances, best),
         tracks=_tracks(net, best),
+        rolling_returns=_rolling_returns(net, best),
+        extremes=[] if best is None else extremes(net[best]),
         rolled=ROLLED,
         best=best,
         months=None if best is None else months_chart(best, net[best]),
@@ -296,11 +302,48 @@ def _best(performances: pd.DataFrame, net: Net) -> str | None:
     return None
 
 
-def _tracks(net: Net, best: str | None) -> Chart | None:
-    """Return the chart of all portfolios, where all but the best and the yardsticks are hidden."""
+def _looks(net: Net, best: str | None) -> tuple[set[str], set[str]]:
+    """Return the portfolios that are hidden, all but the best and the yardsticks, and the dashed.
+
+    Those that cannot be traded are dashed.
+    """
     hidden = set() if best is None else set(net) - {best, *YARDSTICKS}
     dashed = {portfolio for portfolio in net if not _is_traded(portfolio)} - set(YARDSTICKS)
-    return tracks_chart(net, hidden, dashed)
+    return hidden, dashed
+
+
+def _tracks(net: Net, best: str | None) -> Chart | None:
+    """Return the chart of all portfolios, with the drawdowns of the best one shaded."""
+    hidden, dashed = _looks(net, best)
+    first = [name for name in (best, EQUAL_WEIGHT, INDEX) if name in net]
+    in_order = {name: net[name] for name in dict.fromkeys([*first, *net])}
+    return tracks_chart(in_order, hidden, dashed, best)
+
+
+def _rolling_returns(net: Net, best: str | None) -> Chart | None:
+    """Return the rolling figures of the best portfolio and of the yardsticks."""
+    return rolling_chart({name: net[name] for name in (best, *YARDSTICKS) if name in net})
+
+
+def lead(performances: pd.DataFrame, best: str | None) -> str:
+    """Say in one sentence what the best tradable portfolio earned beside equal parts and the index.
+
+    Empty where none can be traded or has a return of a year.
+    """
+    rows = {row["portfolio"]: row for row in records(performances)}
+    row = rows.get(best) if best else None
+    if row is None or pd.isna(row["annual_return"]):
+        return ""
+    others = [
+        f"{words} {percent(rows[name]['annual_return'])}"
+        for name, words in ((EQUAL_WEIGHT, "equal parts of all stocks"), (INDEX, "the index"))
+        if name in rows and not pd.isna(rows[name]["annual_return"])
+    ]
+    beside = f"; {' and '.join(others)}" if others else ""
+    return (
+        f"After costs, {quoted(best)} returned {percent(row['annual_return'])} a year, with a "
+        f"Sharpe ratio of {with_interval(row, 'sharpe')}{beside}."
+    )
 
 
 def _curve(curve: pd.DataFrame) -> Chart | None:
@@ -329,7 +372,7 @@ def _portfolio_rows(
 
 def _by_protocol(scores: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Return the scores of all days by protocol, without protocols that have no scores."""
-    rows = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
+    rows = {protocol: sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
     return {protocol: scored for protocol, scored in rows.items() if scored}
 
 
@@ -371,56 +414,8 @@ def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
         bands = {MODEL: pd.DataFrame({"low": low, "high": high})}
     figure_name = column.removeprefix("running_")  # as the dashboard's columns begin
     title = figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper()
-    return Panel(title, series, base=BASELINES[figure_name], bands=bands)
-
-
-def year_rows(scores: pd.DataFrame) -> dict[str, dict[str, Row]]:
-    """Return the scores of each year on all stock-days, by predictor."""
-    rows = _sliced(scores, "year", "all")
-    by_year: dict[str, dict[str, Row]] = {}
-    for row in sorted(rows, key=lambda row: str(row["value"])):
-        by_year.setdefault(row["value"], {})[row["predictor"]] = row
-    return by_year
-
-
-def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each fold with the model's scores on all stock-days; NaN without an outcome."""
-    fold_scores = {
-        row["value"]: row for row in _sliced(scores, "fold", "all") if row["predictor"] == MODEL
-    }
-    missing = dict.fromkeys(FOLD_FIGURES, np.nan)
-    # Later entries replace earlier ones: a fold's own `validation_acc`, if it has one, is kept.
-    return [
-        {
-            **missing,
-            **fold_scores.get(str(fold["number"]), {}),
-            **fold,
-        }
-        for fold in records(folds)
-    ]
-
-
-def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
-    """Return the model's scores of the stocks with the highest and the lowest MCC.
-
-    `best` and `worst` are these stocks, each from the highest MCC down and none in both; `measured`
-    counts the stocks that have an interval, `above` those whose interval is above 0.
-    """
-    of_stocks = (
-        (scores["slice"] == "symbol")
-        & (scores["protocol"] == "all")
-        & (scores["predictor"] == MODEL)
-    )
-    stocks = scores[of_stocks].dropna(subset=["mcc"])
-    stocks = stocks.sort_values(["mcc", "value"], ascending=[False, True])
-    best_count = min(EXTREMES, (len(stocks) + 1) // 2)  # at most the better half
-    first_worst = max(best_count, len(stocks) - EXTREMES)
-    return {
-        "best": records(stocks.iloc[:best_count]),
-        "worst": records(stocks.iloc[first_worst:]),
-        "measured": int(stocks["mcc_low"].notna().sum()),
-        "above": int((stocks["mcc_low"] > 0).sum()),
-    }
+    form: Form = "percent" if kind_of(figure_name) == "share" else "ratio"
+    return Panel(title, series, form=form, base=BASELINES[figure_name], bands=bands)
 
 
 def _is_traded(portfolio: str) -> bool:
@@ -436,13 +431,6 @@ def _place(portfolio: str) -> int:
 
 def _ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
     return sorted(records(performances), key=lambda row: _place(row["portfolio"]))
-
-
-def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, Any]]:
-    """Return the scores of a breakdown, the model before the rules."""
-    is_sliced = (scores["slice"] == name) & (scores["protocol"] == protocol)
-    rows = records(scores[is_sliced])
-    return sorted(rows, key=lambda row: bool(row["predictor"] != MODEL))
 
 
 def _by_session(rows: pd.DataFrame, column: str) -> "pd.Series[float]":

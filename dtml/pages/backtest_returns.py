@@ -15,10 +15,13 @@ from dtml.backtest.performance import drawdown
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.markets.definition import YEAR
 from dtml.pages.charts import Chart, Panel, cells, over_sessions
+from dtml.pages.figures import day
 
 ROLLED = 63  # sessions of a rolling ratio
 DRAWDOWNS = 5  # the deepest ones
 BARS = 41  # of a histogram
+EXTREMES = 5  # best and worst sessions and months
+INDEX = "index"  # the portfolio that holds the index
 MONTHS = tuple(f"{pd.Timestamp(2000, month, 1):%b}" for month in range(1, 13))
 
 Net = Mapping[str, "pd.Series[float]"]  # by portfolio
@@ -135,30 +138,103 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
     return sorted(spells, key=lambda spell: spell["depth"])[:DRAWDOWNS]
 
 
-def tracks_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) -> Chart | None:
-    """Return the value of an initial 1, the drawdown and the rolling Sharpe ratio of portfolios.
+def tracks_chart(
+    net: Net, hidden: Collection[str], dashed: Collection[str], shaded: str | None = None
+) -> Chart | None:
+    """Return the value of an initial 1 and the drawdown of portfolios, on one axis of time.
 
-    The ratio is that of the last `ROLLED` sessions. The three share one axis of time. `hidden`
-    portfolios are drawn once a reader switches them on, `dashed` ones are drawn dashed. None where
-    fewer than two days have values.
+    `hidden` portfolios are drawn once a reader switches them on, `dashed` ones are drawn dashed.
+    `shaded` is the portfolio whose drawdowns are shaded, from its value up to the highest so far.
+    None where fewer than two days have values.
     """
     value_lines = {}
     drawdown_lines = {}
-    sharpe_lines = {}
     for portfolio, line in net.items():
         value_lines[portfolio] = _since((1 + line).cumprod(), 1.0)
         depth = pd.Series(drawdown(line.to_numpy()), line.index)
         drawdown_lines[portfolio] = _since(depth, 0.0)
-        window = line.rolling(ROLLED)
-        deviation = window.std().replace(0, np.nan)  # returns that are all equal have no ratio
-        sharpe = window.mean() / deviation * np.sqrt(YEAR)
-        sharpe_lines[portfolio] = sharpe.dropna()
+    bands = {}
+    if shaded in value_lines:
+        value = value_lines[shaded]
+        bands[shaded] = pd.DataFrame({"low": value, "high": value.cummax()})
     panels = [
-        Panel("value of 1, after costs", value_lines, base=1.0, height=230),
-        Panel("drawdown", drawdown_lines, form="percent", base=0.0, height=110),
-        Panel("Sharpe ratio, rolling", sharpe_lines, base=0.0, height=110),
+        Panel("value of 1, after costs", value_lines, base=1.0, height=230, bands=bands),
+        Panel("drawdown", drawdown_lines, form="percent", base=0.0, height=90),
     ]
     return over_sessions("Each portfolio after costs", panels, hidden=hidden, dashed=dashed)
+
+
+def rolling_chart(net: Net) -> Chart | None:
+    """Return the Sharpe ratio, volatility and beta of portfolios over their last sessions.
+
+    Each point covers the last `ROLLED` sessions. Beta is the slope on the index's return: how far a
+    portfolio is exposed to the index. None where fewer than two days have values.
+    """
+    sharpe_lines = {}
+    volatility_lines = {}
+    beta_lines = {}
+    for portfolio, line in net.items():
+        window = line.rolling(ROLLED)
+        deviation = window.std()
+        # Returns that are all equal have no ratio.
+        sharpe = window.mean() / deviation.replace(0, np.nan) * np.sqrt(YEAR)
+        sharpe_lines[portfolio] = sharpe.dropna()
+        volatility_lines[portfolio] = (deviation * np.sqrt(YEAR)).dropna()
+        if INDEX in net and portfolio != INDEX:
+            beta_lines[portfolio] = rolling_beta(line, net[INDEX])
+    panels = [
+        Panel("Sharpe ratio", sharpe_lines, form="number", base=0.0, height=120),
+        Panel("volatility a year", volatility_lines, form="percent", base=0.0, height=120),
+        Panel("beta on the index", beta_lines, form="number", base=0.0, height=120),
+    ]
+    title = f"Each portfolio over its last {ROLLED} sessions"
+    return over_sessions(title, panels)
+
+
+def rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Series[float]":
+    """Return the slope of a line of returns on the index over the last `ROLLED` sessions of both.
+
+    A window in which the index does not move has none, and is left out.
+    """
+    paired = pd.concat([line, index], axis=1, join="inner")
+    paired.columns = pd.Index(["line", "index"])
+    covariance = paired["line"].rolling(ROLLED).cov(paired["index"])
+    variance = paired["index"].rolling(ROLLED).var().replace(0, np.nan)
+    return (covariance / variance).dropna()
+
+
+def extremes(line: "pd.Series[float]") -> list[dict[str, Any]]:
+    """Return the `EXTREMES` best and worst sessions and months of a line of net returns.
+
+    Each row has `place` from 1 on, and `best_day, best_day_return`, `worst_day, ...`, `best_month,
+    ...` and `worst_month, ...`. Where a half has fewer, the rows end: no session or month is both
+    among the best and the worst.
+    """
+    months = month_returns(line)
+    sessions = pd.Series(line.to_numpy(dtype=float), [day(each) for each in line.index])
+    columns: dict[str, list[tuple[str, float]]] = {}
+    for name, values in {"day": sessions, "month": months}.items():
+        ordered = values.sort_values(ascending=False, kind="stable")
+        count = min(EXTREMES, len(ordered) // 2)
+        best = ordered.iloc[:count]
+        worst = ordered.iloc[len(ordered) - count :].iloc[::-1]
+        columns[f"best_{name}"] = list(zip(best.index.astype(str), best, strict=True))
+        columns[f"worst_{name}"] = list(zip(worst.index.astype(str), worst, strict=True))
+    rows = []
+    for place in range(max(len(values) for values in columns.values())):
+        row: dict[str, Any] = {"place": place + 1}
+        for name, values in columns.items():
+            has_value = place < len(values)
+            row[name] = values[place][0] if has_value else None
+            row[f"{name}_return"] = values[place][1] if has_value else np.nan
+        rows.append(row)
+    return rows
+
+
+def month_returns(line: "pd.Series[float]") -> "pd.Series[float]":
+    """Return the compounded return of each month, by its name such as 2016-06."""
+    months = pd.DatetimeIndex(line.index).strftime("%Y-%m")
+    return (1 + line).groupby(months).prod() - 1
 
 
 def _since(line: "pd.Series[float]", start: float) -> "pd.Series[float]":
@@ -169,8 +245,7 @@ def _since(line: "pd.Series[float]", start: float) -> "pd.Series[float]":
 
 def months_chart(name: str, line: "pd.Series[float]") -> Chart:
     """Return a map of the returns of each month, with a row for each year."""
-    months = pd.DatetimeIndex(line.index).strftime("%Y-%m")
-    returns = (1 + line).groupby(months).prod() - 1
+    returns = month_returns(line)
     rows = pd.DataFrame(
         {
             "x": [MONTHS[int(str(month)[5:]) - 1] for month in returns.index],

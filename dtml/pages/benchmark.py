@@ -22,10 +22,12 @@ from dtml.pages.colours import colour
 from dtml.pages.figures import (
     Row,
     day,
-    figure,
-    interval,
+    in_print,
+    in_print_with_std,
     markdown_table,
+    named,
     percent,
+    quoted,
     records,
     with_interval,
     with_std,
@@ -64,8 +66,9 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
         if name in rows
     ]
     days = max(row["days"] for row in rows.values())
+    rule = quoted(benchmark["best_rule"])
     return (
-        f"Against the naive rule that was best on the training span, {benchmark['best_rule']}, "
+        f"Against the naive rule that was best on the training span, {rule}, "
         f"over {days} test days of {benchmark['market']}: {'; '.join(clauses)}."
     )
 
@@ -112,32 +115,45 @@ def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
     return sorted(records(scores), key=lambda row: bool(row["is_rule"]))
 
 
-def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
+def result_cells(
+    benchmark: Row, row: Row, *, is_for_print: bool = True
+) -> tuple[tuple[str, str], ...]:
     """Return a row of results below `COLUMNS`.
 
-    Each cell has two parts, for one line or two; the second may be empty.
+    Each cell has two parts, for one line or two; the second may be empty. In tables in Markdown,
+    which are `is_for_print`, the figures have the digits of the published ones and predictors their
+    names of the store; elsewhere they are written as on pages.
     """
+    with_ends = in_print if is_for_print else with_interval
+    with_deviation = in_print_with_std if is_for_print else with_std
+    name = row["predictor"] if is_for_print else named(row["predictor"])
     is_best = row["predictor"] == benchmark["best_rule"]
-    acc_gain_interval = interval(row, "acc_gain", signed=True)
+    gain, gain_interval = _on_two_lines(with_ends(row, "acc_gain", signed=True))
 
-    def over_seeds(name: str) -> tuple[str, str]:
+    def over_seeds(measure: str) -> tuple[str, str]:
         """Return our mean over the seeds, and below it the published one in brackets."""
-        own = with_std(row, f"{name}_mean", f"{name}_sd")
-        published = with_std(row, f"published_{name}", f"published_{name}_sd")
+        own = with_deviation(row, f"{measure}_mean", f"{measure}_sd")
+        published = with_deviation(row, f"published_{measure}", f"published_{measure}_sd")
         if own == published == "-":
             return own, ""
         return own, f"({published})"
 
     return (
-        (row["predictor"], "(best rule)" if is_best else ""),
+        (name, "(best rule)" if is_best else ""),
         over_seeds("acc"),
-        (figure(row["acc"]), interval(row, "acc")),
-        (f"{figure(row['acc_gain'], signed=True)}{_mark(row)}", acc_gain_interval),
+        _on_two_lines(with_ends(row, "acc")),
+        (f"{gain}{_mark(row)}", gain_interval),
         over_seeds("mcc"),
-        (figure(row["mcc"]), interval(row, "mcc")),
-        (figure(row["auc"]), interval(row, "auc")),
+        _on_two_lines(with_ends(row, "mcc")),
+        _on_two_lines(with_ends(row, "auc")),
         (percent(row["same_direction"]), ""),
     )
+
+
+def _on_two_lines(text: str) -> tuple[str, str]:
+    """Return a figure and its interval, which may be empty."""
+    value, bracket, ends = text.partition(" [")
+    return value, f"{bracket}{ends}".strip()
 
 
 def sample(row: Row) -> str:
@@ -174,9 +190,19 @@ def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
     drawn_rows = []
     for row in rows:
         accuracy = with_interval(row, "acc")
-        drawn_rows.append(row | {"colour": colour(row["predictor"]), "said": accuracy})
+        drawn_rows.append(
+            row
+            | {
+                "colour": colour(row["predictor"]),
+                "predictor": named(row["predictor"]),
+                "said": accuracy,
+            }
+        )
     columns = ["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]
-    values = {"order": [row["predictor"] for row in rows], "best_rule": benchmark["best_rule"]}
+    values = {
+        "order": [row["predictor"] for row in drawn_rows],
+        "best_rule": named(benchmark["best_rule"]),
+    }
     return Chart(
         title=f"Ensemble ACC with 95 % intervals, {words}",
         words="; ".join(f"{row['predictor']} {row['said']}" for row in drawn_rows),
@@ -194,7 +220,8 @@ def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
     rows = seed_scores[["predictor", "acc", "configuration", "seed", "kept"]].astype(
         {"kept": bool, "acc": float}
     )
-    order = {"order": list(dict.fromkeys(seed_scores["predictor"]))}
+    rows["predictor"] = [named(predictor) for predictor in rows["predictor"]]
+    order = {"order": list(dict.fromkeys(rows["predictor"]))}
     words = "A dot is one configuration and seed; the table has the range."
     return Chart("Test ACC of every seed", words, "seeds", {"rows": rows}, order)
 

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from dtml.baselines.naive_rules import MODEL
 from dtml.pages.chart_rows import known_values, short, thinned
 from dtml.pages.colours import PALETTE, colour
-from dtml.pages.figures import WORDS, day, figure, percent
+from dtml.pages.figures import WORDS, day, figure, named, percent
 from dtml.pages.svg import compact
 
 WIDTH = 400  # of a chart over sessions, in pixels
@@ -33,7 +33,7 @@ NARROWEST = 0.02  # distance from one half that a scale of probabilities always 
 GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
 
-Form = Literal["ratio", "percent", "price"]
+Form = Literal["ratio", "percent", "price", "number"]
 
 
 @dataclass(frozen=True)
@@ -178,16 +178,16 @@ class Panel:
 
         For ticks both say how many there are.
         """
-        line = self.lines[name].dropna()
+        line = self.lines[name].dropna().sort_index()
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
-        last = self._written(float(line.iloc[-1]))
+        last = self._written(float(line.iloc[-1]))  # of the newest session
         low = self._written(float(line.min()))
         high = self._written(float(line.max()))
         return last, f"{low} to {high}"
 
     def _written(self, value: float) -> str:
-        if self.form == "price":
+        if self.form in ("price", "number"):
             return figure(value, digits=2)
         if self.form == "ratio":
             return figure(value, digits=3)
@@ -203,7 +203,7 @@ class _LineInWords(NamedTuple):
     extremes: str
 
     def __str__(self) -> str:
-        return f"{self.panel}, {self.name}: {self.last} at the end, range {self.extremes};"
+        return f"{self.panel}, {named(self.name)}: {self.last} at the end, range {self.extremes};"
 
 
 def over_sessions(
@@ -286,7 +286,7 @@ def _keys(
     return [
         Key(
             id=line_id,
-            name=name,
+            name=named(name),
             colour=colour(name),
             last=last[name],
             is_shown=name not in hidden,
@@ -339,7 +339,7 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
         # Without the columns of the ends, no interval is drawn.
         rows = rows.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
         points = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
-        words = [f"predicted {figure(x, 3)}, rose {figure(y, 3)} of {n:,.0f}" for x, y, n in points]
+        words = [f"predicted {percent(x)}, rose {percent(y)} of {n:,.0f}" for x, y, n in points]
         squares[name] = square(
             title=f"Predicted and actual share of rises, {name}",
             words="; ".join(words),
@@ -408,7 +408,7 @@ def cells(
     is_signed: bool = False,
     is_written: bool = False,
 ) -> Chart:
-    """Return a map of cells, darker for a larger value, from rows `x, y, value`.
+    """Return a map of cells, in a stronger colour for a larger value, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in the order in which their names first
     appear. `side` is the width and the height of a cell in pixels. With `is_signed` values above

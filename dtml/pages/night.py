@@ -75,7 +75,8 @@ def night_report(
 
     `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal `level` a rise is
     predicted where the calibrated probability is above `threshold`, and a fall where it is below 1
-    less the threshold. Without a threshold (None) or calibrated probabilities, one half decides.
+    less the threshold. Without a threshold (None) or calibrated probabilities, one half decides, on
+    the probability that is shown.
     `scores` has for every night those of all nights up to it, `target, protocol, predictor, nights,
     n, acc, acc_low, ...`; `rolling` for every session those of the last `ROLLING_SESSIONS` up to
     it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins` the columns of table
@@ -156,7 +157,7 @@ def direction_rows(
     frame["shown"] = frame["calibrated"] if is_calibrated else frame["probability"]
     frame["low"] = _on_shown_scale(frame["lowest"], calibration, is_calibrated)
     frame["high"] = _on_shown_scale(frame["highest"], calibration, is_calibrated)
-    frame["direction"] = _direction(frame, threshold if is_calibrated else None)
+    frame["direction"] = _direction(frame["shown"], threshold if is_calibrated else None)
     drivers = attention.drivers(FIRST_DRIVERS)
     sources: dict[str, list[str]] = {}
     for symbol, weighted_sources in drivers.items():
@@ -179,17 +180,18 @@ def _on_shown_scale(
     return np.nan if is_calibrated else end
 
 
-def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
-    """Return 'rise', 'fall' or 'none' for each stock.
+def _direction(shown: "pd.Series[float]", threshold: float | None) -> list[str]:
+    """Return 'rise', 'fall' or 'none' for each stock, by the probability that is shown.
 
-    The calibrated probability is compared with `threshold`. Without one (None), the probability
-    before calibration is compared with one half.
+    It is compared with `threshold`, a threshold of calibrated probabilities, or without one (None)
+    with one half. A stock without a probability has none.
     """
+    probability = shown.to_numpy(dtype=float)
     if threshold is None:
-        return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
+        sides = np.where(probability > 0.5, "rise", "fall")
+        return [str(side) for side in np.where(np.isnan(probability), "none", sides)]
     words = {1.0: "rise", 0.0: "fall"}
-    directions = decide(frame["calibrated"].to_numpy(dtype=float), threshold)
-    return [words.get(float(direction), "none") for direction in directions]
+    return [words.get(float(direction), "none") for direction in decide(probability, threshold)]
 
 
 def _directions(
@@ -259,7 +261,7 @@ def _marks(
         {
             "value": [row["shown"] for row in rows],
             "kind": [row["direction"] for row in rows],
-            "words": [f"{row['symbol']} {figure(row['shown'], 3)}" for row in rows],
+            "words": [f"{row['symbol']} {percent(row['shown'])}" for row in rows],
         }
     )
     counted = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
@@ -415,13 +417,13 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     of_others = rows[rows["x"] != rows["y"]]
     strongest = of_others.nlargest(KEPT, "value")[["y", "x", "value"]]
     listed = "; ".join(
-        f"{y} to {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
+        f"{y} to {x} {percent(value)}" for y, x, value in strongest.itertuples(index=False)
     )
     words = (
         f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
     )
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))  # of a cell, in pixels
-    return cells("Attention between stocks", words, rows, (side, side), "ratio")
+    return cells("Attention between stocks", words, rows, (side, side), "percent")
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:

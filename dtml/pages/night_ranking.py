@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dtml.markets.definition import Leg
-from dtml.pages.figures import figure, records, with_interval
+from dtml.pages.figures import figure, named, quoted, records, with_interval
 
 SHOWN = 10  # stocks of each end
 LEG_WORDS: Mapping[Leg, str] = {
@@ -34,31 +34,34 @@ def ranking_words(
     name = ranking["predictor"].iloc[0]
     leg = ranking["leg"].iloc[0]
     leg_words = LEG_WORDS[leg]
-    words = f"{len(ranking)} stocks are ranked by {name} for the return {leg_words}, best first"
+    words = (
+        f"{len(ranking)} stocks are ranked by {named(name)} for the return {leg_words}, best first"
+    )
     if champion and champion["predictor"] == name:
         words = f"{words}. {promotion_words(champion)}"
     # After a change of the market's leg, the newest scores may still be those of the old one.
     of_leg = scores[scores["leg"] == leg]
     ranker_scores = of_leg[of_leg["predictor"] == name]
     if ranker_scores.empty or not ranker_scores["days"].iloc[0]:
-        return f"{words}. No ranking by {name} has an outcome yet."
+        return f"{words}. No ranking by {named(name)} has an outcome yet."
     score = records(ranker_scores)[0]
     rules = of_leg[of_leg["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]  # there is one, as every night that is scored scores the rules too
     return (
         f"{words}. Over {score['days']} nights, its rank IC is {with_interval(score, 'rank_ic')}; "
-        f"that of the best rule, {rule['predictor']}, is {with_interval(rule, 'rank_ic')}. "
+        f"that of the best rule, {quoted(rule['predictor'])}, is {with_interval(rule, 'rank_ic')}. "
         "0 means no skill."
     )
 
 
 def promotion_words(champion: Mapping[str, Any]) -> str:
     """Say which ranker has been champion since when, and on what evidence: a row of `champion`."""
-    champion_since = f"{champion['predictor']} has been champion since {champion['since']}"
+    champion_since = f"{named(champion['predictor'])} has been champion since {champion['since']}"
     if not champion["replaced"]:
         return f"{champion_since}, the best of a walk of {champion['nights']} sessions"
+    replaced = named(champion["replaced"])
     return (
-        f"{champion_since} instead of {champion['replaced']}: over {champion['nights']} nights it "
+        f"{champion_since} instead of {replaced}: over {champion['nights']} nights it "
         f"gained {figure(champion['gain'], signed=True)} in rank IC, and its bets reached a wealth "
         f"of {champion['stake']:.0f}, where {champion['needed']:.0f} was needed"
     )

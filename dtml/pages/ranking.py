@@ -20,7 +20,9 @@ from dtml.pages.figures import (
     basis_points,
     figure,
     markdown,
+    named,
     percent,
+    quoted,
     records,
     signed_percent,
     with_interval,
@@ -78,7 +80,7 @@ def sentence(ranking: Ranking) -> str:
     return (
         f"{row['stocks']} stocks, closes from {row['first']} to {row['last']}, {row['leg']}; "
         f"{row['folds']} folds in {row['seconds']:.0f} s; "
-        f"the best rule on the days before is {row['best_rule']}"
+        f"the best rule on the days before is {quoted(row['best_rule'])}"
     )
 
 
@@ -98,7 +100,7 @@ def verdict(ranking: Ranking) -> str:
     if verb is not None:
         among = f", p {figure(gain['gain_p'], 3)} among all pairs of {_predictors(ranking)}"
     return (
-        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {words} {rule}: "
+        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {words} {quoted(rule)}: "
         f"rank IC difference {with_interval(gain, 'gain', signed=True)}{among}."
     )
 
@@ -155,7 +157,7 @@ def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
     for row in whole_scores(ranking):
         name = row["predictor"]
         yield (
-            f"{name} (best rule)" if name == rule else name,
+            f"{named(name)} (best rule)" if name == rule else named(name),
             with_interval(row, "rank_ic"),
             figure(row["t"], 1),
             _gain_cell(ranking, name, rule),

@@ -1,9 +1,8 @@
 """The command that runs published experiments: those of DTML's paper, and Qlib's CSI 300."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import pandas as pd
 import typer
@@ -19,6 +18,7 @@ from dtml.ranking.outcomes import Leg
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import AsJson, with_request
+from flows.commands.printed_studies import print_benchmark
 from flows.commands.ranking import NetworksOption, rank_sets
 from flows.console import announce, print_frame, print_json
 from flows.markets.files import read_market
@@ -29,17 +29,6 @@ from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of
 
 commands = typer.Typer()
-
-HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
-    "model",
-    "ACC, mean±sd\n(published)",
-    "ACC ensemble\n[95 %]",
-    "gain over rule\n[95 %]",
-    "MCC, mean±sd\n(published)",
-    "MCC ensemble\n[95 %]",
-    "within-day\nAUC [95 %]",
-    "same\ncall",
-)
 
 
 @commands.command()
@@ -225,29 +214,3 @@ def require_matching_options(request: RunRequest, *, as_json: bool, as_markdown:
         raise UsageError("--json and --markdown cannot be combined: choose one")
     if request.index and not request.prices:
         raise UsageError("--index needs --prices: give both")
-
-
-def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
-
-    Then print what the data are and, from the second benchmark of the set on, its `number`.
-    """
-    for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
-        rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
-        if rows:
-            table = pd.DataFrame([_lined_cells(benchmark, row) for row in rows], columns=HEADINGS)
-            print_frame(table, f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}")
-    out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
-    for name, words in (
-        ("data", benchmark_pages.on_data(benchmark)),
-        ("list", benchmark_pages.survivorship(benchmark)),
-        ("reading", benchmark_pages.on_reading(benchmark, number)),
-    ):
-        if words:
-            out.print(f"{name:10}{words}", markup=False)
-
-
-def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
-    cells = benchmark_pages.result_cells(benchmark, row)
-    return ["\n".join(lines).replace(" ± ", "±") for lines in cells]

@@ -258,11 +258,16 @@ def _print_removals(planned: Plan, heading: str) -> None:
     megabytes = [removal.megabytes for removal in planned.removals]
     counts = [removal.count for removal in planned.removals]
     columns = [
-        Column(heading, [removal.what for removal in planned.removals], is_number=False),
+        Column(
+            heading,
+            [removal.what for removal in planned.removals],
+            is_number=False,
+            is_prose=True,
+        ),
         Column("count", counts, is_number=True),
-        Column("MB", megabytes, is_number=True, float_format=".1f"),
+        Column("MB", megabytes, is_number=True, write="{:.1f}".format),
     ]
-    print_table(columns)
+    print_table(columns, importance=(heading, "MB", "count"))
 
 
 def _compact(engine: Engine) -> None:

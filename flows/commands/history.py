@@ -1,5 +1,6 @@
 """The commands that list what the store holds: a stock's history, models, markets."""
 
+from functools import partial
 from typing import Annotated, get_args
 
 import pandas as pd
@@ -7,6 +8,7 @@ import typer
 from sqlalchemy import Engine
 
 from db.connection.frames import head
+from db.connection.suggestions import did_you_mean
 from db.engine import open_reader, reading
 from db.errors import StoreError
 from db.rows import markets as stored_markets
@@ -15,7 +17,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets import Market, market_names
 from dtml.markets.definition import SourceName
-from dtml.pages.figures import figure, records
+from dtml.pages.figures import figure, named, percent, quoted, records, signed_percent
 from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import print_frame, print_json
@@ -59,12 +61,14 @@ def _print_symbol_scores(scores: pd.DataFrame) -> None:
     """Print the nights' scores on a stock, beside those of the rule that it always rises."""
     nightly = scores[scores["kind"] == "nightly"]
     for score in records(nightly):
-        acc = figure(score["acc"])
+        acc = percent(score["acc"])
         mcc = figure(score["mcc"])
-        up_acc = figure(score["up_acc"])
+        up_acc = percent(score["up_acc"])
         out.print(
-            f"all {score['n']} outcomes (a rise above 0.5): ACC {acc}, MCC {mcc}; "
-            f"always up: ACC {up_acc}, MCC {figure(0)}"  # 0 where one class is never predicted
+            f"all {score['n']} outcomes (a rise above 50 %): ACC {acc}, MCC {mcc}; "
+            # MCC is 0 where one class is never predicted.
+            f"{quoted('always_up')}: ACC {up_acc}, MCC {figure(0)}",
+            soft_wrap=True,
         )
 
 
@@ -91,7 +95,7 @@ def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
-    """Print a table of at most 100 characters a line, and which models made the predictions.
+    """Print a table of the predictions, and which models made them.
 
     The place in the ranking has a column only if a night has ranked the stock.
     """
@@ -105,14 +109,35 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
         "index_reversal": "reversal",
         "index_below_mean20": "mean20",
     }
-    formats = {"probability": ".3f", "calibrated": ".3f", "return": "+.4f"}
-    print_frame(rows[columns].rename(columns=short_names), title, formats=formats)
+    print_frame(
+        rows[columns].rename(columns=short_names),
+        title,
+        importance=(
+            "target",
+            "direction",
+            "calibrated",
+            "return",
+            "correct",
+            "probability",
+            "place",
+            "as_of",
+            "up",
+            "reversal",
+            "mean20",
+        ),
+        formats={
+            "probability": percent,
+            "calibrated": percent,
+            "return": partial(signed_percent, digits=2),
+        },
+    )
     counts_by_model = rows["run_id"].value_counts(sort=False).items()
     models = ", ".join(f"{count} by {run_id}" for run_id, count in counts_by_model)
-    out.print(
-        f"the columns on the right are the naive rules' directions; predictions: {models}",
-        soft_wrap=True,
+    rules = (
+        f"up: {named('always_up')}; reversal: {named('index_reversal')}; "
+        f"mean20: {named('index_below_mean20')}"
     )
+    out.print(f"naive rules: {rules}\npredictions: {models}", soft_wrap=True)
 
 
 @commands.command("runs")
@@ -134,7 +159,8 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
         checkpoint_hash=rows["checkpoint_hash"].str.slice(0, 12),
         created_at=rows["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
     )
-    return print_frame(shown)
+    importance = ("id", "kind", "train_last", "seeds", "model", "train_first", "created_at")
+    return print_frame(shown, importance=importance)
 
 
 def require_market(engine: Engine, market: str, option: str = "") -> None:
@@ -146,12 +172,13 @@ def require_market(engine: Engine, market: str, option: str = "") -> None:
         markets = stored_markets.all_markets(conn)
     if market in markets:
         return
+    meant = did_you_mean(market, markets)
     if not markets:
         raise UsageError(
             f"the store has no market {market!r}: run a night first, as in `dtml nightly {market}`"
         )
     known = ", ".join(markets)
-    raise UsageError(f"the store has no market {market!r}: choose one of {known}{option}")
+    raise UsageError(f"the store has no market {market!r}: {meant}choose one of {known}{option}")
 
 
 def _own_markets() -> list[str]:
@@ -185,7 +212,11 @@ def list_markets(as_json: AsJson = False) -> None:
         )
     if as_json:
         return print_json(rows)
-    return print_frame(pd.DataFrame(rows))
+    return print_frame(
+        pd.DataFrame(rows),
+        importance=("market", "title", "constituents", "source", "retrain", "calendar", "index"),
+        prose=("title", "constituents"),
+    )
 
 
 def _constituents_in_words(market: Market) -> str:

@@ -20,6 +20,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.pages.figures import figure, percent
 from dtml.pages.night_ranking import ends, ranking_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
@@ -34,7 +35,7 @@ from flows.markets.opened import (
 )
 from flows.markets.stored_night import Night, finished_night, missed_nights, stored_night
 from flows.service.prefect_server import require_server
-from flows.settings import err, out
+from flows.settings import data_folder, err, out
 
 if TYPE_CHECKING:
     from flows.nightly.fetch import FetchResult
@@ -45,7 +46,7 @@ ASK_MORE = (
     'ask more  dtml query "select * from prediction_history '
     "where market = '{market}' order by target desc\" "
 )
-PROBABILITIES = {"probability": ".3f", "probability_std": ".3f", "calibrated": ".3f"}
+PROBABILITIES = {"probability": percent, "probability_std": percent, "calibrated": percent}
 SHOWN = 12  # rows of each part of a printed table
 
 
@@ -162,10 +163,20 @@ def _print_fetch(market: str, last: date, fetch_result: "FetchResult") -> None:
     text = rendered("fetch.txt", name=market, as_of=last, result=fetch_result)
     out.print(text, end="")
     if len(fetch_result.failures):
-        print_frame(fetch_result.failures, "symbols without an answer")
+        print_frame(
+            fetch_result.failures,
+            "symbols without an answer",
+            importance=("symbol", "status"),
+            prose=("detail",),
+        )
     if len(fetch_result.rejected):
         reasons = fetch_result.rejected["reason"].value_counts()
-        print_frame(reasons.rename("bars").reset_index(), "rejected")
+        print_frame(
+            reasons.rename("bars").reset_index(),
+            "rejected",
+            importance=("reason", "bars"),
+            prose=("reason",),
+        )
 
 
 def _require_index(symbol: str, fetch_result: "FetchResult") -> None:
@@ -204,13 +215,17 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, "
         f"SHA-256 {run['checkpoint_hash']}"
     )
+    out.print(f"model     {data_folder() / run['checkpoint_path']}", markup=False, soft_wrap=True)
     best_epochs = []
     for seed in run["losses"]:
         epoch = seed["epochs"][seed["best_epoch"] - 1]  # `best_epoch` is counted from 1
         best_epochs.append({"seed": seed["seed"], **epoch})
     table = pd.DataFrame(best_epochs).rename(columns={"number": "best epoch"})
-    formats = {"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"}
-    return print_frame(table, formats=formats)
+    return print_frame(
+        table,
+        importance=("seed", "best epoch", "validation_acc", "validation_loss", "loss"),
+        formats={"loss": figure, "validation_loss": figure, "validation_acc": percent},
+    )
 
 
 @commands.command()
@@ -340,15 +355,26 @@ def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
 
 def _print_predictions(predictions: pd.DataFrame) -> None:
     """Print the most and the least probable risers of a night, and their directions."""
-    # The most probable first, and stocks of equal probability in the order of their symbols.
-    ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
+    # Sorted by what decides: the calibrated probability, where the model has been calibrated. The
+    # most probable come first, and equally probable ones in the order of their symbols.
+    column = "calibrated" if predictions["calibrated"].notna().any() else "probability"
+    ordered = predictions.sort_values([column, "symbol"], ascending=[False, True])
     shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
     if len(shown) > 2 * SHOWN:
         hidden_rows = len(shown) - 2 * SHOWN
-        print_frame(shown.head(SHOWN), "most probable risers", formats=PROBABILITIES)
+        _print_directions(shown.head(SHOWN), "most probable risers")
         out.print(f"... {hidden_rows} more in the report and in the store")
         shown = shown.tail(SHOWN)
-    print_frame(shown, formats=PROBABILITIES)
+    _print_directions(shown)
+
+
+def _print_directions(rows: pd.DataFrame, title: str | None = None) -> None:
+    print_frame(
+        rows,
+        title,
+        importance=("symbol", "direction", "calibrated", "probability"),
+        formats=PROBABILITIES,
+    )
 
 
 def _print_nights(
@@ -395,10 +421,17 @@ def _print_rejected(rejected_bars: pd.DataFrame) -> None:
     if rejected_bars.empty:
         return
     counts = rejected_bars.value_counts(["night", "reason"], sort=False)
-    print_frame(counts.rename("bars").reset_index(), "bars rejected")
+    print_frame(
+        counts.rename("bars").reset_index(),
+        "bars rejected",
+        importance=("night", "reason", "bars"),
+        prose=("reason",),
+    )
     print_frame(
         rejected_bars.tail(SHOWN),
         f"the last of {len(rejected_bars)} rejected bars; the view `rejected` has all of them",
+        importance=("symbol", "session", "reason", "value"),
+        prose=("reason", "value"),
     )
 
 
@@ -427,7 +460,7 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
         out.print(coverage_lines, end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"Intervals are printed from {MINIMUM_DAYS} nights on.")
-    out.print(f"\nreport    {night.report}\ndatabase  {store}")
+    out.print(f"\nreport    {night.report}\ndatabase  {store}", markup=False, soft_wrap=True)
     out.print(ASK_MORE.format(market=night.row["market"]), soft_wrap=True)
 
 

@@ -67,7 +67,7 @@ def show_questions(
     out.print(f"{question.about(market)}\n", markup=False, soft_wrap=True)
     if answer.empty:
         return out.print(f"The store has no row for {market} that answers this yet.")
-    return print_frame(answer)
+    return print_frame(answer, importance=None)
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
@@ -113,7 +113,11 @@ def _list(*, as_json: bool) -> None:
         return print_json(documents)
     titles = [question.title for question in questions()]
     numbers = range(1, len(titles) + 1)
-    print_frame(pd.DataFrame({"": numbers, "question": titles}))
+    print_frame(
+        pd.DataFrame({"": numbers, "question": titles}),
+        importance=("question",),
+        prose=("question",),
+    )
     return out.print(
         "\n`dtml questions 7` answers the seventh from your store; --market chooses the market."
     )

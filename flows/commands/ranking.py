@@ -18,7 +18,7 @@ from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages import ranking as page
-from dtml.pages.figures import figure, records, with_interval
+from dtml.pages.figures import figure, percent, records, with_interval
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
 from flows.commands.options import DAY, AsJson, of_a_market
@@ -27,12 +27,14 @@ from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.paper import next_orders
+from flows.nightly.paper import Orders, next_orders
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of, stored_ranking
 from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of
 
 commands = typer.Typer()
+
+ORDER_COLUMNS = ("symbol", "side", "shares", "value", "price", "cost", "weight")
 
 # An enum, because Typer accepts no list of a Literal.
 Network = StrEnum("Network", list(get_args(NetworkName)))  # type: ignore[misc]
@@ -130,8 +132,14 @@ def orders(
     if as_csv:
         return print(found.rows.to_csv(index=False), end="")  # noqa: T201 - for a file
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
-    formats = {"price": ",.2f", "value": ",.2f", "cost": ",.2f", "weight": ".4f"}
-    print_frame(found.rows, title, formats=formats)
+    print_orders(found, title)
+    held = (
+        "the paper account holds at its last close, scaled to --capital; with --positions FILE, "
+        "from what the file lists, and from cash if it lists nothing"
+    )
+    if positions is not None:
+        held = f"{positions} lists"
+    out.print(f"The orders start from what {held}.", markup=False, soft_wrap=True)
     traded = found.rows["value"].sum()
     cost = found.rows["cost"].sum()
     out.print(
@@ -141,6 +149,17 @@ def orders(
         soft_wrap=True,
     )
     return None
+
+
+def print_orders(orders_found: Orders, title: str) -> None:
+    """Print the orders for the next open as a table under a title."""
+    money = "{:,.2f}".format
+    print_frame(
+        orders_found.rows,
+        title,
+        importance=ORDER_COLUMNS,
+        formats={"price": money, "value": money, "cost": money, "weight": percent},
+    )
 
 
 def _holdings(file: Path) -> "pd.Series[float]":
@@ -277,7 +296,12 @@ def print_ranking(found: page.Ranking) -> None:
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
-    print_frame(cells, "how well each day's stocks were ranked")
+    print_frame(
+        cells,
+        "how well each day's stocks were ranked",
+        importance=page.COLUMNS[:4],
+        prose=("predictor",),
+    )
     out.print(page.LEGEND, markup=False, soft_wrap=True)
     scores = found.scores
     is_headline = (scores["predictor"] == page.HEADLINE) & (scores["slice"] == "all")
@@ -286,10 +310,17 @@ def print_ranking(found: page.Ranking) -> None:
         for each in records(scores[is_headline])
     ]
     print_frame(
-        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, by leg"
+        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]),
+        f"{page.HEADLINE}, by leg",
+        importance=("leg",),
     )
     net_returns = pd.DataFrame(page.net_cells(found), columns=list(page.NET_COLUMNS))
-    print_frame(net_returns, f"the {page.HEADLINE} after costs, traded at the next open")
+    print_frame(
+        net_returns,
+        f"the {page.HEADLINE} after costs, traded at the next open",
+        importance=("way to trade", "net a year", "over equal parts [95 %]", "Sharpe [95 %]"),
+        prose=("way to trade",),
+    )
     out.print(f"{page.verdict(found)} {page.net_sentence(found)}", markup=False, soft_wrap=True)
     if page.survivorship(found):
         out.print(page.survivorship(found), markup=False, soft_wrap=True)

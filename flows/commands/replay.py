@@ -53,7 +53,11 @@ from flows.settings import out
 
 commands = typer.Typer()
 
-PRECISE = {"probability": ".6f", "replayed_probability": ".6f", "difference": "+.2e"}
+PRECISE = {
+    "probability": "{:.6f}".format,
+    "replayed_probability": "{:.6f}".format,
+    "difference": "{:+.2e}".format,
+}
 RUN_FACTS = (  # of a reproduction, from the row of its model
     "market",
     "kind",
@@ -381,7 +385,11 @@ def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
     out.print(f"since        bars that its windows reach, compared with {known_at}: {counts}")
     rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
     difference = rows["replayed_probability"] - rows["probability"]
-    print_frame(rows.assign(difference=difference), formats=PRECISE)
+    print_frame(
+        rows.assign(difference=difference),
+        importance=("symbol", "difference", "replayed_probability", "probability"),
+        formats=PRECISE,
+    )
 
 
 def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The commands that show the state of each market and of the machine."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -8,11 +8,14 @@ import pandas as pd
 import typer
 
 from db.engine import open_engine, open_reader
-from dtml.pages.figures import between, figure
+from dtml.markets import Market
+from dtml.pages.figures import named, with_interval, written
 from flows.commands.options import AsJson, MarketFiles, TestedDevice
-from flows.console import print_frame, print_json
+from flows.console import counted, print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
+from flows.service.schedules import next_night
+from flows.service.serving import Serving, serving
 from flows.service.status import (
     REJECTED_SESSIONS,
     MarketStatus,
@@ -25,6 +28,29 @@ from flows.service.status import (
 from flows.settings import err, out
 
 commands = typer.Typer()
+
+REJECTED = f"bars rejected in {REJECTED_SESSIONS} sessions"
+NIGHT_COLUMNS = (
+    "market",
+    "last night",
+    "outcome",
+    "age",
+    "next run",
+    REJECTED,
+    "alerts not sent",
+    "ranked by",
+)
+PROSE = ("outcome", "ranked by", "second source", "next model", "best rule", "best rule ")
+MODEL_COLUMNS = (
+    "market",
+    "model",
+    "age",
+    "MCC",
+    "best rule ",
+    "nights scored",
+    "next model",
+    "ACC",
+)
 
 
 @commands.command()
@@ -42,26 +68,34 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show each market's last night, next night, model, scores and unsent alerts.
+    """Show each market's last night, age, next run, model, scores and unsent alerts.
+
+    A next run is shown where `dtml serve` runs the nights.
 
     Example: dtml status --check
     """
     engine = open_reader()  # opened to write, a missing store would be made
-    named = named_markets(engine, markets or [], market_file or [])
+    chosen = named_markets(engine, markets or [], market_file or [])
     if check:
-        found = watch_markets(open_engine(), named)
+        found = watch_markets(open_engine(), chosen)
     else:
         now = datetime.now(UTC)
-        found = [market_status(engine, name, market, now) for name, market in named.items()]
+        found = [market_status(engine, name, market, now) for name, market in chosen.items()]
+    served = serving()
+    found = [_with_next_run(each, chosen[each.market], served) for each in found]
     if as_json:
         print_json([asdict(each) | {"problem": each.problem} for each in found])
     elif found:
         nights = pd.DataFrame([_night(each) for each in found])
-        if nights["second source"].isna().all():  # few markets have one
-            nights = nights.drop(columns="second source")
-        print_frame(nights)
+        # Few markets have a second source, and without a service no night has a next run.
+        blank = [name for name in ("second source", "next run") if nights[name].isna().all()]
+        nights = nights.drop(columns=blank)
+        print_frame(nights, importance=NIGHT_COLUMNS, prose=PROSE)
         out.print()
-        print_frame(pd.DataFrame([_model(each) for each in found]))
+        models = pd.DataFrame([_model(each) for each in found])
+        print_frame(models, importance=MODEL_COLUMNS, prose=PROSE)
+        if served is None:
+            out.print("No service runs these nights: `dtml serve` does.")
     else:
         out.print("the store has no night and no fetch yet")
     notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
@@ -105,6 +139,25 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+def _with_next_run(
+    each: MarketStatus, market: Market | None, served: Serving | None
+) -> MarketStatus:
+    """Return a status whose next run is that of the service; None where none runs its nights.
+
+    It is None too where the user's own cron decides when nights run.
+    """
+    if served is None or each.market not in served.markets or served.cron is not None:
+        return replace(each, next_run=None)
+    if market is None or each.next_run is None:
+        return each
+    return replace(each, next_run=next_night(market, datetime.now(UTC), served.delay))
+
+
+def _sessions(age: int | None) -> str | None:
+    """Return an age with its unit, such as 1 session or 3 sessions."""
+    return None if age is None else counted(age, "session")
+
+
 def _night(each: MarketStatus) -> dict[str, Any]:
     """Return the row of a market in the first table, by heading: its nights."""
     late = ", late" if each.is_late else ""
@@ -112,13 +165,21 @@ def _night(each: MarketStatus) -> dict[str, Any]:
         "market": each.market,
         "last night": each.as_of,
         "outcome": f"{_outcome(each)}{late}",
-        "age": each.age,
+        "age": _sessions(each.age),
         "next run": moment(each.next_run) if each.next_run else None,
-        f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars,
+        REJECTED: each.rejected_bars,
         "alerts not sent": each.alerts_not_sent,
-        "ranked by": each.ranked_by,
+        "ranked by": _ranker(each.ranked_by),
         "second source": each.second_source,
     }
+
+
+def _ranker(ranked_by: str | None) -> str | None:
+    """Return in words which predictor ranks the stocks, and since when it is champion."""
+    if ranked_by is None:
+        return None
+    name, since, day = ranked_by.partition(" since ")
+    return f"{named(name)}{since}{day}"
 
 
 def _outcome(each: MarketStatus) -> str:
@@ -139,13 +200,13 @@ def _model(each: MarketStatus) -> dict[str, Any]:
     return {
         "market": each.market,
         "model": each.model.run_id if each.model else "none",
-        "age": each.model.age if each.model else None,
+        "age": _sessions(each.model.age) if each.model else None,
         "next model": _next_model(each.model),
         "nights scored": each.scored_nights,
-        "ACC": _skill(each.acc),
-        "best rule": _rule(each.acc),
-        "MCC": _skill(each.mcc),
-        "best rule ": _rule(each.mcc),  # the blank makes it another key than the one above
+        "ACC": _skill("acc", each.acc),
+        "best rule": _rule("acc", each.acc),
+        "MCC": _skill("mcc", each.mcc),
+        "best rule ": _rule("mcc", each.mcc),  # the blank makes it another key than the one above
     }
 
 
@@ -158,13 +219,14 @@ def _next_model(model: ModelAge | None) -> str | None:
     return f"in {model.due_in} sessions" if model.due_in else "next night"
 
 
-def _skill(skill: Skill | None) -> str | None:
+def _skill(measure: str, skill: Skill | None) -> str | None:
     if skill is None:
         return None
-    return f"{figure(skill.value)} {between(skill.low, skill.high)}".strip()
+    row = {measure: skill.value, f"{measure}_low": skill.low, f"{measure}_high": skill.high}
+    return with_interval(row, measure)
 
 
-def _rule(skill: Skill | None) -> str | None:
+def _rule(measure: str, skill: Skill | None) -> str | None:
     if skill is None or skill.rule is None:
         return None
-    return f"{skill.rule} {figure(skill.rule_value)}"
+    return f"{named(skill.rule)} {written({measure: skill.rule_value}, measure)}"

@@ -6,26 +6,22 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import Annotated, Any
 
-import numpy as np
-import pandas as pd
 import typer
 
 from db.engine import reading
 from db.rows import attention as stored_attention
 from dtml.attention.findings import words as explanation_words
 from dtml.errors import DtmlError, UsageError
-from dtml.lookahead import audit as look_ahead
 from dtml.markets.definition import Costs
 from dtml.pages import backtest as backtest_pages
-from dtml.pages.figures import records
-from dtml.pages.survivorship import of_backtest
-from flows.audit import SESSIONS, STOCKS, Audit, audit_market
+from flows.audit import audit_market
 from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.commands.benchmark import require_matching_options, require_stored
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market
+from flows.commands.printed_studies import print_audit, print_backtest
 from flows.commands.ranking import fetch_named
-from flows.console import print_frame, print_json, print_scores, rendered
+from flows.console import print_json
 from flows.explain import Trial, explain_run, latest_run
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
@@ -48,10 +44,6 @@ AttentionOption = Annotated[
         "--attention-on", formats=DAY, help="Store the attention of this session; can be repeated."
     ),
 ]
-ASK_MORE = (
-    'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '
-    "from backtest_summary where backtest_id = '{id}'\" "
-)
 
 
 class LookAheadError(DtmlError):
@@ -193,30 +185,6 @@ def _backtest(
     return backtest_flow(request, plan, attention_on, workers=workers, cluster=cluster)
 
 
-def print_backtest(result: Result) -> None:
-    """Print the scores and portfolios over all folds; the page has them by fold, year and stock."""
-    row = result.row
-    text = rendered(
-        "backtest.txt",
-        row=row,
-        folds=result.folds,
-        survivorship=of_backtest(row),
-        vintage=backtest_pages.vintage(row),
-    )
-    out.print(text, end="")
-    scores_of_all = result.scores[result.scores["slice"] == "all"]
-    print_scores(scores_of_all.rename(columns={"days": "nights"}))  # as it names this column
-    cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
-    portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
-    print_frame(portfolios, "portfolios after costs; a year has 252 sessions")
-    settled_in_words = backtest_pages.settlements(result.portfolios)
-    if settled_in_words:
-        out.print(settled_in_words, markup=False)
-    out.print(backtest_pages.verdict(row, result.scores, result.portfolios), markup=False)
-    out.print(f"page      {result.page}", markup=False, soft_wrap=True)
-    out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
-
-
 @commands.command()
 @of_a_market()
 def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
@@ -240,35 +208,11 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if result.alarm:
         raise LookAheadError(f"the audit of {context.name} as of {day} {result.alarm}")
     if not result.passed:
-        has_failed = ~findings["has_power"] & ~findings["passed"]
-        inconclusive = ", ".join(findings.loc[has_failed, "check"].unique())
+        inconclusive = ", ".join(findings.loc[~findings["has_power"], "check"].unique())
         raise DtmlError(
             f"the audit of {context.name} as of {day} found no look-ahead, but these checks were "
             f"inconclusive: {inconclusive}; fetch a longer history, or audit as of another day"
         )
-
-
-def print_audit(audit: Audit) -> None:
-    """Print every finding, then the planted leaks, then how much data the audit used."""
-    findings = audit.findings
-    not_passed = np.where(findings["has_power"], "FAILED", "no power")  # it cannot fail
-    passed = np.where(findings["has_power"], "passed", "cannot tell")
-    verdicts = np.where(findings["passed"], passed, not_passed)
-    shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
-    print_frame(shown[["audited", "check", "at", "passed", "detail"]], "what was checked")
-    planted = audit.proof[audit.proof["planted"]]
-    leaks = planted[["pipeline", "caught_by"]]
-    print_frame(leaks, "leaks planted on purpose, and the checks that caught them")
-    text = rendered(
-        "audit.txt",
-        findings=findings,
-        planted=planted,
-        honest=audit.proof[~audit.proof["planted"]],
-        stocks=STOCKS,
-        sessions=SESSIONS,
-        checks=look_ahead,  # the module, for its constants
-    )
-    out.print(text, end="")
 
 
 @commands.command()

@@ -13,11 +13,13 @@ import typer
 from db.engine import open_reader, open_store, reading, transaction
 from db.rows import translation_queue
 from db.rows import translations as stored_translations
+from dtml.pages.figures import figure
 from flows.commands.options import AsJson, DeviceOption
 from flows.console import counted, print_frame, print_json
 from flows.service.prefect_server import require_server
-from flows.settings import make_data_folder, out
+from flows.settings import err, make_data_folder, out
 from flows.translating import folder
+from flows.translating.listing import model_row
 from flows.translating.queue import in_words, nothing_to_do
 from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
 from translation.data.corpus import lines_of
@@ -128,6 +130,7 @@ def _print_trained(card: Card, scores: Mapping[str, "Score"]) -> None:
     )
     out.print(recipe_of(card), markup=False, soft_wrap=True)
     print_scores(scores)
+    out.print(f"model     {folder.models_folder() / card.name}", markup=False, soft_wrap=True)
     out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
 
 
@@ -188,6 +191,7 @@ def text(
         from flows.translating.alignment_page import write_alignments
 
         write_alignments(attention, model.card, sources, results)
+        err.print(f"attention page  {attention}", markup=False, soft_wrap=True)
     if as_json:
         documents = [
             _document(source, result) for source, result in zip(sources, results, strict=True)
@@ -260,7 +264,7 @@ def file(
     model = open_model(name, choose_device(device))
     how = Search(beams=beams, alpha=alpha)
     lines = translate_lines(model, source, to, how, receipt(model.card))
-    out.print(f"{counted(lines, 'line')} translated into {to}", markup=False)
+    out.print(f"{counted(lines, 'line')} translated into {to}", markup=False, soft_wrap=True)
 
 
 @translations.command()
@@ -416,8 +420,10 @@ def jobs(
             "The queue is empty: `dtml translate queue TEXT --model NAME` adds to it.", markup=False
         )
         return
-    print_frame(counts)
-    print_frame(newest)
+    print_frame(counts, importance=("model", "status", "n"))
+    texts = ("text", "translation", "reason")
+    importance = ("id", "status", "text", "translation", "model", "queued_at", "reason", "score")
+    print_frame(newest, importance=importance, formats={"score": figure}, prose=texts)
 
 
 @translations.command()
@@ -428,49 +434,20 @@ def models(as_json: AsJson = False) -> None:
     """
     with reading(open_store()) as conn:
         scores = stored_translations.scores(conn)
-    rows = [_model_row(card, scores) for card in folder.cards()]
+    rows = [model_row(card, scores) for card in folder.cards()]
     if as_json:
         print_json(rows)
     elif rows:
         import pandas as pd
 
-        print_frame(pd.DataFrame(rows), formats={"validation BLEU": ".1f"})
+        print_frame(
+            pd.DataFrame(rows),
+            importance=("model", "languages", "validation BLEU", "size", "tests", "pairs"),
+            formats={"validation BLEU": "{:.1f}".format},
+            prose=("tests", "recipe"),
+        )
     else:
         out.print("There is no model yet: `dtml translate demo` trains one in a minute.")
-
-
-def _model_row(card: Card, scores: Any) -> dict[str, Any]:
-    """Return the row of a model in the list of models, from its card and all stored scores."""
-    return {
-        "model": card.name,
-        "languages": card.languages,
-        "size": f"{card.size} {card.kind}",
-        "pairs": card.made["pairs"],
-        "validation BLEU": card.made["validation_bleu"],
-        "tokenizer": bleu_tokenizer(card),
-        "tests": _test_scores(scores, card.name),
-        "recipe": recipe_of(card),
-        "receipt": receipt(card),
-    }
-
-
-def _test_scores(scores: Any, name: str) -> str:
-    """Return the newest BLEU of a model on each test, with its tokenizer, as text.
-
-    Scores of a comparison with another model do not count.
-    """
-    scores_alone = scores[(scores["model"] == name) & scores["against"].isna()]
-    newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
-    figures = [
-        f"{row.test} {row.bleu:.1f} {_tokenizer_in(row.signature)}" for row in newest.itertuples()
-    ]
-    return ", ".join(figures)
-
-
-def _tokenizer_in(signature: str) -> str:
-    """Return the part of sacreBLEU's signature that names the tokenizer, such as tok:13a."""
-    parts = [part for part in signature.split("|") if part.startswith("tok:")]
-    return parts[0] if parts else "tok:?"
 
 
 @translations.command()

@@ -18,6 +18,7 @@ from db.questions import literal, questions
 from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
+from dtml.pages.figures import are_whole
 from flows.answer_files import DAY
 from flows.console import as_json_values
 from flows.dashboard.markets import NotThereError
@@ -203,6 +204,7 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, An
         "sql": sql,
         "names": list(first_rows.columns),
         "numeric": is_numeric,
+        "whole": [are_whole(column) for column in columns],
         "rows": json_rows,
         "is_cut": len(rows) > SHOWN,
         "shown": SHOWN,

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection
 
+from db.connection.suggestions import did_you_mean
 from db.rows import backtests, markets, nights, predictions, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
@@ -48,7 +49,8 @@ def require_market(conn: Connection, market: str) -> None:
             "`dtml nightly simulated`"
         )
     raise NotThereError(
-        f"no market {market!r} in the store: its markets are {', '.join(stored[:12])}"
+        f"no market {market!r} in the store: {did_you_mean(market, stored)}its markets are "
+        f"{', '.join(stored[:12])}"
     )
 
 

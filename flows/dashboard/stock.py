@@ -8,6 +8,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.frames import head
+from db.connection.suggestions import did_you_mean
 from db.rows import attention, markets, predictions, prices, runs
 from db.rows import scores as stored_scores
 from dtml.attention.findings import words as explanation_words
@@ -87,9 +88,15 @@ def require_stock(conn: Connection, market: str, symbol: str) -> None:
     """
     require_market(conn, market)
     if not markets.is_known(conn, market, symbol):
+        meant = did_you_mean(symbol, _predicted_symbols(conn, market)) or "check its spelling"
         raise NotThereError(
-            f"no prediction and no price of {symbol!r} in market {market}: check its spelling"
+            f"no prediction and no price of {symbol!r} in market {market}: {meant.strip()}"
         )
+
+
+def _predicted_symbols(conn: Connection, market: str) -> list[str]:
+    """Return the stocks of the newest night, by the views that a role that only reads may read."""
+    return list(head(conn, predictions.newest_directions(market), STOCKS)["symbol"])
 
 
 def require_span(kind: str, first: date | None, last: date | None) -> None:
@@ -196,6 +203,7 @@ def _probability_panel(directions: pd.DataFrame) -> Panel:
     return Panel(
         title="probability of a rise",
         lines={"probability": probability, "calibrated": calibrated},
+        form="percent",
         base=0.5,
         bands=bands,
     )

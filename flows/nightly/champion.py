@@ -20,9 +20,10 @@ from dtml.evaluation.evidence import Evidence, evidence, promoted
 from dtml.evaluation.ranking import both_known, rank_ics
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session
-from dtml.ranking.rankers import RankersConfig, walk
+from dtml.ranking.rankers import RankersConfig, trainings, walk
 from dtml.ranking.walk import History, folds
 from flows.nightly.context import MarketContext
+from flows.progress import rankings_progress, reporting
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,10 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
     except DtmlError:  # too few sessions to train on, or too few stocks to rank
         return candidates[0], 0
     # This config has no networks, which train for minutes.
-    scores = walk(history, walked, RankersConfig(context.market.leg))
+    config = RankersConfig(context.market.leg)
+    total = sum(1 for _ in trainings(history, walked, config))
+    with rankings_progress(f"first champion of {context.name}", total) as on_training:
+        scores = walk(history, walked, config, reporting(lambda _name, train: train(), on_training))
     # A row a session, a column a ranker. Stock-days count if both values are known.
     daily_rank_ics = pd.DataFrame(
         {name: rank_ics(*both_known(score, history.outcome)) for name, score in scores.items()}

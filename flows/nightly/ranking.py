@@ -202,6 +202,7 @@ def train_rankers(
     history = history_of(context, bars, market.leg)
     asked = RankersConfig.for_rankers(market.leg, *market.eligible_rankers)
     config = _config(context)
+    log.info("%s: training the rankers up to %s", context.name, as_of)
     rankers = fit_rankers(history, asked)
     previous_config = previous["config"] if previous else {}
     rankers, own_record = train_own(context, history, bars, rankers, previous_config)

@@ -60,6 +60,7 @@ from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.own_code import own_code_record, walk_own
 from flows.nightly.ranking import history_of
+from flows.progress import rankings_progress, reporting
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 
@@ -206,7 +207,10 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     if workers > 1:
         # The walk below then finds the scores of every training in the folder.
         stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
-    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, once))
+    total = sum(1 for _ in trainings(walk.history, walked, walk.rankers))
+    with rankings_progress(walk.context.name, total) as on_training:
+        reported = reporting(once, on_training)
+        scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, reported))
     if walk.context.market.code:
         scores[OWN] = stage("own code", lambda: _own_scores(walk, walked, workers))
     portfolios = stage("portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], once))
@@ -263,10 +267,12 @@ def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) ->
         initargs=(folder, walk.history, walk.rankers),
     )
     try:
-        futures = [pool.submit(_train_one, training) for training in sorted(missing, key=_speed)]
-        for number, future in enumerate(futures, start=1):
-            future.result()
-            log.info("%s: %d of %d trainings done", folder.name, number, len(futures))
+        ordered = sorted(missing, key=_speed)
+        futures = [pool.submit(_train_one, training) for training in ordered]
+        with rankings_progress(walk.context.name, len(futures)) as on_training:
+            for training, future in zip(ordered, futures, strict=True):
+                future.result()
+                on_training(training.name)
     except BaseException:
         # A worker ignores SIGINT, and the pool would wait for the training that it is at.
         for process in list(pool._processes.values()):

@@ -23,7 +23,7 @@ from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
-from dtml.pages.figures import records, with_interval
+from dtml.pages.figures import quoted, records, with_interval
 from dtml.pages.night_ranking import promotion_words
 from dtml.pages.second_source import comparison_words, grave_words
 from flows.service.schedules import DELAY
@@ -257,7 +257,7 @@ def _beaten(scores: pd.DataFrame) -> str | None:
     best_rule = better.iloc[-1]
     return (
         f"running MCC {with_interval(dict(model), 'mcc')} over {model['nights']} nights "
-        f"is below that of the rule {best_rule['predictor']}, "
+        f"is below that of the rule {quoted(best_rule['predictor'])}, "
         f"{with_interval(dict(best_rule), 'mcc')}"
     )
 

@@ -25,6 +25,7 @@ from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
 from flows.service.schedules import TRANSLATING, WATCHING, Schedule, next_night, schedules_of
+from flows.service.serving import LOCK, write_serving
 from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
 from flows.signals import SERVICE
 from flows.translating.folder import model_names
@@ -165,7 +166,7 @@ def _server() -> Iterator[Server | None]:
     Raises DtmlError if another service uses the data folder.
     """
     folder = prefect_folder()
-    lock = FileLock(folder / "serve.lock")
+    lock = FileLock(folder / LOCK)
     try:
         # Not left to `with lock` below, which would wait until another service ends.
         lock.acquire(timeout=0)
@@ -220,6 +221,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         job = Job(schedule=schedule, parameters=parameters)
         deployment = cast(UUID, runner.add_deployment(deployment_of(job)))
         jobs[deployment] = job
+    write_serving(prefect_folder(), service.markets, service.delay, service.cron)
     skipped_runs = clear(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)
     if skipped_runs:

@@ -14,6 +14,7 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.connection.locks import is_free
+from db.connection.suggestions import did_you_mean
 from db.engine import reading
 from db.rows import fetches, markets, nights, prices, rankings, runs
 from db.rows import scores as stored_scores
@@ -162,7 +163,7 @@ def named_markets(
     chosen_names = [*names, *markets_of_files] if names else stored
     for name in chosen_names:
         if name not in stored:
-            known = f"its markets are {', '.join(stored)}"
+            known = f"{did_you_mean(name, stored)}its markets are {', '.join(stored)}"
             if not stored:
                 known = f"it has no market yet; run a night first, as in `dtml nightly {name}`"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")

@@ -13,7 +13,12 @@ from translation.translate import Attention, Translation
 
 CELL = 22  # width and height of a cell in pixels
 LETTER = 8  # width of a letter in pixels; few are wider
-SHADES = (0.1, 0.25, 0.5, 0.75)  # weights from which the cells of a small map are a shade darker
+SHADES = (
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+)  # weights from which the cells of a small map have a stronger colour
 KINDS = {
     "encoder": "Encoder: from a piece of the source to the source",
     "between": "Between: from a piece of the translation to the source",

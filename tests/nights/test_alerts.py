@@ -252,8 +252,8 @@ def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
         save_night(engine, day, mcc)
     assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-03", "2024-07-09"]
     assert hook.taken[0]["message"] == (
-        "running MCC -.0200 [-.050, .010] over 30 nights is below that of the rule "
-        "index_reversal, .0600 [.020, .100]"
+        "running MCC -.020 [-.050, .010] over 30 nights is below that of the rule "
+        '"the index fell, so all rise", .060 [.020, .100]'
     )
 
 

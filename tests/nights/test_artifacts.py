@@ -96,7 +96,7 @@ def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(
         f"## small_one, night of {night.row['as_of']}: 30 stocks predicted for {target}\n"
     )
     assert "left out" not in page
-    assert "| always_up | 1 | 30 |" in page
+    assert "| every stock rises | 1 | 30 |" in page
     assert f"Report: `{night.report}`" in page
 
 

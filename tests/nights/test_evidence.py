@@ -15,7 +15,7 @@ from db.rows import calibration, predictions
 from db.rows import runs as stored_runs
 from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
 from dtml.markets.definition import LEVELS
-from dtml.pages.figures import figure
+from dtml.pages.figures import percent
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.backtest.results import run_backtest
 from flows.markets.opened import RunRequest
@@ -202,9 +202,7 @@ def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunReques
     share = (
         kept.loc[kept["level"] == 0.5, "covered"].sum() / kept.loc[kept["level"] == 0.5, "n"].sum()
     )
-    assert (
-        f'<th scope="row">50 %</th><td class="number">{figure(share, 3)}' in done.page.read_text()
-    )
+    assert f'<th scope="row">50 %</th><td class="number">{percent(share)}' in done.page.read_text()
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
     assert kept["target"].nunique() > 0
     runs = ask(context.engine, "select slope, intercept from run_log where kind = 'backtest'")

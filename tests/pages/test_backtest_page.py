@@ -4,6 +4,7 @@ import json
 import re
 from html import unescape
 from typing import get_args
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -13,11 +14,11 @@ from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
 from dtml.pages.backtest import PAPER_SUFFIX, readme_lines, verdict
-from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
+from dtml.pages.backtest_returns import drawdowns, extremes, ratios, rolling_chart, tracks_chart
 from dtml.pages.chart_rows import POINTS, thin
 from dtml.pages.charts import Panel, over_sessions
 from dtml.pages.colours import colour
-from dtml.pages.figures import figure, percent
+from dtml.pages.figures import figure, named, percent, quoted
 from dtml.pages.survivorship import of_backtest
 from tests.support.backtest_page import (
     BACKTEST,
@@ -36,10 +37,11 @@ from tests.support.backtest_page import (
     random_tracks,
     score,
 )
-from tests.support.bounds import in_float64
+from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.pages import Reader, curve, without_script
 
 FILLS: tuple[tuple[Fill, Costs], ...] = (("next_open", Costs()), ("close", FREE))
+RULE = quoted("index_reversal")
 SHARPE = ("sharpe", "sharpe_low", "sharpe_high")
 
 
@@ -56,7 +58,7 @@ def test_the_tables_hold_the_figures_of_the_frames() -> None:
     scores, performances, tracks = random_scores(), random_performances(), random_tracks(378)
     rows = table_rows(page(scores=scores, performances=performances, tracks=tracks))
     for row in performances.to_dict("records"):
-        cells = next(cells for cells in rows if cells[0] == row["portfolio"])
+        cells = next(cells for cells in rows if cells[0] == named(row["portfolio"]))
         track = tracks[tracks["portfolio"] == row["portfolio"]]
         became, gross = (equity(track[name].to_numpy())[-1] for name in ("net", "gross"))
         sharpe = (
@@ -78,25 +80,27 @@ def test_the_tables_hold_the_figures_of_the_frames() -> None:
         assert cells[-6] == f"{row['break_even']:.1f} bp"
     shown = scores[(scores["protocol"] == "all") & (scores["slice"].isin(["all", "year"]))]
     for row in shown.to_dict("records"):
-        said = f"{figure(row['mcc'])} [{figure(row['mcc_low'], 3)}, {figure(row['mcc_high'], 3)}]"
-        assert any(cells[-1] == said and row["predictor"] in cells[:2] for cells in rows), row
+        said = f"{figure(row['mcc'])} [{figure(row['mcc_low'])}, {figure(row['mcc_high'])}]"
+        name = named(row["predictor"])
+        assert any(cells[-1] == said and name in cells[:2] for cells in rows), row
     mine = scores[
         (scores["slice"] == "fold")
         & (scores["protocol"] == "all")
         & (scores["predictor"] == "dtml")
     ]
     for number, mcc in zip(mine["value"], mine["mcc"], strict=True):
-        cells = next(cells for cells in rows if cells[0] == number)
-        assert (cells[4], cells[-1].split()[0]) == (".5234", figure(mcc))
+        cells = next(cells for cells in rows if cells[0] == number and " to " in cells[2])
+        assert (cells[4], cells[-1].split()[0]) == ("52.3 %", figure(mcc))
 
 
 def test_years_compound_their_own_sessions() -> None:
     tracks = random_tracks(378).sort_values(["portfolio", "session"])  # as SQL gives them
     rows = table_rows(page(tracks=tracks))
-    header = next(cells for cells in rows if cells == ["year", *PORTFOLIOS])
+    names = [named(portfolio) for portfolio in PORTFOLIOS]
+    header = next(cells for cells in rows if cells == ["year", *names])
     for year in (2018, 2019):
         cells = next(cells for cells in rows if cells[0] == str(year) and len(cells) == len(header))
-        for portfolio, said in zip(header[1:], cells[1:], strict=True):
+        for portfolio, said in zip(PORTFOLIOS, cells[1:], strict=True):
             mine = tracks[(tracks["portfolio"] == portfolio) & (tracks["session"].dt.year == year)]
             assert said == percent(float(np.prod(1 + mine["net"]) - 1))
 
@@ -124,22 +128,79 @@ def test_every_portfolio_is_drawn_with_its_own_look_and_all_but_a_few_wait() -> 
     }
     chart = tracks_chart(net, hidden=PORTFOLIOS[1:6], dashed=FREE_ONES)
     assert chart
-    assert [key.name for key in chart.keys if key.is_shown] == [TRADED[0], "index", "equal weight"]
+    assert [key.name for key in chart.keys if key.is_shown] == [TRADED[0], "index", "equal parts"]
     assert [key.name for key in chart.keys if key.is_dashed] == list(FREE_ONES)
     assert len({(key.colour, key.is_dashed) for key in chart.keys}) == len(PORTFOLIOS)
     names = [
         Strategy(form, fill, costs=costs).name for fill, costs in FILLS for form in get_args(Form)
     ]
     assert names == [*TRADED, *FREE_ONES]
-    assert page().count('data-key="v') == len(PORTFOLIOS) + 1 + len(RULES)
+    assert page().count('data-key="v') == _drawn_lines()
+
+
+def _drawn_lines() -> int:
+    """Every portfolio, the best one and the yardsticks again, and the predictors."""
+    return len(PORTFOLIOS) + 3 + 1 + len(RULES)
 
 
 def test_a_portfolio_that_never_trades_is_drawn_without_a_sharpe_ratio() -> None:
     sessions = pd.bdate_range("2018-01-02", periods=300)
     swings = pd.Series(np.tile([0.01, -0.02, 0.03], 100), sessions)
-    chart = tracks_chart({"idle": 0 * swings, "index": swings}, hidden=(), dashed=())
+    net = {"idle": 0 * swings, "index": swings}
+    for chart in (tracks_chart(net, hidden=(), dashed=()), rolling_chart(net)):
+        assert chart
+        assert {key.name for key in chart.keys} == {"idle", "index"}
+
+
+def test_rolling_figures_are_those_of_the_last_63_sessions_alone() -> None:
+    generator = np.random.default_rng(23)
+    sessions = pd.bdate_range("2018-01-02", periods=130)
+    index = pd.Series(0.01 * generator.standard_normal(130), sessions)
+    line = 0.5 * index + 0.001 * generator.standard_normal(130)
+    chart = rolling_chart({"long, next open": line, "index": index})
     assert chart
-    assert [key.name for key in chart.keys] == ["idle", "index"]
+    last = line.to_numpy()[-63:]
+    sharpe, volatility, beta = (
+        chart.data[f"panel{number}"]["v0"].dropna().to_numpy() for number in range(3)
+    )
+    assert len(sharpe) == len(volatility) == len(beta) == 130 - 62
+    # The definitions of quantstats: a sample deviation, a year of 252 sessions.
+    assert volatility[-1] == pytest.approx(last.std(ddof=1) * 252**0.5)
+    assert sharpe[-1] == pytest.approx(last.mean() / last.std(ddof=1) * 252**0.5)
+    slope = np.polyfit(index.to_numpy()[-63:], last, 1)[0]
+    assert beta[-1] == pytest.approx(slope)
+
+
+def test_the_best_and_the_worst_sessions_and_months_are_those_of_the_returns() -> None:
+    sessions = pd.bdate_range("2018-01-02", periods=400)
+    line = pd.Series(0.01 * np.random.default_rng(29).standard_normal(400), sessions)
+    rows = extremes(line)
+    assert [row["place"] for row in rows] == [1, 2, 3, 4, 5]
+    assert rows[0]["best_day"] == str(line.idxmax().date())
+    assert rows[0]["best_day_return"] == line.max()
+    assert rows[0]["worst_day_return"] == line.min()
+    months = (1 + line).resample("ME").prod() - 1
+    assert rows[0]["best_month"] == f"{months.idxmax():%Y-%m}"
+    assert rows[0]["best_month_return"] == pytest.approx(months.max())
+    assert rows[4]["worst_month_return"] == pytest.approx(months.nsmallest(5).iloc[-1])
+    few = extremes(line[:3])
+    assert len(few) == 1
+    assert few[0]["best_month"] is None
+    assert extremes(line[:1]) == []
+
+
+def test_drawdowns_are_shaded_from_the_value_up_to_the_highest_so_far() -> None:
+    days = pd.bdate_range("2018-01-01", periods=4)
+    net = {
+        "long, next open": pd.Series([0.1, -0.5, 1.5, -0.1], days),
+        "index": pd.Series(0.0, days),
+    }
+    chart = tracks_chart(net, hidden=(), dashed=(), shaded="long, next open")
+    assert chart
+    rows = chart.data["panel0"]
+    assert_arrays_close_in_float64(rows["lowv0"], [1, 1.1, 0.55, 1.375, 1.2375])
+    assert_arrays_close_in_float64(rows["highv0"], [1, 1.1, 1.1, 1.375, 1.375])
+    assert "lowv1" not in rows
 
 
 @pytest.mark.slow
@@ -152,9 +213,9 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
     drawn = [attrs["aria-label"] for _, attrs in read.found if attrs.get("role") == "img"]
-    # portfolios, months, sessions, rolling MCC, calibration
+    # portfolios, months, sessions, rolling returns, rolling MCC, calibration
     assert (len(drawn), len(ids)) == (
-        5,
+        6,
         len(set(ids)),
     )
     assert all(drawn)
@@ -244,16 +305,16 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        ((0.001, 0.061), "beats the best naive rule in hindsight, index_reversal"),
+        ((0.001, 0.061), f"beats the best naive rule in hindsight, {RULE}"),
         (
             (0.0, 0.061),
-            "does not differ significantly from the best naive rule in hindsight, index_reversal",
+            f"does not differ significantly from the best naive rule in hindsight, {RULE}",
         ),
-        ((-0.09, -0.001), "is beaten by the best naive rule in hindsight, index_reversal"),
+        ((-0.09, -0.001), f"is beaten by the best naive rule in hindsight, {RULE}"),
         (
             (NAN, NAN),
             "cannot be compared (there is no interval) with the best naive rule in hindsight, "
-            "index_reversal",
+            f"{RULE}",
         ),
     ],
 )
@@ -274,8 +335,8 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
     other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0)
     paper = score("always_up", protocol="published", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
-    assert whole.startswith("Over 252 days and 7,398 stock-days of sp500 DTML (MCC .0411")
-    assert f"ACC .5200 [.500, .540]) {said}" in whole
+    assert whole.startswith("Over 252 days and 7,398 stock-days of sp500 DTML (MCC .041")
+    assert f"ACC 52.0 % [50.0, 54.0]) {said}" in whole
     assert whole.endswith("Nothing here promises profit.")
     assert "No prediction for sp500" in verdict(
         BACKTEST, pd.DataFrame([other, best]), random_performances()
@@ -288,11 +349,11 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
         (
             (-0.01, -0.02, 0.01),
             'does not differ significantly from "the day\'s losers rise": difference on the same '
-            "days -.0100 [-.020, +.010].",
+            "days -.010 [-.020, +.010].",
         ),
         (
             (-0.05, -0.06, -0.04),
-            'is beaten by "the day\'s losers rise": difference on the same days -.0500 [-.060, '
+            'is beaten by "the day\'s losers rise": difference on the same days -.050 [-.060, '
             "-.040].",
         ),
     ],
@@ -310,7 +371,7 @@ def test_the_verdict_says_how_the_probabilities_order_the_stocks(
     model, rule = score(mcc=0.1, **ends), score("always_up", mcc=0.0)
     whole = verdict(BACKTEST, pd.DataFrame([model, rule]), random_performances())
     assert (
-        "Its probabilities rank the stocks of a day with a rank IC of .0100 [.000, .020]; "
+        "Its probabilities rank the stocks of a day with a rank IC of .010 [.000, .020]; "
         f"this ranking {said}" in whole
     )
 
@@ -443,6 +504,15 @@ def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
     assert over_sessions("title", [Panel("upwards", {"one": lines["whole"][:1]})]) is None
 
 
+def test_the_value_beside_a_line_is_that_of_its_newest_session() -> None:
+    days = pd.bdate_range("2018-01-01", periods=3)
+    line = pd.Series([3.0, 1.0, 2.0], [days[2], days[0], days[1]])
+    chart = over_sessions("title", [Panel("upwards", {"one": line})])
+    assert chart
+    assert [key.last for key in chart.keys] == ["3.000"]
+    assert "3.000 at the end" in chart.words
+
+
 def test_the_same_description_is_drawn_still_and_alive() -> None:
     days = pd.bdate_range("2018-01-01", periods=1000)
     lines = {
@@ -494,3 +564,12 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
     assert found["sortino"] == in_float64(
         long.mean() / np.sqrt((long.clip(upper=0) ** 2).mean()) * np.sqrt(252)
     )
+
+
+def test_a_served_page_gives_the_rows_and_the_sql_of_its_chart_and_tables() -> None:
+    text = page(served=True, backtest=BACKTEST | {"id": "it's"})
+    for table in ("backtest_return", "backtest_summary", "backtest_score", "backtest_fold"):
+        asked = quote(f"select * from {table} where backtest_id = 'it''s'")
+        assert f'href="/sql/rows.csv?q={asked}"' in text
+        assert f'href="/sql?q={asked}"' in text
+    assert "/sql" not in without_script(page())

@@ -19,7 +19,7 @@ from dtml.pages.benchmark import (
     verdict,
 )
 from dtml.pages.charts import probability_axis
-from dtml.pages.figures import duration, figure
+from dtml.pages.figures import duration, figure, named, quoted
 from tests.support.pages import NAN, Reader, curve, without_script
 
 RULES = ("always_up", "index_reversal")
@@ -125,18 +125,10 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
     scores = random_scores(["dtml", "lstm"])
     read = Reader(shown(["dtml", "lstm"], scores=scores, curves={"dtml": curve(), "lstm": curve()}))
     for row in scores.to_dict("records"):
-        assert row["predictor"] in read.seen
+        assert named(row["predictor"]) in read.seen
         for name, value in row.items():
             if name in FIGURES and not pd.isna(value):
-                digits = (
-                    3
-                    if name.endswith(("_low", "_high"))
-                    else 2
-                    if name.startswith("calibration")
-                    else 4
-                )
-                signed = "gain" in name or name == "calibration_intercept"
-                assert figure(value, digits, signed=signed) in read.seen, (row["predictor"], name)
+                assert _written(name, value) in read.seen, (row["predictor"], name)
     for said in (
         "read once, at 2026-01-20 08:12+00:00",
         "2 h 05 min",
@@ -152,18 +144,30 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
     )
 
 
+def _written(name: str, value: float) -> str:
+    """A figure as the page writes it: accuracies are percentages, their gains points."""
+    if "acc" in name:
+        return f"{100 * value:+.1f}" if "gain" in name else f"{100 * value:.1f}"
+    signed = "gain" in name or name == "calibration_intercept"
+    return figure(value, 2 if name.startswith("calibration") else 3, signed=signed)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [
-        (0.004, 0.038, "DTML beats it (ACC gain +.0210 [+.004, +.038])"),
+        (0.004, 0.038, "DTML beats it (ACC gain +2.1 points [+0.4, +3.8])"),
         (
             -0.004,
             0.046,
-            "DTML does not differ significantly from it (ACC gain +.0210 [-.004, +.046])",
+            "DTML does not differ significantly from it (ACC gain +2.1 points [-0.4, +4.6])",
         ),
-        (0.0, 0.042, "DTML does not differ significantly from it (ACC gain +.0210 [.000, +.042])"),
-        (-0.04, -0.0001, "DTML is beaten by it (ACC gain +.0210 [-.040, -.000])"),
-        (NAN, NAN, "DTML cannot be compared with it (ACC gain +.0210): there is no interval"),
+        (
+            0.0,
+            0.042,
+            "DTML does not differ significantly from it (ACC gain +2.1 points [0.0, +4.2])",
+        ),
+        (-0.04, -0.0001, "DTML is beaten by it (ACC gain +2.1 points [-4.0, 0.0])"),
+        (NAN, NAN, "DTML cannot be compared with it (ACC gain +2.1 points): there is no interval"),
     ],
 )
 def test_the_verdict_follows_the_interval_of_the_paired_gain(
@@ -175,10 +179,10 @@ def test_the_verdict_follows_the_interval_of_the_paired_gain(
         [score_row("dtml", "published", **gain), score_row("dtml", "all", **other)]
     )
     assert verdict(BENCHMARK, scores) == (
-        "Against the naive rule that was best on the training span, index_reversal, over 252 test "
-        "days of kdd17: "
-        f"on the published labels {said}; on all stock-days DTML is beaten by it (ACC gain -.0200 "
-        "[-.030, -.010])."
+        "Against the naive rule that was best on the training span, "
+        f"{quoted('index_reversal')}, over 252 test days of kdd17: "
+        f"on the published labels {said}; on all stock-days DTML is beaten by it (ACC gain -2.0 "
+        "points [-3.0, -1.0])."
     )
     assert "not among the predictors" in verdict(BENCHMARK, scores.assign(predictor="lstm"))
 
@@ -214,7 +218,7 @@ def test_every_row_and_every_member_has_its_mark() -> None:
     assert len(drawn.data["rows"]) == len(members)
     rows = [row for row in score_rows(random_scores(["dtml", "lstm"])) if row["protocol"] == "all"]
     found = forest(rows, BENCHMARK, "all stock-days")
-    assert found.data["rows"]["predictor"].tolist() == [row["predictor"] for row in rows]
+    assert found.data["rows"]["predictor"].tolist() == [named(row["predictor"]) for row in rows]
     assert found.svg.count('aria-hidden="true"') == 1
     text = page(["dtml", "lstm"], seed_scores=members)
     assert text.count('<figure class="chart">') == 3  # two forests, the seeds
@@ -309,20 +313,24 @@ def test_the_readme_table_is_exact() -> None:
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows import text_tables
-    from flows.commands import benchmark
+    from flows.commands import printed_studies
 
-    printed = Console(file=io.StringIO(), width=160)
-    for module in (text_tables, benchmark):
+    printed = Console(file=io.StringIO(), width=120)
+    for module in (text_tables, printed_studies):
         monkeypatch.setattr(module, "out", printed)
-    benchmark.print_benchmark(BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3)
+    printed_studies.print_benchmark(
+        BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3
+    )
     assert isinstance(printed.file, io.StringIO)
     tables, sentence = printed.file.getvalue().split("Against the naive rule")
     assert max(len(line) for line in tables.splitlines()) <= 120
     for said in (
-        ".5353±.0075",
-        ".5401",
-        "[.512, .561]",
-        "[-.043, +.017]",
+        "53.5 %±0.8",
+        "(53.5 %±0.8)",
+        "54.0 %",
+        "[51.2, 56.1]",
+        "-1.1 points",
+        "[-4.3, +1.7]",
         "(best rule)",
         "kdd17, all stock-days: 252",
     ):
@@ -334,13 +342,13 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("value", "signed", "said"),
     [
-        (0.5744, False, ".5744"),
-        (-0.0121, False, "-.0121"),
-        (0.021, True, "+.0210"),
-        (-1e-9, False, ".0000"),
-        (-1e-9, True, "-.0000"),
-        (0.0, True, ".0000"),
-        (1.0, False, "1.0000"),
+        (0.5744, False, ".574"),
+        (-0.0121, False, "-.012"),
+        (0.021, True, "+.021"),
+        (-1e-9, False, ".000"),
+        (-1e-9, True, "-.000"),
+        (0.0, True, ".000"),
+        (1.0, False, "1.000"),
         (NAN, False, "-"),
         (None, True, "-"),
     ],

@@ -13,7 +13,7 @@ from dtml.evaluation.calibration import (
 )
 from dtml.evaluation.metrics import accuracy, mcc
 from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stacked
-from dtml.pages.figures import figure
+from dtml.pages.figures import percent
 from dtml.pages.night import heat_map, sector_map
 from tests.support.bounds import as_drawn, assert_arrays_close_in_float64, in_float64
 from tests.support.night_page import (
@@ -82,7 +82,7 @@ def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
     cells = drawn.data["rows"].pivot(index="y", columns="x", values="value")
     np.testing.assert_array_equal(cells.to_numpy(), weights)
     assert (
-        "each row gives attention to the columns. The strongest: B to D .9000; C to A .7000"
+        "each row gives attention to the columns. The strongest: B to D 90.0 %; C to A 70.0 %"
         in drawn.words
     )
     text = page(stocks(4, sectors=1).assign(symbol=names), attention=frame)
@@ -129,6 +129,6 @@ def test_the_drivers_of_a_stock_are_its_strongest_sources_but_itself() -> None:
     assert [row[0] for row in rows] == names
     for name, own, *sources in rows:
         mine = frame[frame["symbol"] == name].set_index("source")["weight"]
-        assert own == figure(mine[name])
+        assert own == percent(mine[name])
         ordered = mine.drop(name).sort_values(ascending=False).head(KEPT)
-        assert sources == [f"{source} {figure(weight)}" for source, weight in ordered.items()]
+        assert sources == [f"{source} {percent(weight)}" for source, weight in ordered.items()]

@@ -1,6 +1,7 @@
 """Laws of a night's page: its directions, its scores, and what an old night shows."""
 
 import re
+from html import unescape
 from itertools import chain, pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dtml.attention.weights import Attention
-from dtml.pages.figures import figure
+from dtml.pages.figures import figure, named, percent
 from dtml.pages.night import direction_rows
 from dtml.pages.night_ranking import ranking_part
 from tests.support.night_page import (
@@ -51,7 +52,8 @@ def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
 ) -> None:
     directions = stocks()
     found = direction(text := page(directions, threshold=threshold))
-    rises = set(directions.loc[directions["probability"] > 0.5, "symbol"])
+    # By the probability that is shown, which is the calibrated one.
+    rises = set(directions.loc[directions["calibrated"] > 0.5, "symbol"])
     assert set(found["rise"]) == (rises if threshold is None else set())
     assert len(found["no direction"]) == (0 if threshold is None else len(directions))
     said = "this night has no abstention band" if threshold is None else "none of the 23 stocks"
@@ -108,9 +110,10 @@ def test_the_scores_are_those_of_the_last_night_the_model_first() -> None:
         (scores["target"] == scores["target"].max()) & (scores["protocol"] == "all")
     ].set_index("predictor")
     rows = region(page(scores=scores), "Scores, all stock-days")[1:]
-    assert [row[0] for row in rows] == ["dtml", *RULES]
-    for name, *_, acc, correlation in rows:
-        assert acc.split()[0] == figure(last.loc[name, "acc"])
+    assert [row[0] for row in rows] == ["DTML", *map(named, RULES)]
+    for name, row in zip(["dtml", *RULES], rows, strict=True):
+        *_, acc, correlation = row
+        assert acc.split(" [")[0] == percent(last.loc[name, "acc"])
         assert correlation.split()[0] == figure(last.loc[name, "mcc"])
 
 
@@ -233,18 +236,18 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     }
     text = page(ranking=ranking_part(ranking, scored, champion | {"stake": 71.4, "needed": 60.0}))
     assert region(text, "The ranking of the stocks")[1:] == [
-        ["S002", "1", ".600"],
-        ["S001", "2", ".400"],
+        ["S002", "1", "60.0 %"],
+        ["S001", "2", "40.0 %"],
     ]
     assert (
         "2 stocks are ranked by blend for the return from the next open to the one after, best "
         "first." in text
     )
     assert (
-        "Over 40 nights, its rank IC is .0800 [.060, .100]; that of the best rule, day_losers, is "
-        ".0300 [.010, .050]." in text
+        "Over 40 nights, its rank IC is .080 [.060, .100]; that of the best rule, "
+        '"the day\'s losers", is .030 [.010, .050].' in unescape(text)
     )
-    gain = "over 41 nights it gained +.0120 in rank IC"
+    gain = "over 41 nights it gained +.012 in rank IC"
     wealth = "its bets reached a wealth of 71, where 60 was needed"
     champion_since = "blend has been champion since 2026-03-02 instead of ridge"
     assert f"{champion_since}: {gain}, and {wealth}." in text

@@ -211,10 +211,10 @@ def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> N
         told = pd.read_sql(
             text("select kind, message from alert_log where kind = 'promoted'"), conn
         )
-    gain = "over 33 nights it gained +.2500 in rank IC"
+    gain = "over 33 nights it gained +.250 in rank IC"
     wealth = "its bets reached a wealth of 70, where 60 was needed"
     assert told["message"].tolist() == [
-        f"dtml has been champion since {row['since']} instead of ridge: {gain}, and {wealth}"
+        f"DTML has been champion since {row['since']} instead of ridge: {gain}, and {wealth}"
     ]
 
 

@@ -5,6 +5,7 @@ rules, and made of the past alone.
 import logging
 from dataclasses import replace
 from datetime import date
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from db.rows import rankings
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.markets.definition import LEGS
+from dtml.pages.figures import named
 from dtml.prices.sessions import next_session
 from dtml.ranking.rules import RULES
 from flows.dashboard.app import dashboard
@@ -104,12 +106,12 @@ def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
     with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
         page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
         newest = client.get(f"/market/{long.name}").text
-    assert "ranked by dtml for the return from this close to the next, best first" in page
+    assert "ranked by DTML for the return from this close to the next, best first" in page
     shown = [
-        each.split("<")[0]
+        unescape(each.split("<")[0])
         for each in page.split("Rank IC so far")[1].split('<th scope="row">')[1:10]
     ]
-    assert set(shown) == PREDICTORS | set(RULES)
+    assert set(shown) == {named(name) for name in PREDICTORS | set(RULES)}
     best = (
         said(long, next_session("XNYS", TARGET))
         .query("predictor == 'dtml' and place == 1")["symbol"]

@@ -105,7 +105,7 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
     code, said, _ = dtml("runs", "small", "--json")
     assert json.loads(said)[0]["seeds"] == [0, 1]
     code, said, _ = dtml("score", "--market-file", "small.toml", "--as-of", AS_OF)
-    assert (code, "always_up" in said) == (0, True)
+    assert (code, "every stock rises" in said) == (0, True)
     code, said, _ = dtml("query", "select count(*) as n from latest_prediction", "--csv")
     assert said == "n\n30\n"
     code, _, said = dtml("query", "delete from prediction")

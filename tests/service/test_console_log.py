@@ -10,7 +10,7 @@ from dtml.model import ModelConfig
 from dtml.training.recipe import Epoch, Member, ResumedEpoch, TrainingConfig
 from flows import log_lines
 from flows.log_lines import Shown
-from flows.progress import fold_progress, training_progress
+from flows.progress import fold_progress, rankings_progress, reporting, training_progress
 
 INFO, WARNING = logging.INFO, logging.WARNING
 
@@ -55,7 +55,7 @@ def test_the_epochs_before_an_interruption_are_not_logged_again(
         report(member, ResumedEpoch(number=1, **figures))
         report(member, Epoch(number=2, **figures))
     logged = [each.getMessage() for each in caplog.records if each.name == "flows.progress"]
-    assert logged == ["seed 0, epoch 2 of 4: loss 0.7000, validation ACC 0.5000"]
+    assert logged == ["seed 0, epoch 2 of 4: loss .700, validation ACC 50.0 %"]
 
 
 def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
@@ -67,3 +67,17 @@ def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
         assert caplog.messages == []
         report(4)
     assert [message.split(" after ")[0] for message in caplog.messages] == ["fold 4 of 8 done"]
+
+
+def test_every_training_of_a_walk_is_logged_with_the_time_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO), rankings_progress("simulated", 2) as report:
+        train = reporting(lambda _name, run: run(), report)
+        assert train("ridge-2025-11-03", lambda: 7) == 7
+        assert train("boosting-2025-11-03", lambda: 8) == 8
+    assert [message.split(", done after ")[0] for message in caplog.messages] == [
+        "simulated: ridge-2025-11-03, training 1 of 2",
+        "simulated: boosting-2025-11-03, training 2 of 2",
+    ]
+    assert caplog.messages[1].endswith("about 0 s left")

@@ -252,18 +252,20 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
 ) -> None:
     history("Z", None, 5, as_json=False)
     said = capsys.readouterr().out.splitlines()
-    assert max(map(len, said)) <= 100
+    assert max(map(len, said[:7])) <= 100
     assert said[0].strip() == "Z, toy"
     rows = [line.split() for line in said[2:7]]
     assert [row[1] for row in rows] == [f"{day:%Y-%m-%d}" for day in DAYS[-5:]]
-    assert rows[0][2:] == ["0.750", "0.625", "rise", "+0.0200", "1", "rise", "fall", "-"]
-    assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
-    assert said[7].endswith("predictions: 5 by first")
-    assert (
-        said[8] == "all 49 outcomes (a rise above 0.5): ACC .4898, "
-        "MCC -.0280; always up: ACC .3469, MCC .0000"
+    first, last = (" ".join(row[2:]) for row in (rows[0], rows[-1]))
+    assert first == "75.0 % 62.5 % rise +2.00 % 1 rise fall -"
+    assert last == "75.0 % 62.5 % rise - - rise fall -"
+    assert said[7].startswith("naive rules: up: every stock rises; reversal: the index fell")
+    assert said[8] == "predictions: 5 by first"
+    assert said[9] == (
+        "all 49 outcomes (a rise above 50 %): ACC 49.0 %, MCC -.028; "
+        '"every stock rises": ACC 34.7 %, MCC .000'
     )
-    assert len(said) == 9
+    assert len(said) == 10
 
 
 def test_a_history_reads_no_row_that_it_does_not_show(
@@ -289,6 +291,29 @@ def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
     for symbol in ("ZZ", "Z' or '1' = '1", "100 %s"):
         with pytest.raises(StoreUsageError, match="no symbol"):
             history(symbol, None, 5, as_json=False)
+    with pytest.raises(StoreUsageError, match=r"no symbol 'z' .*: did you mean Z\? check"):
+        history("z", "toy", 5, as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("sql", "meant"),
+    [
+        ("select symbl from latest_prediction", "did you mean symbol"),
+        ("select 1 as one from latest_predictions", "did you mean latest_prediction"),
+        ("select p.probabilty from prediction_history p", "did you mean probability"),
+    ],
+)
+def test_a_misspelt_name_in_sql_is_answered_with_the_nearest_ones(
+    store: Engine, sql: str, meant: str
+) -> None:
+    with pytest.raises(StoreUsageError, match=meant):
+        query(sql, **ASKED)
+
+
+def test_a_name_that_is_near_none_gets_no_suggestion(store: Engine) -> None:
+    with pytest.raises(StoreUsageError) as caught:
+        query("select qqqqqq from latest_prediction", **ASKED)
+    assert "did you mean" not in str(caught.value)
 
 
 def test_stocks_of_one_name_have_a_table_for_each_market(

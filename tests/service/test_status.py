@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import typer
+from filelock import FileLock
 from sqlalchemy import Engine
 
 from db.admin.copying import table_counts
@@ -27,7 +28,9 @@ from flows.commands.status import commands
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
+from flows.service.serving import LOCK, Serving, serving, write_serving
 from flows.service.status import MarketStatus, due_night, market_status, named_markets
+from flows.settings import prefect_folder
 from tests.support.calendars import end_calendar
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
@@ -292,6 +295,36 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     with reading(context.engine) as conn:
         assert set(nights.alerts(conn)["kind"]) == {"refused", "late"}
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
+
+
+def test_a_next_run_is_shown_only_of_markets_that_a_service_serves(
+    context: MarketContext, dtml: Command
+) -> None:
+    after_nights(context, AS_OF)
+    assert serving() is None
+    code, said, complaint = dtml()
+    assert (code, complaint) == (0, "")
+    assert "next run" not in said
+    assert "No service runs these nights" in said
+    folder = prefect_folder()
+    write_serving(folder, ["simulated"], timedelta(minutes=300), None)
+    assert serving() is None  # of a service that has ended
+    with FileLock(folder / LOCK):
+        assert serving() == Serving(("simulated",), timedelta(minutes=300), None)
+        _, said, _ = dtml()
+        assert "next run" in said
+        assert "No service" not in said
+        (row,) = json.loads(dtml("--json")[1])
+        # 300 minutes after the close in New York
+        assert row["next_run"][11:16] in ("01:00", "02:00")
+        write_serving(folder, ["other"], timedelta(minutes=300), None)
+        assert json.loads(dtml("--json")[1])[0]["next_run"] is None
+
+
+def test_an_age_has_its_unit(context: MarketContext, dtml: Command) -> None:
+    after_nights(context, AS_OF)
+    age = json.loads(dtml("--json")[1])[0]["age"]
+    assert f"{age} sessions" in dtml()[1]
 
 
 def test_a_market_whose_calendar_ends_says_so_and_keeps_no_other_from_being_judged(

@@ -1,0 +1,132 @@
+"""What the commands over years of history print: a benchmark, a backtest, an audit."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dtml.lookahead import audit as look_ahead
+from dtml.pages import backtest as backtest_pages
+from dtml.pages import benchmark as benchmark_pages
+from dtml.pages.figures import named, records
+from dtml.pages.survivorship import of_backtest
+from flows.audit import SESSIONS, STOCKS, Audit
+from flows.backtest.results import Result
+from flows.console import print_frame, print_scores, rendered
+from flows.settings import out
+
+HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
+    "model",
+    "ACC, mean±sd\n(published)",
+    "ACC ensemble\n[95 %]",
+    "gain over rule\n[95 %]",
+    "MCC, mean±sd\n(published)",
+    "MCC ensemble\n[95 %]",
+    "within-day\nAUC [95 %]",
+    "same\ndirection",
+)
+ASK_MORE = (
+    'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '
+    "from backtest_summary where backtest_id = '{id}'\" "
+)
+
+
+def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
+    """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
+
+    Then print what the data are and, from the second benchmark of the set on, its `number`.
+    """
+    for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
+        rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
+        if rows:
+            table = pd.DataFrame([_lined_cells(benchmark, row) for row in rows], columns=HEADINGS)
+            print_frame(
+                table,
+                f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}",
+                importance=HEADINGS,
+                prose=HEADINGS[:1],
+            )
+    out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
+    for name, words in (
+        ("data", benchmark_pages.on_data(benchmark)),
+        ("list", benchmark_pages.survivorship(benchmark)),
+        ("reading", benchmark_pages.on_reading(benchmark, number)),
+    ):
+        if words:
+            out.print(f"{name:10}{words}", markup=False)
+
+
+def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
+    cells = benchmark_pages.result_cells(benchmark, row, is_for_print=False)
+    return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
+
+
+def print_backtest(result: Result) -> None:
+    """Print the scores and portfolios over all folds; the page has them by fold, year and stock."""
+    row = result.row
+    text = rendered(
+        "backtest.txt",
+        row=row,
+        folds=result.folds,
+        survivorship=of_backtest(row),
+        vintage=backtest_pages.vintage(row),
+    )
+    out.print(text, end="")
+    scores_of_all = result.scores[result.scores["slice"] == "all"]
+    print_scores(scores_of_all.rename(columns={"days": "nights"}))  # as it names this column
+    cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
+    portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
+    portfolios["portfolio"] = [named(name) for name in portfolios["portfolio"]]
+    print_frame(
+        portfolios,
+        "portfolios after costs; a year has 252 sessions",
+        importance=(
+            "portfolio",
+            "return a year, net",
+            "Sharpe [95 %]",
+            "drawdown",
+            "turnover a day",
+        ),
+        prose=("portfolio",),
+    )
+    settled_in_words = backtest_pages.settlements(result.portfolios)
+    if settled_in_words:
+        out.print(settled_in_words, markup=False)
+    out.print(backtest_pages.verdict(row, result.scores, result.portfolios), markup=False)
+    out.print(f"page      {result.page}", markup=False, soft_wrap=True)
+    out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
+
+
+def print_audit(audit: Audit) -> None:
+    """Print every finding, then the planted leaks, then how much data the audit used."""
+    findings = audit.findings
+    not_passed = np.where(findings["has_power"], "FAILED", "no power")  # it cannot fail
+    passed = np.where(findings["has_power"], "passed", "cannot tell")
+    verdicts = np.where(findings["passed"], passed, not_passed)
+    shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
+    print_frame(
+        shown[["audited", "check", "at", "passed", "detail"]],
+        "what was checked",
+        importance=("audited", "check", "passed", "at", "detail"),
+        prose=("audited", "check", "detail"),
+    )
+    planted = audit.proof[audit.proof["planted"]]
+    leaks = planted[["pipeline", "caught_by"]]
+    print_frame(
+        leaks,
+        "leaks planted on purpose, and the checks that caught them",
+        importance=("pipeline", "caught_by"),
+        prose=("pipeline", "caught_by"),
+    )
+    text = rendered(
+        "audit.txt",
+        findings=findings,
+        planted=planted,
+        honest=audit.proof[~audit.proof["planted"]],
+        stocks=STOCKS,
+        sessions=SESSIONS,
+        checks=look_ahead,  # the module, for its constants
+    )
+    out.print(text, end="")
