@@ -195,6 +195,18 @@ def queue_counts(conn: Connection) -> pd.DataFrame:
     return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
 
 
+def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[Any]":
+    """Return when the newest finished texts of a model were done, `row_limit` at most."""
+    job = view("translation_job").c
+    statement = (
+        sa.select(job.finished_at)
+        .where(job.model == model, job.status == "done")
+        .order_by(job.id.desc())
+        .limit(row_limit)
+    )
+    return frame(conn, statement)["finished_at"]
+
+
 def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions of a text that a worker has taken."""
     return text.c.status == "taken", text.c.taken_by == worker

@@ -179,6 +179,7 @@ class Panel:
         For ticks both say how many there are.
         """
         line = self.lines[name].dropna()
+        line = line[~line.index.duplicated()].sort_index()  # as it is drawn: it may be newest first
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
         last = self._written(float(line.iloc[-1]))
