@@ -288,25 +288,25 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
 
 
 def night_rank_ics(
-    conn: Connection, market: str, leg: str, last: date, row_limit: int
+    conn: Connection, market: str, leg: str, predictor: str, first: date, last: date
 ) -> pd.DataFrame:
-    """Return the rank IC of each night and predictor for the return `leg`, the newest first.
+    """Return the rank IC of each night of first..last, of a predictor and of all one-line rules.
 
-    They are those of sessions up to `last`, `row_limit` rows at most. Columns: target, predictor,
-    is_rule, rank_ic. A night without a rank IC has no row.
+    It is that for the return `leg`. Columns: target, predictor, rank_ic. A night without a rank IC
+    has no row.
     """
     log = view("rank_score_log").c
     statement = (
-        sa.select(log.target, log.predictor, log.is_rule, log.rank_ic)
+        sa.select(log.target, log.predictor, log.rank_ic)
         .where(
             log.market == market,
+            log.target.between(first, last),
             log.span == "night",
             log.leg == leg,
-            log.target <= last,
+            sa.or_(log.predictor == predictor, log.is_rule == 1),
             log.rank_ic.is_not(None),
         )
-        .order_by(log.target.desc(), log.predictor)
-        .limit(row_limit)
+        .order_by(log.target, log.predictor)
     )
     return frame(conn, statement)
 

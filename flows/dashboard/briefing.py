@@ -16,8 +16,8 @@ from dtml.pages.sparkline import Sparkline
 from flows.dashboard.running import running_night
 
 ENDS = 5  # stocks at each end of a ranking, on the first page
-NIGHTS = 250  # of a small chart, at most
-PREDICTORS = 20  # rankers and rules that a night's rankings are scored of, at most
+NIGHTS = 125  # of a small chart, at most: half a year
+SPAN = timedelta(days=183)  # of as many nights
 # Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
 SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
 
@@ -52,9 +52,8 @@ def target_of(night: Row) -> date:
 
 
 def night_before(conn: Connection, night: Row) -> Row | None:
-    """Return the night before another one of its market; None for the first."""
-    previous, _ = nights.neighbours(conn, night["market"], night["as_of"])
-    return None if previous is None else nights.night(conn, night["market"], previous)
+    """Return the complete night before another one of its market; None for the first."""
+    return nights.last_complete_before(conn, night["market"], night["as_of"])
 
 
 def ranking_of_night(conn: Connection, night: Row, before: Row | None) -> pd.DataFrame:
@@ -202,13 +201,11 @@ def skill_line(
 
     Beside it is the rule with the best sum. None where fewer than two nights have one.
     """
-    rank_ics = rankings.night_rank_ics(conn, market, leg, last, NIGHTS * PREDICTORS)
+    rank_ics = rankings.night_rank_ics(conn, market, leg, predictor, last - SPAN, last)
     daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)
     if predictor not in daily or daily[predictor].count() < 2:
         return None
-    # Rules are scored on the same nights; others are left out of the comparison.
-    is_rule = rank_ics.drop_duplicates("predictor").set_index("predictor")["is_rule"] == 1
-    rules = [name for name in daily if is_rule[name]]
+    rules = [name for name in daily if name != predictor]
     sums = daily.cumsum()
     shown = [predictor]
     if rules:

@@ -139,6 +139,8 @@ def _night_as_work(
             stage_words = row["stage"]
     if not len(earlier):  # the stages that are to come are not known
         left_s = None
+    if not is_alive:  # the clock of its last stage goes on without work
+        left_s = None
     done = None if left_s is None or not spent_s + left_s else spent_s / (spent_s + left_s)
     return Work(
         kind="night",
@@ -242,28 +244,25 @@ def _translators(conn: Connection, now: datetime) -> list[Work]:
 def _queues(conn: Connection, now: datetime) -> list[Work]:
     """Return the queues of texts that still wait or are being translated.
 
-    A queue is worked on if a text of it is taken, or was done in the last minutes.
+    A queue is worked on if a text was done in the last minutes.
     """
     works = []
-    for row in _queue(conn):
-        waiting = row["queued"] + row["taken"]
-        if not waiting:
-            continue
-        finished = translation_queue.last_finished(conn, row["model"], PACE_TEXTS)
+    waiting = translation_queue.queue_counts(conn, ["queued", "taken"])
+    for model, number in waiting.groupby("model")["n"].sum().items():
+        finished = translation_queue.last_finished(conn, str(model), PACE_TEXTS)
         left_s = None
         is_recent = len(finished) > 0 and now - finished.max() < SILENT_FOR
         if is_recent and len(finished) > 1:
             span_s = (finished.max() - finished.min()).total_seconds()
-            left_s = span_s / (len(finished) - 1) * waiting
-        ended = row["done"] + row["failed"]
+            left_s = span_s / (len(finished) - 1) * number
         works.append(
             Work(
                 kind="translations",
-                name=row["model"],
-                stage=f"{count(waiting)} texts wait, {count(ended)} have ended",
-                done=ended / (ended + waiting),
+                name=str(model),
+                stage=f"{count(number)} texts wait",
+                done=None,
                 left_s=left_s,
-                is_alive=bool(row["taken"] or is_recent),
+                is_alive=is_recent,
             )
         )
     return works

@@ -65,7 +65,7 @@ def stock_page(
         "symbol": symbol,
         "stock": newest_of_stock[0] if newest_of_stock else None,
         "ranked": int(newest["place"].notna().sum()),
-        "moved": _moved(newest_of_stock, directions),
+        "moved": _moved(newest_of_stock, directions) if last is None else None,
         "disagrees": _disagrees(newest_of_stock, int(newest["place"].notna().sum())),
         "stocks": newest["symbol"].tolist(),
         "kind": kind,
@@ -94,7 +94,7 @@ def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataF
     keys = ["run_id", "target"]
     level = banded.rename(columns={"direction": "banded"})[[*keys, "banded"]]
     merged = directions.merge(level.drop_duplicates(keys), on=keys, how="left")
-    direction = merged["banded"].fillna(merged["direction"])
+    direction = merged["direction"].where(merged["banded"].isna(), merged["banded"])
     is_settled = direction.isin(["rise", "fall"]) & merged["realised_return"].notna()
     is_correct = (direction == "rise") == (merged["realised_return"] > 0)
     correct = is_correct.astype("Int64").where(is_settled)
