@@ -29,6 +29,11 @@ class Sparkline:
     base: float
 
     @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Return the name and the colour of each line, the main one first."""
+        return [(name, colour(name)) for name in self.lines]
+
+    @property
     def svg(self) -> Markup:
         """Return the drawing as SVG, as wide as its place; lines with the colours of other charts.
 

@@ -70,6 +70,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+KEPT = {"cache-control": "max-age=3600"}  # scripts change only with the program
 USUAL_SORT = "-probability"
 # Threads that read the store, each with one connection: fewer than the engine's pool holds.
 WORKERS = 4
@@ -246,15 +247,13 @@ async def _monitored(request: Request, work: Callable[[], T]) -> T:
 
 
 def charts_script() -> Response:
-    """Send the script that makes the charts interactive; it changes only with the program."""
-    headers = {"cache-control": "max-age=3600"}
-    return Response(script(), media_type="text/javascript", headers=headers)
+    """Send the script that makes the charts interactive."""
+    return Response(script(), media_type="text/javascript", headers=KEPT)
 
 
 def live_script() -> Response:
     """Send the script that keeps the state of nights on a page up to date."""
-    headers = {"cache-control": "max-age=3600"}
-    return Response(LIVE_SCRIPT.read_bytes(), media_type="text/javascript", headers=headers)
+    return Response(LIVE_SCRIPT.read_bytes(), media_type="text/javascript", headers=KEPT)
 
 
 @pages.get("/")

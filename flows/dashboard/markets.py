@@ -96,8 +96,8 @@ def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dic
     """Return what a market's morning begins with; `row` is its row of `market_rows`.
 
     Keys: `state` of `state_of_night`; `best` and `worst` stocks of the newest ranking, its `leader`
-    (the first row), None without a ranking; `changes` in sentences; `skill_line` and
-    `account_line`, small drawings or None.
+    (the first row), None without a ranking; `changes` in sentences, None without a complete night;
+    `skill_line` and `account_line`, small drawings or None.
     """
     market = row["market"]
     newest = nights.night(conn, market)
@@ -108,7 +108,7 @@ def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dic
         "worst": [],
         "leader": None,
         "target_ranked": None,
-        "changes": [],
+        "changes": None,
         "skill_line": None,
         "account_line": account_line(rankings.paper_returns(conn, market)),
     }
