@@ -171,6 +171,49 @@ def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
     return frame(conn, statement)
 
 
+def finished(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
+    """Return the market's finished backtests, the newest first, `row_limit` at most.
+
+    Columns: backtest_id, first, last, finished_at.
+    """
+    summary = view("backtest_summary").c
+    columns = (summary.backtest_id, summary.first, summary.last, summary.finished_at)
+    statement = (
+        sa.select(*columns)
+        .where(summary.market == market)
+        .distinct()
+        .order_by(summary.finished_at.desc())
+        .limit(row_limit)
+    )
+    return frame(conn, statement)
+
+
+def unfinished(conn: Connection, since: datetime) -> pd.DataFrame:
+    """Return the backtests that have not finished, by id: the columns of table backtest.
+
+    Left out are those that began before `since`.
+    """
+    table = tables.backtest
+    statement = sa.select(table).where(
+        table.c.finished_at.is_(None),
+        table.c.created_at >= since,
+    )
+    return frame(conn, statement.order_by(table.c.id))
+
+
+def fold_moments(conn: Connection, name: str) -> pd.DataFrame:
+    """Return a backtest's stored folds: first, last, seconds, and the created_at of their model."""
+    fold = tables.backtest_fold.c
+    run = view("run_log").c
+    statement = (
+        sa.select(fold.first, fold.last, fold.seconds, run.created_at)
+        .join_from(tables.backtest_fold, view("run_log"), run.run_id == fold.run_id)
+        .where(fold.backtest_id == name)
+        .order_by(fold.number)
+    )
+    return frame(conn, statement)
+
+
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
     """Return the annualised Sharpe ratios of the market's backtests, one for each portfolio.
 

@@ -129,6 +129,21 @@ def stages(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     return frame(conn, select_view("stage_log", "started_at", "stage", market=market, as_of=as_of))
 
 
+def earlier_stages(conn: Connection, market: str, before: date, row_limit: int) -> pd.DataFrame:
+    """Return the stages of the nights before a day, the newest night first: rows of stage_log.
+
+    There are `row_limit` rows at most. Stages of one night are in the order in which they began.
+    """
+    log = view("stage_log").c
+    statement = (
+        sa.select(*log)
+        .where(log.market == market, log.as_of < before)
+        .order_by(log.as_of.desc(), log.started_at, log.stage)
+        .limit(row_limit)
+    )
+    return frame(conn, statement)
+
+
 def status_counts(conn: Connection) -> pd.DataFrame:
     """Return how many nights of each market have each status: market, status, n."""
     log = view("night_log").c
@@ -171,6 +186,14 @@ def complete_nights(conn: Connection, market: str) -> list[dict[str, Any]]:
         .order_by(table.c.as_of)
     )
     return [dict(night) for night in conn.execute(statement).mappings()]
+
+
+def last_complete_before(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
+    """Return a market's last complete night before a day; None when there is none."""
+    log = view("night_log")
+    conditions = (log.c.market == market, log.c.as_of < as_of, log.c.status.in_(COMPLETE))
+    statement = sa.select(log).where(*conditions).order_by(log.c.as_of.desc()).limit(1)
+    return row(conn, statement)
 
 
 def last_ended_night(conn: Connection, market: str) -> dict[str, Any] | None:
@@ -229,6 +252,12 @@ def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False)
         conditions.append(table.c.sent_at.is_(None))
     order = (table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
     return frame(conn, sa.select(table).where(*conditions).order_by(*order))
+
+
+def alert_log(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
+    """Return the alerts about a market's nights from the day `as_of` on: rows of alert_log."""
+    since = ("as_of", as_of, None)
+    return frame(conn, select_view("alert_log", "as_of", "kind", span=since, market=market))
 
 
 def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:

@@ -215,14 +215,18 @@ def band_directions(market: str, run_id: str, target: date, level: float) -> Sta
     )
 
 
-def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
+def default_directions(
+    conn: Connection, symbol: str, market: str | None = None, kind: str | None = None
+) -> pd.DataFrame:
     """Return a stock's directions, each at its model's default level: run_id, target, direction.
 
-    There are no rows for a model that was not calibrated.
+    `market` and `kind` (of the models) of None stand for any. There are no rows for a model that
+    was not calibrated.
     """
     banded = view("band_direction")
     statement = sa.select(banded.c.run_id, banded.c.target, banded.c.direction)
-    return frame(conn, statement.where(*matching(banded, symbol=symbol, is_default=1)))
+    is_of_stock = matching(banded, symbol=symbol, market=market, kind=kind, is_default=1)
+    return frame(conn, statement.where(*is_of_stock))
 
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:

@@ -154,8 +154,9 @@ def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
     """Return the ranking of a session that the nights show, the best stock first.
 
     It is that of the predictor chosen for the session, and the newest where there are several.
-    Columns: place, symbol, name, sector, probability, predictor, and leg, the name of the return
-    that the stocks are ranked by. There are no rows for a session that was not ranked.
+    Columns: place, symbol, name, sector, score, probability, predictor, leg (the name of the return
+    that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
+    for a session that was not ranked.
     """
     history = view("ranking_history").c
     statement = (
@@ -164,9 +165,11 @@ def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
             history.symbol,
             history.name,
             history.sector,
+            history.score,
             history.probability,
             history.predictor,
             history.leg,
+            history.realised_return,
             history.made_at,
         )
         .where(history.market == market, history.target == target, history.chosen == 1)
@@ -329,6 +332,30 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
     return frame(conn, statement)
 
 
+def night_rank_ics(
+    conn: Connection, market: str, leg: str, predictor: str, first: date, last: date
+) -> pd.DataFrame:
+    """Return the rank IC of each night of first..last, of a predictor and of all one-line rules.
+
+    It is that for the return `leg`. Columns: target, predictor, rank_ic. A night without a rank IC
+    has no row.
+    """
+    log = view("rank_score_log").c
+    statement = (
+        sa.select(log.target, log.predictor, log.rank_ic)
+        .where(
+            log.market == market,
+            log.target.between(first, last),
+            log.span == "night",
+            log.leg == leg,
+            sa.or_(log.predictor == predictor, log.is_rule == 1),
+            log.rank_ic.is_not(None),
+        )
+        .order_by(log.target, log.predictor)
+    )
+    return frame(conn, statement)
+
+
 def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
     """Return the running scores of a market's rankings at its last scored session."""
     return last_rank_scores(conn, market, date.max)
@@ -378,6 +405,12 @@ def newest_ranking(conn: Connection, market: str) -> dict[str, Any] | None:
     return row(conn, statement)
 
 
+def walks(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
+    """Return the market's walk-forwards, the newest first: rows of the view ranking_summary."""
+    summary = select_view("ranking_summary", "-read_at", market=market)
+    return frame(conn, summary.limit(row_limit))
+
+
 def last_target(conn: Connection, market: str) -> date | None:
     """Return the newest session for which it was decided what to hold; None before the first."""
     position = tables.target_position.c
@@ -416,6 +449,14 @@ def _positions(
         .order_by(table.c[day], stock.c.symbol)
     )
     return frame(conn, statement)
+
+
+def paper_orders(conn: Connection, market: str, target: date) -> pd.DataFrame:
+    """Return what a market's account is to hold from the open of a session: rows of paper_order.
+
+    There are no rows for a session for which nothing was decided.
+    """
+    return frame(conn, select_view("paper_order", "symbol", market=market, target=target))
 
 
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:

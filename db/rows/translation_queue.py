@@ -188,11 +188,27 @@ def give_back(conn: Connection, worker: str) -> int:
     return conn.execute(update.values(values)).rowcount
 
 
-def queue_counts(conn: Connection) -> pd.DataFrame:
-    """Return how many texts each model has of each status: model, status, n."""
+def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> pd.DataFrame:
+    """Return how many texts each model has of each status: model, status, n.
+
+    `statuses` are those that are counted; None stands for all.
+    """
     job = view("translation_job").c  # The view, because a role that only reads may read it.
     key = (job.model, job.status)
-    return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
+    counts = sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key)
+    return frame(conn, counts if statuses is None else counts.where(job.status.in_(statuses)))
+
+
+def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[Any]":
+    """Return when the newest finished texts of a model were done, `row_limit` at most."""
+    job = view("translation_job").c
+    statement = (
+        sa.select(job.finished_at)
+        .where(job.model == model, job.status == "done")
+        .order_by(job.id.desc())
+        .limit(row_limit)
+    )
+    return frame(conn, statement)["finished_at"]
 
 
 def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:

@@ -5,6 +5,7 @@ The texts that they translate are in translation_queue.py.
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 
 import pandas as pd
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import Rows, upsert
 from db.connection.frames import frame
+from db.views import view
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
@@ -43,6 +45,19 @@ def forget_progress(conn: Connection, model: str) -> int:
     """Delete the stored progress of a model, whose training begins again; return how many rows."""
     table = tables.translation_progress
     return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
+
+
+def trainings(conn: Connection, since: datetime) -> pd.DataFrame:
+    """Return how far the trainings stand that logged a step since a moment: a row for each model.
+
+    The columns are those of the view translation_training, of the last step that was logged.
+    """
+    log = view("translation_training")
+    newest = sa.select(log.c.model, sa.func.max(log.c.step).label("step")).group_by(log.c.model)
+    last = newest.subquery()
+    is_last = sa.and_(log.c.model == last.c.model, log.c.step == last.c.step)
+    statement = sa.select(log).join(last, is_last).where(log.c.at >= since).order_by(log.c.model)
+    return frame(conn, statement)
 
 
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:

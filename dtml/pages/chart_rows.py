@@ -9,6 +9,10 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 POINTS = 300  # of a line, at most, in a static chart
+# A line is broken where it has no value for longer than both: no exchange is closed for so many
+# days, and values of each month or year are further apart.
+BREAK_DAYS = 21
+BREAK_STEPS = 5  # times the median distance of its values
 
 
 def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
@@ -29,6 +33,18 @@ def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
         places.append(stretch[lowest])
         places.append(stretch[highest])
     return np.unique(places)
+
+
+def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
+    """Return for each of some ascending sessions the number of its stretch, from 0.
+
+    A stretch ends where no session follows for longer than BREAK_DAYS and BREAK_STEPS.
+    """
+    steps = np.diff(pd.DatetimeIndex(sessions).to_numpy()) / np.timedelta64(1, "D")
+    if not len(steps):
+        return np.zeros(len(sessions), dtype=int)
+    is_break = steps > max(BREAK_DAYS, BREAK_STEPS * float(np.median(steps)))
+    return np.concatenate([[0], np.cumsum(is_break)])
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:

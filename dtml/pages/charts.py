@@ -20,7 +20,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from dtml.baselines.naive_rules import MODEL
-from dtml.pages.chart_rows import known_values, short, thinned
+from dtml.pages.chart_rows import known_values, short, stretches, thinned
 from dtml.pages.colours import PALETTE, colour
 from dtml.pages.figures import WORDS, day, figure, named, percent
 from dtml.pages.svg import compact
@@ -156,7 +156,8 @@ class Panel:
         """Return a row for each session with a value: its day as `t`, and the lines by their ids.
 
         `ids` are those of the lines to be drawn, by name. The ends of the bands are columns `low`
-        and `high` with the id of their line. Of several values of one session the first counts.
+        and `high` with the id of their line. Of several values of one session the first counts. A
+        line that is broken has a column `part` with its id: the number of each row's stretch.
         """
         columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
         for name, band in self.bands.items():
@@ -167,7 +168,10 @@ class Panel:
         for column, values in columns.items():
             line_values = values.dropna()
             is_repeated = line_values.index.duplicated()
-            distinct[column] = line_values[~is_repeated]
+            distinct[column] = line_values[~is_repeated].sort_index()
+            stretch = stretches(distinct[column].index)
+            if stretch[-1:].any():
+                distinct[f"part{column}"] = pd.Series(stretch, distinct[column].index)
         frame = pd.DataFrame(distinct)
         frame = frame.dropna(how="all").sort_index()
         frame.insert(0, "t", [day(session) for session in frame.index])
@@ -178,7 +182,8 @@ class Panel:
 
         For ticks both say how many there are.
         """
-        line = self.lines[name].dropna().sort_index()
+        line = self.lines[name].dropna()
+        line = line[~line.index.duplicated()].sort_index()  # as it is drawn: it may be newest first
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
         last = self._written(float(line.iloc[-1]))  # of the newest session

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlencode
 import jinja2
 from anyio import CapacityLimiter, move_on_after, to_thread
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import (
     HTMLResponse,
@@ -44,13 +44,14 @@ from flows.dashboard import monitoring
 from flows.dashboard.compare import compare_page
 from flows.dashboard.downloads import FORMS, Download, File, answer_file
 from flows.dashboard.explore import sql_page, table_page, topics
-from flows.dashboard.market import market_page
-from flows.dashboard.markets import NotThereError, markets_page, require_market
+from flows.dashboard.market import Asked, market_page
+from flows.dashboard.markets import NotThereError, live_page, markets_page, require_market
 from flows.dashboard.other_sites import OtherSitesRefused
 from flows.dashboard.running import LONGEST_REFRESH_S, running_page
-from flows.dashboard.statements import COME_AGAIN_S, Statements
+from flows.dashboard.statements import Statements, place_among
 from flows.dashboard.stock import stock_page
 from flows.dashboard.studies import study_page
+from flows.dashboard.terms import TERMS, terms_page
 from flows.failures import innermost_lines
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -69,12 +70,14 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+KEPT = {"cache-control": "max-age=3600"}  # scripts change only with the program
 USUAL_SORT = "-probability"
 # Threads that read the store, each with one connection: fewer than the engine's pool holds.
 WORKERS = 4
 MONITORS = 2  # further threads, for /health and /metrics alone
 MONITORING_LIMIT_S = 20
 WAITING = 24  # pages, at most, that are being rendered or wait for a worker
+LIVE_SCRIPT = Path(__file__).parent / "templates" / "live.js"
 DOWNLOADS = 8  # files, at most, that are being made or sent
 
 
@@ -87,31 +90,10 @@ async def workers(app: FastAPI) -> AsyncIterator[None]:
     app.state.statements = Statements()
     app.state.monitors = CapacityLimiter(MONITORS)
     current_default_thread_limiter().total_tokens = WORKERS
-    # The script takes a second to build, which no visitor needs to wait for.
-    build_script = Thread(target=script, daemon=True)
-    build_script.start()
+    # The script and the calendars take a second to build, which no visitor needs to wait for.
+    Thread(target=script, daemon=True).start()
+    Thread(target=monitoring.load_calendars, args=[app.state.engine], daemon=True).start()
     yield
-
-
-def place_among(kind: str, most: int) -> Any:
-    """Return a dependency for FastAPI: one of `most` places of a kind, held during a request.
-
-    The place becomes free when the last byte is sent or the client has left. A request that finds
-    no free place is answered with 429.
-    """
-
-    async def place(request: Request) -> AsyncIterator[None]:
-        places: asyncio.Semaphore = request.app.state.places[kind]
-        if places.locked():
-            raise HTTPException(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                detail=f"{most} {kind} are being served already: try again",
-                headers={"retry-after": str(COME_AGAIN_S)},
-            )
-        async with places:
-            yield
-
-    return Depends(place)
 
 
 PLACES = {"pages": WAITING, "downloads": DOWNLOADS}
@@ -185,6 +167,7 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.add_api_route("/health", health)
     app.add_api_route("/metrics", metrics)
     app.add_api_route("/charts.js", charts_script)
+    app.add_api_route("/live.js", live_script)
     app.include_router(pages)
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
@@ -264,16 +247,35 @@ async def _monitored(request: Request, work: Callable[[], T]) -> T:
 
 
 def charts_script() -> Response:
-    """Send the script that makes the charts interactive; it changes only with the program."""
-    headers = {"cache-control": "max-age=3600"}
-    return Response(script(), media_type="text/javascript", headers=headers)
+    """Send the script that makes the charts interactive."""
+    return Response(script(), media_type="text/javascript", headers=KEPT)
+
+
+def live_script() -> Response:
+    """Send the script that keeps the state of nights on a page up to date."""
+    return Response(LIVE_SCRIPT.read_bytes(), media_type="text/javascript", headers=KEPT)
 
 
 @pages.get("/")
-def markets(request: Request) -> HTMLResponse:
-    """Show every market."""
-    today = datetime.now(UTC).date()
-    return _page(request, "markets", lambda conn: markets_page(conn, today))
+def markets(request: Request, every: Every = 0) -> HTMLResponse:
+    """Show every market; the page reloads after `every` seconds, or never if 0."""
+    now = datetime.now(UTC)
+    late = monitoring.late_nights(request.app.state.engine, now)
+    return _page(request, "markets", lambda conn: markets_page(conn, now, every, late))
+
+
+@pages.get("/live")
+def live(request: Request) -> HTMLResponse:
+    """Show the state of every market and what is running, for the script of live pages."""
+    now = datetime.now(UTC)
+    late = monitoring.late_nights(request.app.state.engine, now)
+    return _page(request, "live", lambda conn: live_page(conn, now, late))
+
+
+@pages.get("/terms")
+def terms(request: Request) -> HTMLResponse:
+    """Show what the words of the pages mean."""
+    return _rendered(request, "terms", terms_page())
 
 
 @pages.get("/running")
@@ -289,9 +291,13 @@ def market(
     as_of: OptionalDay = None,
     level: Level = None,
     sort: str = USUAL_SORT,
+    every: Every = 0,
 ) -> HTMLResponse:
-    """Show a night of a market."""
-    return _page(request, "market", lambda conn: market_page(conn, market, as_of, level, sort))
+    """Show a night of a market; the page reloads after `every` seconds, or never if 0."""
+    now = datetime.now(UTC)
+    late = monitoring.late_nights(request.app.state.engine, now, [market])
+    asked = Asked(as_of=as_of, level=level, sort=sort, every=every)
+    return _page(request, "market", lambda conn: market_page(conn, market, asked, now, late))
 
 
 @pages.get("/market/{market}/stock")
@@ -421,6 +427,7 @@ def templates() -> jinja2.Environment:
         link=link,
         rows_link=rows_link,
         rules=NAIVE_RULES,
+        terms=TERMS,
         model=MODEL,
         live=True,
         served=True,

@@ -1,11 +1,12 @@
-"""The page of one market: a night's directions, their outcomes, and the scores up to it.
+"""The page of one market: a night's ranking, its directions, and how good they have been.
 
 A page is a mapping, from which the template of its name is rendered. Missing values (NaN, None) are
 rendered as "-".
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.frames import head
-from db.rows import calibration, nights, predictions, prices, rankings, runs
+from db.rows import backtests, calibration, nights, predictions, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
@@ -21,10 +22,32 @@ from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import predictor_charts
 from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
-from dtml.pages.night_ranking import ranking_part
-from flows.dashboard.markets import FIGURES, STOCKS, NotThereError, Row, require_market, skill_of
+from dtml.pages.night_ranking import LEG_WORDS, ranking_words
+from flows.dashboard.briefing import (
+    account_line,
+    changes,
+    night_before,
+    orders_of_night,
+    ranking_of_night,
+    skill_line,
+    state_of_night,
+    target_of,
+    with_directions,
+)
+from flows.dashboard.markets import (
+    FIGURES,
+    STOCKS,
+    NotThereError,
+    Row,
+    after_costs,
+    ranking_of_day,
+    require_market,
+    skill_of,
+)
+from flows.dashboard.running import REFRESH_S, other_work
 
 NIGHTS = 30  # in the table of a market, at most
+STUDIES = 10  # of each kind, in the lists of a market, at most
 SCORED = 250  # nights of a chart of running scores, at most
 SORTS = (
     "symbol",
@@ -109,27 +132,43 @@ class Sort:
         )
 
 
-def market_page(
-    conn: Connection, market: str, as_of: date | None, level: float | None, sort: str
-) -> dict[str, Any]:
-    """Return the page of a night: its directions at a level, its gaps, and the scores up to it.
+@dataclass(frozen=True)
+class Asked:
+    """Hold what the address of a market's page asks for.
 
-    It is the night whose last session was `as_of`, by default the newest night. `level` is that of
-    `level_of`, `sort` that of `Sort`. The page of a market without nights has its models instead.
-    Raises UsageError for an unknown level or order, and NotThereError for an unknown market or
-    night.
+    `as_of` is the last session that the night saw, None for the newest night. `level` is that of
+    `level_of`, `sort` that of `Sort`. The page is loaded again after `every` seconds; 0 for never.
     """
-    order = Sort.read(sort)
-    require_level(level)
+
+    as_of: date | None
+    level: float | None
+    sort: str
+    every: int
+
+
+def market_page(
+    conn: Connection, market: str, asked: Asked, now: datetime, late: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the page of a night: its ranking, its directions, its gaps, and the scores up to it.
+
+    `late` has the markets whose night is late, with since when; only that of the newest night is
+    shown. The page of a market without nights has its models instead. Raises UsageError for an
+    unknown level or order, and NotThereError for an unknown market or night.
+    """
+    order = Sort.read(asked.sort)
+    require_level(asked.level)
     require_market(conn, market)
-    night = night_of(conn, market, as_of)
-    level = level_of(conn, night, level)
+    night = night_of(conn, market, asked.as_of)
+    level = level_of(conn, night, asked.level)
     common = {
         "market": market,
         "night": night,
         "level": level,
         "levels": LEVELS,
         "sort": order,
+        "every": asked.every,
+        "choices": REFRESH_S,
+        "works": [work for work in other_work(conn, now) if work.market == market],
     }
     if night is not None and night["target"] is None:
         common["target"] = f"the session after {night['as_of']}"
@@ -144,47 +183,98 @@ def market_page(
         run = runs.model(conn, night["run_id"])
     previous_as_of, next_as_of = nights.neighbours(conn, market, night["as_of"])
     rejected_bars = head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)
+    directions = night_directions(conn, night, level)
+    is_newest = next_as_of is None
     return {
         **common,
-        **_ranking_of_night(conn, night),
-        **_directions_of_night(conn, night, level, order),
+        "state": state_of_night(conn, night, now, late.get(market) if is_newest else None),
+        **_ranking_of_night(conn, night, directions, asked.level),
+        **_directions_of_night(conn, night, level, order, directions),
         **_scores_up_to(conn, night),
+        **_studies(conn, market),
         "before": previous_as_of,
         "after": next_as_of,
         "run": run,
-        "account": account_chart(conn, market, night["as_of"]),
         "gaps": night["gaps"] or [],
         "rejected": records(rejected_bars),
     }
 
 
-def _target_of(night: Row) -> date:
-    """Return the session that a night predicts, or the next day if its calendar ended before."""
-    target: date | None = night["target"]
-    return target or night["as_of"] + timedelta(days=1)
+def _ranking_of_night(
+    conn: Connection, night: Row, directions: pd.DataFrame, level: float | None
+) -> dict[str, Any]:
+    """Return a night's ranking beside its directions, the orders, and how good rankings have been.
 
-
-def _ranking_of_night(conn: Connection, night: Row) -> dict[str, Any]:
-    """Return a night's ranking of the stocks, and the running scores of all its predictors."""
+    Where the night is not complete, `ranked_night` is the last complete one before it, whose
+    ranking is shown; None without any. `level` is the requested one. `rank_scores` has the running
+    scores of all predictors, and `ranked` those of the one that ranks (`ranking_of_day`).
+    """
     market = night["market"]
-    target = _target_of(night)
+    ranked_night = _complete_night(conn, night)
+    if ranked_night is None:
+        return {"ranking": [], "ranked_night": None, "account": None}
+    if ranked_night is not night:
+        directions = night_directions(conn, ranked_night, level_of(conn, ranked_night, level))
+    target = target_of(ranked_night)
+    before = night_before(conn, ranked_night)
+    ranking = with_directions(ranking_of_night(conn, ranked_night, before), directions)
+    orders = orders_of_night(conn, ranked_night, before)
+    weights = orders.set_index("symbol")["weight"]
+    ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
     rank_scores = rankings.last_rank_scores(conn, market, target)
-    champion = rankings.champion(conn, market, target)
     best_first = rank_scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])
-    ranking = ranking_part(rankings.night_ranking(conn, market, target), rank_scores, champion)
-    return {**ranking, "rank_scores": records(best_first)}
+    paper = rankings.paper_returns(conn, market, ranked_night["as_of"])
+    champion = rankings.champion(conn, market, target)
+    words = None
+    line = None
+    if len(ranking):
+        words = ranking_words(ranking, rank_scores, champion)
+        leg, predictor = ranking[["leg", "predictor"]].iloc[0]
+        line = skill_line(conn, market, leg, predictor, target)
+    return {
+        "ranked_night": ranked_night,
+        "ranking_target": target,
+        "ranking": records(ranking),
+        "ranking_words": words,
+        "disagreeing": records(ranking[ranking["disagrees"]]),
+        "leg_words": LEG_WORDS,
+        "rank_scores": records(best_first),
+        "ranked": ranking_of_day(conn, market, ranked_night),
+        "skill_line": line,
+        "orders": records(orders),
+        "costs": after_costs(conn, market, paper),
+        "paper_days": paper["session"].nunique(),
+        "account_line": account_line(paper),
+        "account": account_chart(paper),
+        "changes": changes(conn, ranked_night, before, ranking),
+    }
+
+
+def _complete_night(conn: Connection, night: Row) -> Row | None:
+    """Return a night if it is complete, else the last complete one before it; None without one."""
+    if night["status"] in nights.COMPLETE:
+        return night
+    return nights.last_complete_before(conn, night["market"], night["as_of"])
+
+
+def _studies(conn: Connection, market: str) -> dict[str, Any]:
+    """Return a market's newest backtests and walks of rankings, STUDIES of each at most."""
+    return {
+        "backtests": records(backtests.finished(conn, market, STUDIES)),
+        "walks": records(rankings.walks(conn, market, STUDIES)),
+    }
 
 
 def _directions_of_night(
-    conn: Connection, night: Row, level: float | None, order: Sort
+    conn: Connection, night: Row, level: float | None, order: Sort, directions: pd.DataFrame
 ) -> dict[str, Any]:
     """Return the table of a night's directions, and what is shown of all of them together.
 
     `counts` is how many stocks have each direction, `rule_directions` has the direction of each
     rule (which is the same for all stocks), `coverage` is that at the level (None without one), and
-    `axis` is the axis of the chart. `order` sorts the table alone; `stocks` are sorted by symbol.
+    `axis` is the axis of the chart. `directions` are those of `night_directions`; `order` sorts the
+    table alone, `stocks` are sorted by symbol.
     """
-    directions = night_directions(conn, night, level)
     rule_directions: dict[str, Any] = {}
     if not directions.empty:
         rule_directions = {rule: directions[rule].iloc[0] for rule in NAIVE_RULES}
@@ -194,7 +284,7 @@ def _directions_of_night(
         counts[direction] = int(is_direction.sum())
     coverage = None
     if level is not None:
-        coverage = calibration.coverage(conn, night["market"], level, _target_of(night))
+        coverage = calibration.coverage(conn, night["market"], level, target_of(night))
     probabilities = directions[["probability", "lowest", "highest"]].to_numpy().ravel()
     return {
         "directions": records(order.rows(directions)),
@@ -216,7 +306,7 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
     # A session has a row for each predictor and protocol.
     predictors = 1 + len(NAIVE_RULES)
     protocols = 2
-    daily_scores = stored_scores.daily_scores(night["market"], _target_of(night))
+    daily_scores = stored_scores.daily_scores(night["market"], target_of(night))
     scored = head(conn, daily_scores, SCORED * protocols * predictors)
     of_all_days = scored[scored["protocol"] == "all"]
     by_session = of_all_days.rename(columns={"target": "session"})  # as `predictor_charts` asks
@@ -229,13 +319,12 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
     }
 
 
-def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
-    """Return a chart of the paper account's equity up to a session.
+def account_chart(returns: pd.DataFrame) -> Chart | None:
+    """Return a chart of the paper account's equity, from the rows of `rankings.paper_returns`.
 
-    None where the account has fewer than two sessions by then. The chart also has the account
-    without costs, equal parts of all stocks, and the index.
+    None where the account has fewer than two sessions. The chart also has the account without
+    costs, equal parts of all stocks, and the index.
     """
-    returns = rankings.paper_returns(conn, market, last)
     equities: dict[str, pd.Series[Any]] = {}
     for portfolio, rows in returns.groupby("portfolio"):
         equities[str(portfolio)] = rows.set_index("session")["equity"]
@@ -296,7 +385,7 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
     """
     market = night["market"]
     run_id = night["run_id"]
-    target = _target_of(night)
+    target = target_of(night)
     if run_id is None:
         no_rows = head(conn, predictions.session_directions(market, "", target), 0)
         return no_rows.reindex(columns=DIRECTION_COLUMNS)

@@ -1,11 +1,11 @@
-"""The first page: the last night of every market, its skill so far, and its gain after costs.
+"""The first page: a briefing on every market, its skill so far, and its gain after costs.
 
 A page is a mapping, from which the template of its name is rendered. Missing values (NaN, None) are
 rendered as "-".
 """
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
@@ -20,6 +20,17 @@ from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
 from dtml.pages.figures import interval, percent, records, signed_percent
+from flows.dashboard.briefing import (
+    account_line,
+    best_and_worst,
+    changes,
+    night_before,
+    ranking_of_night,
+    skill_line,
+    state_of_night,
+    target_of,
+)
+from flows.dashboard.running import REFRESH_S, other_work
 
 TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
 STOCKS = 2000  # of a market, on one page, at most
@@ -54,9 +65,66 @@ def require_market(conn: Connection, market: str) -> None:
     )
 
 
-def markets_page(conn: Connection, today: date) -> dict[str, Any]:
-    """Return the page of every market in the store; see `market_rows`."""
-    return {"rows": records(market_rows(conn, today))}
+def markets_page(
+    conn: Connection, now: datetime, every: int, late: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the page of every market: the rows of `market_rows`, each with its briefing.
+
+    `late` has the markets whose night is late, with since when. `works` is what is running beside
+    nights. `every` is the number of seconds after which the page is loaded again; 0 for never.
+    """
+    rows = [
+        {**row, **briefing(conn, row, now, late.get(row["market"]))}
+        for row in records(market_rows(conn, now.date()))
+    ]
+    return {
+        "rows": rows,
+        "works": other_work(conn, now),
+        "every": every,
+        "choices": REFRESH_S,
+    }
+
+
+def live_page(conn: Connection, now: datetime, late: Mapping[str, str]) -> dict[str, Any]:
+    """Return the state of every market's last night, and what is running beside nights."""
+    states = {}
+    for market in markets.all_markets(conn):
+        night = nights.night(conn, market)
+        states[market] = state_of_night(conn, night, now, late.get(market))
+    return {"states": states, "works": other_work(conn, now)}
+
+
+def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dict[str, Any]:
+    """Return what a market's morning begins with; `row` is its row of `market_rows`.
+
+    Keys: `state` of `state_of_night`; `best` and `worst` stocks of the newest ranking, its `leader`
+    (the first row), None without a ranking; `changes` in sentences, None without a complete night;
+    `skill_line` and `account_line`, small drawings or None.
+    """
+    market = row["market"]
+    newest = nights.night(conn, market)
+    night = nights.night(conn, market, complete=True)
+    found: dict[str, Any] = {
+        "state": state_of_night(conn, newest, now, late),
+        "best": [],
+        "worst": [],
+        "leader": None,
+        "target_ranked": None,
+        "changes": None,
+        "skill_line": None,
+        "account_line": account_line(rankings.paper_returns(conn, market)),
+    }
+    if night is None:
+        return found
+    before = night_before(conn, night)
+    ranking = ranking_of_night(conn, night, before)
+    found["changes"] = changes(conn, night, before, ranking)
+    if ranking.empty:
+        return found
+    leader = records(ranking.head(1))[0]
+    line = skill_line(conn, market, leader["leg"], leader["predictor"], target_of(night))
+    leading = {"leader": leader, "target_ranked": target_of(night), "skill_line": line}
+    return {**found, **best_and_worst(ranking), **leading}
 
 
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
@@ -80,7 +148,7 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
                 "none": direction_counts.get((market, "none"), 0),
                 "run_id": None if model is None else model["run_id"],
                 **skill_of(stored_scores.last_running_scores(conn, market)),
-                **ranking_of_day(conn, market, night),
+                **ranking_of_day(conn, market, nights.night(conn, market, complete=True)),
                 **after_costs(conn, market),
             }
         )
@@ -186,16 +254,18 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
     return ranking
 
 
-def after_costs(conn: Connection, market: str) -> dict[str, Any]:
+def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None) -> dict[str, Any]:
     """Return what a strategy gained after costs beside a benchmark portfolio, in words.
 
     The strategy is the last year of the paper account, if it has MINIMUM_DAYS sessions; else the
     newest walk of rankings; else the newest backtest, of which only portfolios that trade at the
     next open count. `left` has the words of `told_apart` about the gain, `left_beside` names the
     benchmark portfolio, `left_figures` has the gain with its interval, `left_from` names the source
-    and `left_link` is its page. All are None where there is no such source.
+    and `left_link` is its page. All are None where there is no such source. `paper` has the rows of
+    `rankings.paper_returns`, by default all of the market.
     """
-    paper = rankings.paper_returns(conn, market)
+    if paper is None:
+        paper = rankings.paper_returns(conn, market)
     # Returns after costs, [sessions portfolios], of the last year.
     net = paper.pivot(index="session", columns="portfolio", values="net")
     net = net.astype(float).tail(YEAR)

@@ -6,7 +6,8 @@ file of a user's own market, so with it, such a market is never reported as late
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
@@ -16,8 +17,10 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
+from db.errors import StoreError
 from db.rows import markets, nights, rankings, translation_queue
 from db.rows import scores as stored_scores
+from dtml.errors import DtmlError
 from dtml.markets import Market
 from dtml.pages.figures import records
 from flows.dashboard.markets import NotThereError
@@ -77,6 +80,21 @@ def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[
             if each is not None:
                 found.append(each)
     return found
+
+
+def late_nights(engine: Engine, now: datetime, names: Sequence[str] = ()) -> dict[str, str]:
+    """Return which of these markets, of all by default, are late: which night, and since when."""
+    late = {}
+    for each in _punctualities(engine, names, now):
+        if each.problem is not None:
+            late[each.market] = each.problem.removeprefix(f"{each.market}: ")
+    return late
+
+
+def load_calendars(engine: Engine) -> None:
+    """Load the calendars of a store's markets, which take seconds, before a page needs them."""
+    with suppress(StoreError, DtmlError):  # the first page reports what is wrong
+        late_nights(engine, datetime.now(UTC))
 
 
 def metrics(engine: Engine, now: datetime) -> bytes:

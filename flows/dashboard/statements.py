@@ -1,4 +1,6 @@
-"""Run the SQL of visitors in separate threads, and end it when its client disconnects."""
+"""Limit the requests that are served at once; run visitors' SQL in separate threads, and end it
+when its client disconnects.
+"""
 
 import asyncio
 import os
@@ -8,11 +10,11 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from threading import Thread, get_native_id
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import Request
+from fastapi import Depends, Request
 from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
@@ -25,6 +27,27 @@ NICENESS = 10  # added to that of their threads, so that pages have priority
 
 Result = TypeVar("Result")
 Work = Callable[[Interruption], Result]  # runs in a thread, until it ends or is interrupted
+
+
+def place_among(kind: str, most: int) -> Any:
+    """Return a dependency for FastAPI: one of `most` places of a kind, held during a request.
+
+    The place becomes free when the last byte is sent or the client has left. A request that finds
+    no free place is answered with 429.
+    """
+
+    async def place(request: Request) -> AsyncIterator[None]:
+        places: asyncio.Semaphore = request.app.state.places[kind]
+        if places.locked():
+            raise HTTPException(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                detail=f"{most} {kind} are being served already: try again",
+                headers={"retry-after": str(COME_AGAIN_S)},
+            )
+        async with places:
+            yield
+
+    return Depends(place)
 
 
 class Statements:

@@ -37,6 +37,8 @@ def stock_page(
     neither is given. `held` is their number, of which `directions` has the newest SHOWN. `shown` is
     the first and the last session with a prediction or a price, None without any. `spans` has the
     scores over these predictions, `whole` those over all predictions of the stock by kind of model.
+    Scores count every session, by the raw probability; what is listed and drawn are the directions
+    at each model's default level. `moved` are the places gained since the night before.
     Raises UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or
     stock.
     """
@@ -47,7 +49,14 @@ def stock_page(
         most_sessions = SHOWN
     stock_directions = predictions.stock_directions(market, symbol, kind, first, last)
     directions = head(conn, stock_directions, most_sessions)
-    bars = head(conn, prices.newest_prices(market, symbol, first, last), most_sessions)
+    decided = at_default_level(
+        directions, predictions.default_directions(conn, symbol, market, kind)
+    )
+    # Without a span, the chart begins where the predictions do.
+    begins = first
+    if first is None and len(directions):
+        begins = directions["as_of"].min().date()
+    bars = head(conn, prices.newest_prices(market, symbol, begins, last), most_sessions)
     sessions = [*directions["target"], *bars["session"]]
     newest = head(conn, predictions.newest_directions(market), STOCKS)
     newest_of_stock = records(newest[newest["symbol"] == symbol])
@@ -56,21 +65,61 @@ def stock_page(
         "market": market,
         "symbol": symbol,
         "stock": newest_of_stock[0] if newest_of_stock else None,
+        "ranked": int(newest["place"].notna().sum()),
+        "moved": _moved(newest_of_stock, directions) if last is None else None,
+        "disagrees": _disagrees(newest_of_stock, int(newest["place"].notna().sum())),
         "stocks": newest["symbol"].tolist(),
         "kind": kind,
         "kinds": KINDS,
         "first": first,
         "last": last,
         "shown": (min(sessions), max(sessions)) if sessions else None,
-        "directions": records(directions.head(SHOWN)),
+        "directions": records(decided.head(SHOWN)),
         "held": len(directions),
         "spans": records(span_scores(directions)),
         "whole": records(scores_of_all_sessions),
-        "chart": stock_chart(symbol, directions, bars),
-        "marks": way_counts(directions),
+        "chart": stock_chart(symbol, decided, bars),
+        "marks": way_counts(decided),
         "explained": _explained(conn, market),
         **attention_tables(conn, market, symbol),
     }
+
+
+def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataFrame:
+    """Return a stock's directions at the level by which its market decides them.
+
+    `banded` are those of `predictions.default_directions`. A direction of a model without a band
+    stays as it is: a rise above one half, else a fall. `correct` is missing where there is no
+    direction, and where there is no outcome.
+    """
+    keys = ["run_id", "target"]
+    level = banded.rename(columns={"direction": "banded"})[[*keys, "banded"]]
+    merged = directions.merge(level.drop_duplicates(keys), on=keys, how="left")
+    direction = merged["direction"].where(merged["banded"].isna(), merged["banded"])
+    is_settled = direction.isin(["rise", "fall"]) & merged["realised_return"].notna()
+    is_correct = (direction == "rise") == (merged["realised_return"] > 0)
+    correct = is_correct.astype("Int64").where(is_settled)
+    return merged.drop(columns="banded").assign(direction=direction, correct=correct)
+
+
+def _moved(newest_of_stock: list[dict[str, Any]], directions: pd.DataFrame) -> float | None:
+    """Return the places that a stock has gained since the night before; None where not known."""
+    if not newest_of_stock or pd.isna(newest_of_stock[0]["place"]):
+        return None
+    target = pd.Timestamp(newest_of_stock[0]["target"])
+    earlier = directions[(directions["target"] < target) & directions["place"].notna()]
+    if earlier.empty:
+        return None
+    return float(earlier["place"].iloc[0] - newest_of_stock[0]["place"])
+
+
+def _disagrees(newest_of_stock: list[dict[str, Any]], ranked: int) -> bool:
+    """Return whether the direction of a stock is not that of its half of the ranking."""
+    if not newest_of_stock or pd.isna(newest_of_stock[0]["place"]):
+        return False
+    is_better_half = newest_of_stock[0]["place"] <= (ranked + 1) / 2
+    opposite = "fall" if is_better_half else "rise"
+    return bool(newest_of_stock[0]["direction"] == opposite)
 
 
 def _explained(conn: Connection, market: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from db.connection.locks import market_lock
 from db.engine import open_engine, transaction, upgrade
 from db.rows import nights, translation_queue
 from dtml.pages.ranking import Ranking, ranking_page
@@ -50,6 +51,7 @@ PAGES = {
     "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
     "bare": link(["market", BARE]),
     "running": "/running",
+    "terms": "/terms",
     "tables": "/tables",
     "table": link(
         ["table", "daily_score"],
@@ -174,3 +176,42 @@ def test_a_form_leads_where_it_says(site: Site, chromium: Any) -> None:
     assert page.url == site.url + link(["market", MARKET, "stock", "S03"])
     assert page.get_by_role("heading", level=1).inner_text().startswith("S03")
     page.close()
+
+
+def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
+    owner = open_engine(url)
+    upgrade(owner)
+    busy = ("busy market", AS_OF)
+    counts = {"fetched": 9, "stored": 9, "rejected": 0, "predictions": 9}
+    begun = moment(AS_OF, 22)
+    with transaction(owner) as conn:
+        nights.start_night(conn, *busy, target=None, source="files", started_at=begun)
+        nights.start_stage(conn, *busy, "model", started_at=begun)
+    reader = open_engine(url, read_only=True)
+    page = chromium.new_page()
+    page.clock.install()
+    state = page.locator('[data-live="busy market"]')
+    with served(dashboard(reader), reader) as site:
+        with market_lock(owner, "busy market"):
+            page.goto(site.url)
+            assert "running: model" in state.inner_text()
+            with transaction(owner) as conn:
+                nights.finish_stage(conn, *busy, "model", status="done", seconds=1.25)
+                nights.start_stage(conn, *busy, "predict", started_at=begun)
+            page.clock.run_for(6000)
+            state.filter(has_text="running: predict").wait_for()
+            with transaction(owner) as conn:
+                nights.finish_night(
+                    conn,
+                    *busy,
+                    status="complete",
+                    finished_at=moment(AS_OF, 23),
+                    counts=counts,
+                    gaps=[],
+                )
+        with page.expect_navigation():  # what ended has results, which the rest of the page shows
+            page.clock.run_for(6000)
+        assert "✓ complete" in state.inner_text()
+    page.close()
+    owner.dispose()

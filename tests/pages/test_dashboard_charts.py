@@ -64,6 +64,7 @@ def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromi
     page.wait_for_function(f"{SCALE}[0] > {whole[0]}")
     near = page.evaluate(SCALE)
     assert near[1] - near[0] == in_float64((whole[1] - whole[0]) / 2)
+    assert near[1] == whole[1], "the newest sessions stay in view"
     page.get_by_role("button", name="All").click()
     page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
     box = page.locator("figure.chart canvas").bounding_box()

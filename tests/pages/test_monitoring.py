@@ -1,24 +1,28 @@
 """What monitoring and an operator read of the dashboard: /health, /metrics, the runs in hand."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 
+from db import tables
 from db.connection.locks import market_lock
 from db.engine import transaction
-from db.rows import nights, translation_queue
+from db.rows import backtests, nights, runs, translation_queue
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session, previous_session
+from flows.dashboard import running
 from flows.dashboard.app import dashboard
 from tests.support.browser import Page, Site, served
-from tests.support.dashboard_store import MARKET, fill
+from tests.support.dashboard_store import MARKET, fill, run_row
 
 pytestmark = pytest.mark.slow
 
@@ -220,6 +224,112 @@ def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(
     assert float(model[2]) > 200
     assert predict == ["predict", "not yet", "-", "2.0"]
     assert "en-de 2 0 0 0" in page.seen
+    # No earlier night took longer in this stage than this one by now.
+    assert "model, time left not known" in page.seen
+
+
+@pytest.mark.on_postgresql
+def test_the_time_left_is_that_of_earlier_nights_which_took_longer(
+    site: Site, engine: Engine
+) -> None:
+    for ago, model_s in ((3, 2.0), (2, 1000.0), (1, 2000.0)):
+        store_night(engine, sessions_ago(ago))
+        store_stages(
+            engine, sessions_ago(ago), {"fetch": 1.5, "model": model_s, "predict": 100.0 * ago}
+        )
+    store_night(engine, LAST, "running")
+    store_stages(engine, LAST, {"fetch": 0.5, "model": None})
+    with transaction(engine) as conn, working(engine):
+        night = nights.night(conn, "simulated")
+        assert night
+        work = running.running_night(conn, night, NOW)["work"]
+    spent_s = 4 * 60 - 1  # of the stage: see store_stages
+    left_s = 1500 - spent_s + 200
+    assert work.left_s == pytest.approx(left_s)
+    assert work.done == pytest.approx((0.5 + spent_s) / (0.5 + spent_s + left_s))
+    assert (work.stage, work.is_alive, work.market) == ("model", True, "simulated")
+    with working(engine):
+        for address in ("/", "/market/simulated", "/running", "/live"):
+            body = site.get(address).body
+            assert re.search(r"model, 1\d %, about 2\d min \d\d s left", Page(body).seen), address
+            assert "data-runs" in body, address
+            assert "<progress" in body, address
+    assert "data-runs" not in site.get("/live").body
+
+
+@pytest.mark.on_postgresql
+def test_a_backtest_in_hand_tells_how_far_its_folds_are(site: Site, engine: Engine) -> None:
+    first = date(2024, 1, 1)
+    with transaction(engine) as conn:
+        begin_backtest(conn, first, date(2024, 4, 9))  # a hundred days
+        for number in range(2):
+            made = NOW - timedelta(minutes=3 * (1 - number) + 1)
+            save_fold(conn, number, first + timedelta(days=20 * number), made)
+        (work,) = running.other_work(conn, NOW)
+        (silent,) = running.other_work(conn, NOW + timedelta(hours=1))
+    assert work.done == pytest.approx(0.4)
+    assert work.left_s == pytest.approx(3 * 180)
+    assert (work.kind, work.market, work.is_alive) == ("backtest", "simulated", True)
+    assert work.stage == "2 folds done, up to 2024-02-09"
+    assert not silent.is_alive
+    seen = Page(site.get("/running").body).seen
+    assert (
+        "2 folds done, up to 2024-02-09 , 40 % , about 9 min 00 s left".replace(" ,", ",") in seen
+    )
+    assert "2 folds done" in Page(site.get("/").body).seen
+
+
+def begin_backtest(conn: Connection, first: date, last: date) -> None:
+    begun = {
+        "id": "simulated-in-hand",
+        "market": "simulated",
+        "first": first,
+        "last": last,
+        "retrain_every": 14,
+        "config": {},
+        "seeds": [1],
+        "code_version": "0.1.0",
+        "data_watermark": NOW,
+        "list_is_snapshot": False,
+        "list_as_of": None,
+        "device": "cpu",
+        "created_at": NOW - timedelta(minutes=10),
+    }
+    backtests.save_backtest(conn, begun)
+
+
+def save_fold(conn: Connection, number: int, first: date, made: datetime) -> None:
+    """Store a fold of twenty days, whose model was made at that moment."""
+    run_id = f"fold-{number}"
+    runs.save_run(conn, run_row(run_id, "simulated", pd.Timestamp(first), "backtest", made))
+    fold = {
+        "number": number + 1,
+        "run_id": run_id,
+        "as_of": first - timedelta(days=1),
+        "first": first,
+        "last": first + timedelta(days=19),
+        "predictions": 9,
+        "refused": {},
+        "seconds": 100.0,
+    }
+    backtests.save_fold(conn, "simulated-in-hand", fold)
+
+
+@pytest.mark.on_postgresql
+def test_a_queue_that_moves_has_a_pace(site: Site, engine: Engine) -> None:
+    with transaction(engine) as conn:
+        ids = translation_queue.queue_texts(conn, "en-de", [f"Text {each}." for each in range(6)])
+        (still,) = running.other_work(conn, NOW)
+        for place, number in enumerate(ids[:3]):
+            finished = NOW - timedelta(seconds=10 * (3 - place))
+            done = {"status": "done", "finished_at": finished, "translation": "x", "score": -1.0}
+            text_table = tables.translation_text
+            conn.execute(text_table.update().where(text_table.c.id == number).values(done))
+        (work,) = running.other_work(conn, NOW)
+    assert (still.is_alive, still.left_s, still.stage) == (False, None, "6 texts wait")
+    assert work.is_alive
+    assert work.left_s == pytest.approx(30.0)
+    assert "3 texts wait, about 30 s left" in Page(site.get("/").body).seen
 
 
 def test_a_night_that_no_process_works_on_is_interrupted(site: Site, engine: Engine) -> None:

@@ -1,5 +1,6 @@
 """Laws of the charts of a night's page: rolling scores, curves, and who looks at whom."""
 
+import re
 from html import unescape
 
 import numpy as np
@@ -12,7 +13,15 @@ from dtml.evaluation.calibration import (
     recalibrated,
 )
 from dtml.evaluation.metrics import accuracy, mcc
-from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stacked
+from dtml.pages.chart_rows import stretches
+from dtml.pages.charts import (
+    COLUMNS,
+    NARROWEST,
+    Panel,
+    over_sessions,
+    probability_axis,
+    stacked,
+)
 from dtml.pages.figures import percent
 from dtml.pages.night import heat_map, sector_map
 from tests.support.bounds import as_drawn, assert_arrays_close_in_float64, in_float64
@@ -69,6 +78,33 @@ def test_marks_stand_on_one_another_above_their_place() -> None:
     assert marks["place"].iloc[1] == in_float64(0.5 + (axis.high - axis.low) / COLUMNS / 2)
     assert probability_axis([]).high - 0.5 == in_float64(1.08 * NARROWEST)
     assert (probability_axis([1.0]).low, probability_axis([1.0]).high) == (0.0, 1.0)
+
+
+def test_the_legend_shows_the_newest_value_in_whatever_order_the_rows_come() -> None:
+    days = pd.bdate_range("2024-01-02", periods=4)
+    newest_first = pd.Series([0.42, 0.5, 0.55, 0.601], days[::-1])
+    twice = pd.concat([newest_first.iloc[:1], newest_first.iloc[:1] + 0.1, newest_first.iloc[1:]])
+    for line in (newest_first, newest_first.sort_index(), twice):
+        chart = over_sessions("scores", [Panel("ACC", {"dtml": line})])
+        assert chart
+        assert chart.keys[0].last == ".420"
+
+
+def test_a_line_is_broken_where_it_has_no_value_for_weeks_and_drawn_whole_elsewhere() -> None:
+    days = pd.bdate_range("2024-01-02", periods=90)
+    daily = pd.Series(np.arange(90.0), days)
+    broken = daily.drop(days[30:70])  # two months
+    holiday = daily.drop(days[30:40])
+    monthly = pd.Series(np.arange(12.0), pd.date_range("2024-01-31", periods=12, freq="ME"))
+    paths = {}
+    for name, line in (("broken", broken), ("holiday", holiday), ("monthly", monthly)):
+        chart = over_sessions("x", [Panel("x", {"dtml": line})])
+        assert chart
+        paths[name] = len(re.findall(r'd="M[^"]*L[^"]*"[^>]*stroke="var\(--s0\)"', str(chart.svg)))
+        paths[name] += len(re.findall(r'stroke="var\(--s0\)"[^>]*d="M[^"]*L', str(chart.svg)))
+    assert paths == {"broken": 2, "holiday": 1, "monthly": 1}
+    assert stretches(broken.index).tolist() == [0] * 30 + [1] * 20
+    assert stretches(broken.index[:1]).tolist() == [0]
 
 
 def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:

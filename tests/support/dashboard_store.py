@@ -40,6 +40,8 @@ EVIL_RUNS = ("<run>/1", "run?a=1&b=2")
 FIRST_RUN, SECOND_RUN, BACKTEST_RUN = "toy-first", "toy-second", "toy-backtest"
 SECOND_FROM = 18  # the night from which on the second run predicts
 
+RANKER, RULE = "blend", "reversal"  # what ranks the stocks, and a rule that is scored beside it
+
 VISITOR = "visitor_of_tests"
 
 
@@ -106,7 +108,7 @@ def fill(engine: Engine) -> None:
         _fill_market(conn, MARKET, STOCKS, (FIRST_RUN, SECOND_RUN), 0)
         _fill_backtest(conn)
         _fill_market(conn, EVIL, EVIL_STOCKS, EVIL_RUNS, NIGHTS - EVIL_NIGHTS)
-        stored_runs.save_run(conn, _run("bare-run", BARE, DAYS[0]))
+        stored_runs.save_run(conn, run_row("bare-run", BARE, DAYS[0]))
 
 
 def _fill_market(
@@ -123,7 +125,7 @@ def _fill_market(
     prices = _bars(rng, [*stocks, "INDEX"])
     stored_prices.append_prices(conn, market, prices, source="files", known_at=moment(DAYS[0], 0))
     for number, run_id in enumerate(runs):
-        stored_runs.save_run(conn, _run(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
+        stored_runs.save_run(conn, run_row(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
         bands = pd.DataFrame(
             {"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400}
         )
@@ -143,6 +145,7 @@ def _fill_market(
     _fill_nights(conn, market, stocks, made)
     _fill_scores(conn, market, rng)
     _fill_account(conn, market, stocks, rng)
+    _fill_rankings(conn, market, stocks, first)
     refused_at = moment(DAYS[NIGHTS], 23)
     refused = pd.DataFrame(
         {"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"}
@@ -177,6 +180,73 @@ def _fill_account(
     )
 
 
+def _fill_rankings(conn: Connection, market: str, stocks: tuple[str, ...], first: int) -> None:
+    """A ranking of every night, its scores beside a rule's, and what the account is to hold: two
+    stocks, of which the last night replaces the first.
+    """
+    rng = np.random.default_rng(23)
+    name = f"{market}-ranker"
+    trained = moment(DAYS[0])
+    ranker = {
+        "id": name,
+        "market": market,
+        "leg": "next_close",
+        "chosen": RANKER,
+        "config": {},
+        "code_version": "0.1.0",
+        "data_watermark": trained,
+        "checkpoint_path": "none",
+        "checkpoint_hash": "none",
+        "train_last": DAYS[0].date(),
+        "created_at": trained,
+    }
+    rankings.save_ranker(conn, ranker)
+    for night in range(first, NIGHTS):
+        score = np.sort(rng.normal(0, 1, len(stocks)))[::-1]
+        ranking = pd.DataFrame(
+            {
+                "symbol": rng.permutation(np.array(stocks, dtype=object)),
+                "score": score,
+                "place": range(1, len(stocks) + 1),
+                "probability": 1 / (1 + np.exp(-score)),
+            }
+        )
+        ranking = ranking.assign(
+            ranker_id=name,
+            predictor=RANKER,
+            as_of=DAYS[night],
+            target=DAYS[night + 1],
+            chosen=True,
+        )
+        rankings.save_night_ranking(
+            conn, market, ranking, known_at=moment(DAYS[night]), made_at=moment(DAYS[night], 23)
+        )
+        held = stocks[:2] if night < NIGHTS - 1 else stocks[1:3]
+        targets = pd.DataFrame({"symbol": held, "weight": 0.5, "target": DAYS[night + 1]})
+        targets = targets.assign(kept=targets["symbol"] == stocks[1])
+        rankings.save_targets(conn, market, targets, decided_at=moment(DAYS[night], 23))
+    _fill_rank_scores(conn, market, rng, first)
+
+
+def _fill_rank_scores(conn: Connection, market: str, rng: np.random.Generator, first: int) -> None:
+    keys = [DAYS[first + 1 : NIGHTS], ["night", "running"], [RANKER, RULE]]
+    rows = pd.MultiIndex.from_product(keys, names=["target", "span", "predictor"]).to_frame(
+        index=False
+    )
+    days = np.where(rows["span"] == "night", 1, DAYS.get_indexer(rows["target"]) - first)
+    rank_ic = rng.uniform(-0.2, 0.4, len(rows))
+    rows = rows.assign(
+        leg="next_close",
+        is_rule=rows["predictor"] == RULE,
+        days=days,
+        n=8 * days,
+        rank_ic=rank_ic,
+        rank_ic_low=np.where(days >= 20, rank_ic - 0.1, np.nan),
+        rank_ic_high=np.where(days >= 20, rank_ic + 0.1, np.nan),
+    )
+    rankings.save_rank_scores(conn, market, rows, scored_at=moment(DAYS[NIGHTS], 23))
+
+
 def _bars(rng: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
     parts = []
     for symbol in symbols:
@@ -190,7 +260,13 @@ def _bars(rng: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
     return bars.assign(open=bars["close"], high=bars["close"] * 1.01, low=bars["close"] * 0.99)
 
 
-def _run(run_id: str, market: str, day: pd.Timestamp, kind: str = "nightly") -> dict[str, Any]:
+def run_row(
+    run_id: str,
+    market: str,
+    day: pd.Timestamp,
+    kind: str = "nightly",
+    created_at: datetime | None = None,
+) -> dict[str, Any]:
     made = {
         "model": "dtml",
         "config": {"window": 3, "model": {"hidden": 8, "seed": run_id}},
@@ -208,7 +284,7 @@ def _run(run_id: str, market: str, day: pd.Timestamp, kind: str = "nightly") -> 
         "market": market,
         "kind": kind,
         "data_watermark": moment(day),
-        "created_at": moment(day, 23),
+        "created_at": created_at or moment(day, 23),
     }
     return named | made | files | spans | {"slope": 1.1, "intercept": -0.01}
 
@@ -343,7 +419,7 @@ def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> Non
 def _fill_backtest(conn: Connection) -> None:
     """A run that predicted all the nights of the first one, a little otherwise."""
     rng = np.random.default_rng(11)
-    stored_runs.save_run(conn, _run(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
+    stored_runs.save_run(conn, run_row(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
     made = pd.concat(
         [_predictions(rng, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)]
     )

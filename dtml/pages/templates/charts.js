@@ -26,11 +26,10 @@
     for (const button of figure.querySelectorAll("button[data-zoom]")) button.onclick = () => zoom(view, +button.dataset.zoom);
   }
 
-  // Zoom about the middle; 0 shows all again.
+  // Zoom about the right end, where the newest values are; 0 shows all again.
   function zoom(view, factor) {
     const [first, last] = view.scale(names(view)).domain().map(Number);
-    const middle = (first + last) / 2, half = (last - first) / 2 * factor;
-    view.signal("zoom_t", factor ? [middle - half, middle + half] : null).runAsync();
+    view.signal("zoom_t", factor ? [last - (last - first) * factor, last] : null).runAsync();
   }
   const names = view => "x" in view._runtime.scales ? "x" : "concat_0_x";
 

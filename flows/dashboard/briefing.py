@@ -1,0 +1,236 @@
+"""What a market's morning begins with: tonight's state, tomorrow's ranking, and what changed."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.rows import nights, rankings
+from dtml.evaluation.drift import drift_words
+from dtml.pages.figures import day, figure, percent, records
+from dtml.pages.night_ranking import promotion_words
+from dtml.pages.sparkline import Sparkline
+from flows.dashboard.running import running_night
+
+ENDS = 5  # stocks at each end of a ranking, on the first page
+NIGHTS = 125  # of a small chart, at most: half a year
+SPAN = timedelta(days=183)  # of as many nights
+# Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
+SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
+
+Row = Mapping[str, Any]
+
+
+def state_of_night(
+    conn: Connection, night: Row | None, now: datetime, late: str | None
+) -> dict[str, Any]:
+    """Return the state of a market's last night, for the macro `state`.
+
+    `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
+    "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
+    night is late, and since when; None where none is.
+    """
+    if night is None:
+        return {"kind": "none", "night": None, "work": None, "late": None}
+    kind = night["status"]
+    work = None
+    if kind == "running":
+        work = running_night(conn, night, now)["work"]
+        kind = "running" if work.is_alive else "interrupted"
+    elif kind in nights.COMPLETE:
+        kind = "late" if late else "complete"
+    return {"kind": kind, "night": night, "work": work, "late": late}
+
+
+def target_of(night: Row) -> date:
+    """Return the session that a night predicts, or the next day if its calendar ended before."""
+    target: date | None = night["target"]
+    return target or night["as_of"] + timedelta(days=1)
+
+
+def night_before(conn: Connection, night: Row) -> Row | None:
+    """Return the complete night before another one of its market; None for the first."""
+    return nights.last_complete_before(conn, night["market"], night["as_of"])
+
+
+def ranking_of_night(conn: Connection, night: Row, before: Row | None) -> pd.DataFrame:
+    """Return the ranking of a night, with the change of each place since the night `before`.
+
+    The columns are those of `rankings.night_ranking` with `moved`, the places gained (NaN for a
+    stock that was not ranked then), `return_before`, its return in the session that was ranked
+    then, and `bar`, the score on a scale from -1 to 1 whose middle is the night's median. There are
+    no rows where no stock was ranked.
+    """
+    ranking = rankings.night_ranking(conn, night["market"], target_of(night))
+    earlier = ranking.iloc[:0]
+    if before is not None:
+        earlier = rankings.night_ranking(conn, night["market"], target_of(before))
+    earlier_place = earlier.set_index("symbol")["place"].astype(float)
+    moved = ranking["symbol"].map(earlier_place) - ranking["place"]
+    distance = ranking["score"].astype(float) - ranking["score"].median()
+    furthest = distance.abs().max()
+    return_before = ranking["symbol"].map(earlier.set_index("symbol")["realised_return"])
+    return ranking.assign(
+        moved=moved.astype(float),
+        bar=distance / furthest if furthest else 0.0,
+        return_before=return_before.astype(float),
+    )
+
+
+def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the best and of the worst stocks of a ranking, each from its end on.
+
+    A short ranking is divided in its middle.
+    """
+    half = len(ranking) // 2
+    number = min(ENDS, half)
+    return {
+        "best": records(ranking.head(number)),
+        "worst": records(ranking.iloc[::-1].head(number)),
+    }
+
+
+def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataFrame:
+    """Return a ranking with what the model of the directions says of the same stocks.
+
+    The columns `direction`, `calibrated` and `raw` (the probability before calibration) are missing
+    for a stock without a prediction. `disagrees` is true where a stock of the better half is
+    predicted to fall, or one of the worse half to rise.
+    """
+    said = directions.set_index("symbol")
+    with_said = ranking.assign(
+        direction=ranking["symbol"].map(said["direction"]),
+        calibrated=ranking["symbol"].map(said["calibrated"]),
+        raw=ranking["symbol"].map(said["probability"]),
+    )
+    is_better_half = ranking["place"] <= (len(ranking) + 1) / 2
+    disagrees = (is_better_half & (with_said["direction"] == "fall")) | (
+        ~is_better_half & (with_said["direction"] == "rise")
+    )
+    return with_said.assign(disagrees=disagrees)
+
+
+def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.DataFrame:
+    """Return what the paper account holds from the next open on, and what it trades for that.
+
+    Columns: symbol, action ("buy", "sell", "keep" or "adjust"), weight (the share of equity to
+    hold, 0 for a sale), and held (the share held after the last open, NaN without). Trades come
+    first, the largest weight before the others. There are no rows where nothing was decided.
+    """
+    market = night["market"]
+    wanted = rankings.paper_orders(conn, market, target_of(night)).set_index("symbol")
+    if wanted.empty:
+        return pd.DataFrame(columns=["symbol", "action", "weight", "held"])
+    held = pd.Series(dtype=float)
+    if before is not None:
+        last = rankings.paper_orders(conn, market, target_of(before)).set_index("symbol")
+        held = last["held"].dropna().astype(float)
+    symbols = [*wanted.index, *held.index.difference(wanted.index)]
+    orders = pd.DataFrame(
+        {
+            "symbol": symbols,
+            "weight": wanted["weight"].reindex(symbols).fillna(0.0).to_numpy(),
+            "held": held.reindex(symbols).to_numpy(),
+            "kept": wanted["kept"].reindex(symbols).fillna(0).to_numpy() == 1,
+        }
+    )
+    actions = np.select(
+        [orders["weight"] == 0, orders["held"].isna(), orders["kept"]],
+        ["sell", "buy", "keep"],
+        default="adjust",
+    )
+    order = {"buy": 0, "sell": 1, "adjust": 2, "keep": 3}
+    sorted_orders = orders.assign(action=actions, place=[order[action] for action in actions])
+    return sorted_orders.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
+
+
+def changes(conn: Connection, night: Row, before: Row | None, ranking: pd.DataFrame) -> list[str]:
+    """Return in sentences what changed in a night since the one `before`.
+
+    These are a promotion, new drift, alerts, a new model, and stocks that are new at the top.
+    """
+    market = night["market"]
+    sentences = []
+    champion = rankings.champion(conn, market)
+    if before is not None and champion is not None and champion["replaced"]:
+        is_new = champion["since"] > target_of(before)
+        sentences += [f"{promotion_words(champion)}."] if is_new else []
+    drifted = _new_drift(conn, night, before)
+    if drifted:
+        sentences.append(drift_words(drifted))
+    sentences += [
+        f"{alert['kind'].replace('_', ' ')}: {alert['message']}"
+        for alert in records(nights.alert_log(conn, market, night["as_of"]))
+        if alert["kind"] not in SHOWN_ELSEWHERE
+    ]
+    if before is not None and night["run_id"] and before["run_id"] not in (None, night["run_id"]):
+        sentences.append(f"New model: {night['run_id']}.")
+    new_at_top = _new_at_top(ranking)
+    if new_at_top:
+        sentences.append(f"New among the best {ENDS}: {', '.join(new_at_top)}.")
+    return sentences
+
+
+def _new_drift(conn: Connection, night: Row, before: Row | None) -> list[dict[str, Any]]:
+    """Return the measures that have drifted in a night and had not in the one before."""
+    market = night["market"]
+    measures = nights.drift(conn, market, night["as_of"])
+    drifted = measures[measures["drifted"] == 1]
+    if before is None or drifted.empty:
+        return records(drifted)
+    earlier = nights.drift(conn, market, before["as_of"])
+    drifted_before = earlier.loc[earlier["drifted"] == 1, "measure"]
+    return records(drifted[~drifted["measure"].isin(drifted_before)])
+
+
+def _new_at_top(ranking: pd.DataFrame) -> list[str]:
+    """Return the stocks of the best ENDS that had a place below them the night before."""
+    top = ranking.head(ENDS)
+    place_before = top["place"] + top["moved"]
+    symbols: list[str] = top.loc[place_before > ENDS, "symbol"].tolist()
+    return symbols
+
+
+def skill_line(
+    conn: Connection, market: str, leg: str, predictor: str, last: date
+) -> Sparkline | None:
+    """Return a drawing of the rank IC of a predictor, added up over the nights up to a session.
+
+    Beside it is the rule with the best sum. None where fewer than two nights have one.
+    """
+    rank_ics = rankings.night_rank_ics(conn, market, leg, predictor, last - SPAN, last)
+    daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)
+    if predictor not in daily or daily[predictor].count() < 2:
+        return None
+    rules = [name for name in daily if name != predictor]
+    sums = daily.cumsum()
+    shown = [predictor]
+    if rules:
+        shown.append(max(rules, key=lambda name: float(daily[name].sum())))
+    ends = [f"{name} {figure(float(sums[name].dropna().iloc[-1]), 2)}" for name in shown]
+    words = f"rank IC added up over {len(daily)} nights: {', '.join(ends)}"
+    return Sparkline(words=words, lines=_values(sums, shown), base=0.0)
+
+
+def account_line(paper: pd.DataFrame) -> Sparkline | None:
+    """Return a drawing of the paper account beside equal parts of all stocks, of the last sessions.
+
+    `paper` is the result of `rankings.paper_returns`. Both begin with 1. None where the account has
+    fewer than two sessions.
+    """
+    net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
+    net = net.tail(NIGHTS)
+    if "account" not in net or net["account"].count() < 2:
+        return None
+    shown = [name for name in ("account", "equal parts") if name in net]
+    growth = (1 + net[shown]).cumprod()
+    ends = [f"{name} {percent(float(growth[name].dropna().iloc[-1]) - 1)}" for name in shown]
+    words = f"{day(net.index[0])} to {day(net.index[-1])}: {', '.join(ends)}"
+    return Sparkline(words=words, lines=_values(growth, shown), base=1.0)
+
+
+def _values(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, "np.ndarray[Any, Any]"]:
+    return {name: frame[name].to_numpy(dtype=float) for name in names}

@@ -1,0 +1,283 @@
+"""The first page is a morning briefing, and a market's page begins with tomorrow's ranking: what
+they say is what the store holds.
+"""
+
+import gzip
+import re
+from html import unescape
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import Engine, text
+
+from db.engine import reading
+from dtml.pages.sparkline import Sparkline
+from flows.dashboard.app import dashboard, link
+from flows.dashboard.briefing import ENDS, best_and_worst, orders_of_night, with_directions
+from flows.dashboard.market import night_of
+from flows.dashboard.stock import at_default_level
+from flows.dashboard.terms import TERMS
+from flows.nightly.context import MarketContext
+from tests.support.browser import Page, Site, served
+from tests.support.dashboard_store import (
+    BARE,
+    DAYS,
+    MARKET,
+    NIGHTS,
+    RANKER,
+    STOCKS,
+    served_site,  # noqa: F401 - the fixture `site`
+)
+from tests.support.nights import AS_OF, after_nights
+
+pytestmark = pytest.mark.slow
+
+HEAVIEST = 400_000  # bytes of a page, packed
+NIGHT_OF_RANKING = DAYS[NIGHTS - 1].date()
+PAGES = {
+    "first": "/",
+    "newest": link(["market", MARKET]),
+    "market": link(["market", MARKET], {"as_of": NIGHT_OF_RANKING}),
+    "bare": link(["market", BARE]),
+    "stock": link(["market", MARKET, "stock", "S01"]),
+    "running": "/running",
+    "terms": "/terms",
+}
+
+
+def asked(engine: Engine, sql: str) -> pd.DataFrame:
+    with engine.connect() as conn:
+        result = conn.execute(text(sql))
+        return pd.DataFrame(result.all(), columns=list(result.keys()))
+
+
+def section_of(body: str, market: str) -> str:
+    """Return the part of the first page that is about a market."""
+    parts = re.findall(r"<article.*?</article>", body, re.DOTALL)
+    (own,) = [part for part in parts if f">{market}</a></h2>" in part]
+    return own
+
+
+def table_rows(body: str, label: str) -> list[list[str]]:
+    """Return the cells of the table in the region of this label, as words."""
+    region = body.split(f'aria-label="{label}"', maxsplit=1)[1].split("</table>", maxsplit=1)[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", region.split("<tbody>")[1], re.DOTALL)
+    return [
+        [Page(cell).seen for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL)]
+        for row in rows
+    ]
+
+
+def test_the_first_page_names_the_best_and_the_worst_stocks_of_tomorrow(site: Site) -> None:
+    newest = asked(
+        site.engine,
+        f"select place, symbol from latest_ranking where market = '{MARKET}' order by place",
+    )
+    symbols = newest["symbol"].tolist()
+    number = min(ENDS, len(symbols) // 2)
+    own = section_of(site.get("/").body, MARKET)
+    lists = re.findall(r"<ol.*?</ol>", own, re.DOTALL)
+    named = [re.findall(r">(S\d\d)</a>", each) for each in lists]
+    assert named == [symbols[:number], symbols[::-1][:number]]
+    assert f"by {RANKER}" in Page(own).seen
+
+
+def test_the_first_page_says_why_a_night_was_refused_and_what_is_missing(site: Site) -> None:
+    body = site.get("/").body
+    assert "refused : too many bars refused: <b>9</b> of 10" in Page(section_of(body, MARKET)).seen
+    bare = Page(section_of(body, BARE)).seen
+    assert "No night yet." in bare
+    assert f"The ranking will be here after dtml nightly {BARE} ." in bare
+
+
+@pytest.mark.on_postgresql
+def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> None:
+    places = asked(
+        site.engine,
+        f"select symbol, target, place from ranking_history where market = '{MARKET}'",
+    )
+    places["target"] = places["target"].astype(str)
+    by_target = places.pivot(index="symbol", columns="target", values="place")
+    last, before = (str(DAYS[number].date()) for number in (NIGHTS, NIGHTS - 1))
+    gained = (by_target[before] - by_target[last]).to_dict()
+    rows = table_rows(site.get(PAGES["market"]).body, "The ranking of the stocks")
+    assert [row[1] for row in rows] == by_target[last].sort_values().index.tolist()
+    for place, (number, symbol, moved, *_) in enumerate(rows, start=1):
+        assert number == str(place)
+        change = gained[symbol]
+        arrow = "=" if change == 0 else f"{'▲' if change > 0 else '▼'} {abs(change)}"
+        assert moved == arrow
+
+
+def test_a_night_without_a_ranking_shows_that_of_the_last_complete_one(site: Site) -> None:
+    body = site.get(PAGES["newest"]).body
+    rows = table_rows(body, "The ranking of the stocks")
+    assert rows == table_rows(site.get(PAGES["market"]).body, "The ranking of the stocks")
+    assert (
+        f"the ranking of the night of {NIGHT_OF_RANKING} , the last complete one" in Page(body).seen
+    )
+
+
+def test_a_market_s_page_begins_with_its_ranking_then_orders_then_directions(site: Site) -> None:
+    body = site.get(PAGES["market"]).body
+    marks = ['id="ranking"', 'id="orders"', 'id="account"', 'id="directions"', 'id="sure"']
+    places = [body.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert Page(body).source.split("<h1>")[1].startswith(f"{MARKET}: ranking for ")
+
+
+def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None:
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, NIGHT_OF_RANKING)
+        before = night_of(conn, MARKET, DAYS[NIGHTS - 2].date())
+        assert night
+        orders = orders_of_night(conn, night, before).set_index("symbol")
+        first_orders = orders_of_night(conn, night, None)
+    assert orders["action"].to_dict() == {STOCKS[0]: "sell", STOCKS[1]: "keep", STOCKS[2]: "buy"}
+    assert orders["weight"].to_dict() == {STOCKS[0]: 0.0, STOCKS[1]: 0.5, STOCKS[2]: 0.5}
+    assert set(first_orders["action"]) == {"buy"}
+    seen = Page(site.get(PAGES["market"]).body).seen
+    assert "The paper account trades 2 stocks and keeps 1." in seen
+
+
+def test_models_that_disagree_are_named_and_one_of_them_is_the_answer() -> None:
+    ranking = pd.DataFrame({"symbol": ["A", "B", "C", "D"], "place": [1, 2, 3, 4]})
+    directions = pd.DataFrame(
+        {
+            "symbol": ["A", "B", "C", "D"],
+            "direction": ["fall", "rise", "none", "rise"],
+            "calibrated": 0.5,
+            "probability": 0.5,
+        }
+    )
+    found = with_directions(ranking, directions)
+    assert found.loc[found["disagrees"], "symbol"].tolist() == ["A", "D"]
+    without = with_directions(ranking, directions.iloc[:0])
+    assert not without["disagrees"].any()
+    assert without["direction"].isna().all()
+
+
+def test_the_page_says_which_model_counts_where_two_disagree(site: Site) -> None:
+    body = site.get(PAGES["market"]).body
+    rows = table_rows(body, "The ranking of the stocks")
+    half = (len(rows) + 1) / 2
+    opposite = [
+        row[1]
+        for place, row in enumerate(rows, start=1)
+        if ("▼ fall" if place <= half else "▲ rise") in row
+    ]
+    assert opposite
+    seen = Page(body).seen
+    said = seen.split("Where they disagree, the ranking is the answer:")[1].split(".")[0]
+    assert re.findall(r"S\d\d", said) == opposite
+
+
+def test_a_short_ranking_has_no_stock_at_both_ends() -> None:
+    for count in range(13):
+        ranking = pd.DataFrame({"symbol": [f"S{number}" for number in range(count)]})
+        ends = best_and_worst(ranking)
+        best, worst = ([row["symbol"] for row in ends[name]] for name in ("best", "worst"))
+        assert not set(best) & set(worst)
+        assert len(best) == len(worst) == min(ENDS, count // 2)
+
+
+def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(site: Site) -> None:
+    banded = asked(
+        site.engine,
+        "select target, direction from band_direction where symbol = 'S01' and is_default = 1 "
+        f"and kind = 'nightly' and market = '{MARKET}'",
+    )
+    counts = dict(zip(banded["target"].astype(str), banded["direction"], strict=True))
+    words = {"rise": "▲ rise", "fall": "▼ fall", "none": "no direction"}
+    rows = table_rows(site.get(PAGES["stock"]).body, "Predicted directions")
+    assert len(rows) > 20
+    for session, place, direction, *_ in rows:
+        assert direction == words[counts[session]]
+        assert 1 <= int(place) <= len(STOCKS)
+    assert len({row[0] for row in rows}) == len(rows)
+
+
+def test_a_direction_without_a_band_is_that_above_one_half() -> None:
+    targets = pd.to_datetime(["2024-01-02", "2024-01-03"])
+    directions = pd.DataFrame(
+        {
+            "run_id": "r",
+            "target": targets,
+            "direction": ["rise", "fall"],
+            "realised_return": [0.01, 0.01],
+            "correct": [1, 0],
+        }
+    )
+    banded = pd.DataFrame({"run_id": ["r"], "target": targets[:1], "direction": ["none"]})
+    found = at_default_level(directions, banded)
+    assert found["direction"].tolist() == ["none", "fall"]
+    assert found["correct"].isna().tolist() == [True, False]
+    assert found["correct"].iloc[1] == 0
+
+
+def test_a_stock_s_chart_begins_where_its_predictions_do(site: Site) -> None:
+    first = asked(
+        site.engine,
+        "select min(as_of) as day from prediction_history where symbol = 'S01' "
+        f"and kind = 'nightly' and market = '{MARKET}'",
+    )["day"].iloc[0]
+    seen = Page(site.get(PAGES["stock"]).body).seen
+    assert f"{first} to " in seen
+    whole = Page(site.get(f"{PAGES['stock']}?from=2024-01-01").body).seen
+    assert f"{first} to " in whole  # the prices of this store begin with its nights
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_question_mark_leads_to_a_term_and_the_page_is_light(site: Site, name: str) -> None:
+    answer = site.get(PAGES[name])
+    assert answer.status == 200
+    assert len(gzip.compress(answer.body.encode())) < HEAVIEST
+    terms = Page(site.get("/terms").body)
+    anchors = {attrs["id"] for tag, attrs in terms.tags if tag == "dt"}
+    assert anchors == set(TERMS)
+    tags = Page(answer.body).tags
+    marks = [attrs for tag, attrs in tags if tag == "a" and attrs.get("class") == "what"]
+    assert marks or name in ("bare", "running", "terms")
+    for attrs in marks:
+        term = str(attrs["href"]).removeprefix("/terms#")
+        assert attrs["title"] == TERMS[term].meaning
+        assert TERMS[term].word in str(attrs["aria-label"])
+
+
+def test_the_definitions_are_on_the_page_of_terms_alone(site: Site) -> None:
+    words = Page(site.get("/").body).seen
+    terms = unescape(Page(site.get("/terms").body).seen)
+    for term in TERMS.values():
+        assert " ".join(term.meaning.split()) in terms
+        assert term.meaning not in words
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_market_s_first_nights_say_what_will_be_here(
+    context: MarketContext, reader: Engine
+) -> None:
+    after_nights(context, AS_OF)
+    with served(dashboard(reader), reader) as site:
+        first = Page(site.get("/").body).seen
+        page = Page(site.get(f"/market/{context.name}").body)
+    assert "The ranking will be here after a night that can train its rankers" in first
+    assert "The paper account ? will be here after two more nights" in first
+    assert f"the ranking will be here after dtml nightly {context.name} ," in page.seen
+    assert "The chart of the account will be here after two more nights" in page.seen
+    assert f"Backtests will be listed here after dtml backtest {context.name}" in page.seen
+
+
+def test_a_small_line_is_broken_where_a_value_is_missing() -> None:
+    line = Sparkline(
+        words='rank IC of "A" & B',
+        lines={"blend": np.array([0.0, 1.0, np.nan, 1.0, 2.0]), "none": np.full(5, np.nan)},
+        base=0.0,
+    )
+    (path,) = re.findall(r' d="([^"]*)"', line.svg)
+    assert path.count("M") == 2
+    assert path.count("L") == 2
+    assert "&#34;A&#34; &amp; B" in line.svg
+    heights = [float(y) for y in re.findall(r",([\d.]+)", path)]
+    assert heights[0] == max(heights)
+    assert heights[-1] == min(heights)
