@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jinja2
 import pandas as pd
 
 from dtml.backtest.turnover import EQUAL, VERSIONS
 from dtml.evaluation.metrics import told_apart
+from dtml.evaluation.tear_sheet import TearSheet
 from dtml.pages.charts import Chart, environment, script
 from dtml.pages.figures import (
     basis_points,
@@ -23,6 +25,7 @@ from dtml.pages.figures import (
     signed_percent,
     with_interval,
 )
+from dtml.pages.ranking_sheet import sheet_values
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.
 HEADLINE = "blend"
@@ -52,13 +55,15 @@ NET_COLUMNS = (
 class Ranking:
     """A ranking as stored: its row, scores, paired differences, and portfolios after costs.
 
-    They have the columns of db's tables of rankings.
+    They have the columns of db's tables of rankings. `sheet` is its tear sheet, None where the file
+    beside its page is missing.
     """
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
     differences: pd.DataFrame
     portfolios: pd.DataFrame
+    sheet: TearSheet | None = None
 
 
 def sentence(ranking: Ranking) -> str:
@@ -215,6 +220,9 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
     days chose among them.
     """
     scores = ranking.scores
+    sheet: dict[str, Any] = {"answers": None}
+    if ranking.sheet is not None:
+        sheet = sheet_values(ranking.sheet, unit="days", sql=_statements(ranking))
     compared = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
     by_year = scores[(scores["slice"] == "year") & compared]
     was_validated = (ranking.portfolios["span"] == "validation").any()
@@ -225,12 +233,24 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         net_sentence=net_sentence(ranking),
         sentence=sentence(ranking),
         tables={
-            "order": (COLUMNS, list(cells(ranking))),
+            "order": (COLUMNS, list(cells(ranking))[::-1]),  # on a page the best comes first
             "net": (NET_COLUMNS, list(net_cells(ranking))),
         },
         years=records(by_year.sort_values(["value", "predictor"])),
         chart=frontier(ranking) if was_validated else None,
+        **sheet,
     )
+
+
+def _statements(ranking: Ranking) -> dict[str, str]:
+    """Return the statements of the charts whose rows the store has."""
+    name = str(ranking.row["id"]).replace("'", "''")
+    columns = "days, n, rank_ic, rank_ic_low, rank_ic_high, t"
+    rows = f"from ranking_score where ranking_id = '{name}' and predictor = '{HEADLINE}'"
+    return {
+        "legs": f"select leg, {columns} {rows} and slice = 'all' order by leg",
+        "sectors": f"select value as sector, {columns} {rows} and slice = 'sector' order by value",
+    }
 
 
 def _gain(ranking: Ranking, predictor: str, other: str) -> dict[str, Any]:
@@ -243,5 +263,11 @@ def _gain(ranking: Ranking, predictor: str, other: str) -> dict[str, Any]:
 @cache
 def _template() -> jinja2.Template:
     template = environment()
-    template.globals.update(live=True, script=script)
+    template.globals.update(live=True, script=script, link=_link)
     return template.get_template("ranking.html")
+
+
+def _link(segments: Sequence[str], query: Mapping[str, str]) -> str:
+    """Return an address of the dashboard, which serves the page."""
+    path = "/".join(quote(segment, safe="") for segment in segments)
+    return f"/{path}?{urlencode(query)}"
