@@ -1,6 +1,6 @@
 """Rankings of a day's stocks: walks through history, nights' rankers, their rankings and scores."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -287,6 +287,63 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
 def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
     """Return the running scores of a market's rankings at its last scored session."""
     return last_rank_scores(conn, market, date.max)
+
+
+def shown_ranker(conn: Connection, market: str) -> tuple[str, str] | None:
+    """Return the predictor whose ranking the newest ranked night shows, and its leg; None before.
+
+    The leg is the name of the return that it ranks by.
+    """
+    history = view("ranking_history").c
+    statement = (
+        sa.select(history.predictor, history.leg)
+        .where(history.market == market, history.chosen == 1)
+        .order_by(history.target.desc(), history.made_at.desc())
+        .limit(1)
+    )
+    row = conn.execute(statement).first()
+    return None if row is None else (row.predictor, row.leg)
+
+
+def scores_of_nights(
+    market: str, *, predictors: Sequence[str], span: str, leg: str | None = None
+) -> sa.Select[Any]:
+    """Return the statement of the scores of some predictors by session: rank_score_log's columns.
+
+    `span` is 'night' or 'running'; `leg` is the name of the return scored, None for all returns.
+    """
+    log = view("rank_score_log")
+    return (
+        sa.select(log)
+        .where(*matching(log, market=market, span=span, leg=leg), log.c.predictor.in_(predictors))
+        .order_by(log.c.predictor, log.c.leg, log.c.target)
+    )
+
+
+def ranked_stocks(market: str, *, predictor: str, first: date) -> sa.Select[Any]:
+    """Return the statement of a predictor's rankings of the sessions from `first` on.
+
+    A row is a stock of a session, with its outcome. A session that was ranked again has the rows of
+    each ranking, the newest last.
+    """
+    history = view("ranking_history").c
+    return (
+        sa.select(
+            history.target,
+            history.symbol,
+            history.sector,
+            history.score,
+            history.place,
+            history.realised_return,
+            history.made_at,
+        )
+        .where(
+            history.market == market,
+            history.predictor == predictor,
+            history.target >= first,
+        )
+        .order_by(history.target, history.made_at, history.place)
+    )
 
 
 def lasting_skill(

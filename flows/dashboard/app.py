@@ -47,6 +47,7 @@ from flows.dashboard.explore import sql_page, table_page, topics
 from flows.dashboard.market import market_page
 from flows.dashboard.markets import NotThereError, markets_page, require_market
 from flows.dashboard.other_sites import OtherSitesRefused
+from flows.dashboard.ranking import market_ranking_page
 from flows.dashboard.running import LONGEST_REFRESH_S, running_page
 from flows.dashboard.statements import COME_AGAIN_S, Statements
 from flows.dashboard.stock import stock_page
@@ -292,6 +293,12 @@ def market(
 ) -> HTMLResponse:
     """Show a night of a market."""
     return _page(request, "market", lambda conn: market_page(conn, market, as_of, level, sort))
+
+
+@pages.get("/market/{market}/ranking")
+def market_ranking(request: Request, market: PathName) -> HTMLResponse:
+    """Show how well the nights of a market ranked its stocks."""
+    return _page(request, "market_ranking", lambda conn: market_ranking_page(conn, market))
 
 
 @pages.get("/market/{market}/stock")

@@ -39,7 +39,8 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
     assert answers(found.sheet).gross.low == in_float64(traded["decile_spread_low"])
 
     again = stored_ranking(walk.context.engine, walk.id)
-    assert again is not None and again.sheet is not None
+    assert again is not None
+    assert again.sheet is not None
     for name, table in found.sheet.tables.items():
         pd.testing.assert_frame_equal(again.sheet.tables[name], table, check_dtype=False)
     page = page_of("ranking", found.row).read_text(encoding="utf-8")
@@ -54,5 +55,6 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
     assert read_sheet(found.row) is None
     file.unlink()
     without = stored_ranking(walk.context.engine, walk.id)
-    assert without is not None and without.sheet is None
+    assert without is not None
+    assert without.sheet is None
     assert "missing here" in ranking_page(without)
