@@ -327,7 +327,8 @@ def coverage(
     """Return how many constituents of each day were ranked, and how many also have an outcome.
 
     Columns: `session, constituents, ranked, scored`, and the shares `ranked_share, scored_share` of
-    the constituents, NaN on a day without one.
+    the constituents, NaN on a day without one. The latter is NaN too on a day without an outcome,
+    which may not be known yet.
     """
     has_score = np.isfinite(scores)
     has_both = has_score & np.isfinite(outcome)
@@ -342,7 +343,7 @@ def coverage(
     members = days["constituents"].where(days["constituents"] > 0)
     return days.assign(
         ranked_share=days["ranked"] / members,
-        scored_share=days["scored"] / members,
+        scored_share=days["scored"].where(days["scored"] > 0) / members,
     )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.sql import Select
 
 from db.connection.frames import frame
 from db.rows import nights, rankings
-from dtml.evaluation.ranking import score_daily
+from dtml.evaluation.ranking import mean_of_days, rank_ic_t
 from dtml.evaluation.tear_sheet import (
     TearSheet,
     by_horizon,
@@ -180,18 +180,17 @@ def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the rank IC over the nights of each leg, as the store has it of the market's own."""
     rows = []
     for leg, daily in scores.groupby("leg"):
-        figures = {
-            name: daily[name].to_numpy(dtype=float)
-            for name in ("n", "rank_ic", "auc", "acc", "decile_spread")
-        }
-        unknown = np.full(len(daily), np.nan)  # the view has no MCC, which is not shown
-        score = score_daily(figures | {"mcc": unknown}, overlap=sessions_to(leg))
+        rank_ic = daily["rank_ic"].to_numpy(dtype=float)
         rows.append(
-            {"leg": leg, "days": score.days, **score.rank_ic.named("rank_ic"), "t": score.t}
+            {
+                "leg": leg,
+                "days": int(np.isfinite(rank_ic).sum()),
+                **mean_of_days(rank_ic).named("rank_ic"),
+                "t": rank_ic_t(rank_ic, overlap=sessions_to(leg)),
+            }
         )
-    return pd.DataFrame(
-        rows, columns=["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
-    )
+    columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _sql(conn: Connection, statements: dict[str, Select[Any]]) -> dict[str, str]:

@@ -7,7 +7,6 @@ itself can compute the sheet.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,9 @@ TRADED_LEG: Leg = "open_to_open"  # of the spread: a ranking made at a close can
 LEG_COLUMNS = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
 SECTOR_COLUMNS = ["sector", "days", "n", "rank_ic", "rank_ic_low", "rank_ic_high"]
 TEXTS = ("predictor", "rule", "leg", "spread_leg")
-DATES = ("session", "first", "last")  # columns
+# Columns that are no numbers.
+DATES = ("session", "first", "last")
+NAMES = ("predictor", "leg", "sector")
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,7 @@ def sheet_file(row: Mapping[str, Any]) -> Path:
 def write_sheet(row: Mapping[str, Any], sheet: TearSheet) -> None:
     """Write the sheet of a ranking, whole or not at all."""
     texts = {name: getattr(sheet, name) for name in TEXTS}
-    tables = {
-        name: json.loads(table.to_json(orient="split", index=False, date_format="iso"))
-        for name, table in sheet.tables.items()
-    }
+    tables = {name: _as_json(table) for name, table in sheet.tables.items()}
     write_page(sheet_file(row), json.dumps(texts | {"tables": tables}))
 
 
@@ -155,10 +153,26 @@ def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
         return None
 
 
-def _table(split: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a table from its parts in JSON; missing numbers become NaN."""
-    table = pd.read_json(StringIO(json.dumps(split)), orient="split", convert_dates=False)
-    for name in DATES:
-        if name in table:
-            table[name] = pd.to_datetime(table[name]).dt.tz_localize(None)
-    return table.replace({None: np.nan})
+def _as_json(table: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return a table for JSON: a missing number is null, a date its day."""
+    rows = [list(map(_json_value, row)) for row in table.itertuples(index=False)]
+    return {"columns": list(table), "rows": rows}
+
+
+def _json_value(value: Any) -> Any:
+    if pd.isna(value):
+        return None
+    if isinstance(value, pd.Timestamp):
+        return f"{value:%Y-%m-%d}"
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _table(parts: Mapping[str, list[Any]]) -> pd.DataFrame:
+    """Return a table from its columns and rows in JSON; missing numbers become NaN."""
+    table = pd.DataFrame(parts["rows"], columns=parts["columns"])
+    for name in table:
+        if name in DATES:
+            table[name] = pd.to_datetime(table[name])
+        elif name not in NAMES:
+            table[name] = pd.to_numeric(table[name])
+    return table

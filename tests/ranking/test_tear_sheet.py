@@ -16,62 +16,19 @@ from dtml.evaluation.ranking import (
 )
 from dtml.evaluation.tear_sheet import (
     HORIZONS,
-    TearSheet,
     answers,
     by_horizon,
     by_sector,
     coverage,
     cumulative_ic,
     group_returns,
-    halves_ic,
-    monthly_ic,
     net_spread,
     running_means,
     score_groups,
 )
 from dtml.markets.definition import FREE, Costs
 from tests.support.bounds import in_float64
-
-DAYS, STOCKS = 90, 40
-SESSIONS = pd.bdate_range("2024-01-02", periods=DAYS)
-SECTORS = ["Tin", "Oil", None, ""] * (STOCKS // 4)
-
-
-def made(skill: float, seed: int = 0, memory: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
-    """Scores that keep part of the day before, with ties and gaps, and returns that follow them."""
-    drawn = np.random.default_rng(seed)
-    news = drawn.standard_normal((DAYS, STOCKS))
-    scores = news.copy()
-    for day in range(1, DAYS):
-        scores[day] = memory * scores[day - 1] + np.sqrt(1 - memory**2) * news[day]
-    common = drawn.standard_normal((DAYS, 1))
-    outcome = 0.01 * (skill * scores + drawn.standard_normal((DAYS, STOCKS)) + common)
-    scores[drawn.random(scores.shape) < 0.1] = np.nan
-    outcome[drawn.random(scores.shape) < 0.05] = np.nan
-    return np.round(scores, 1), outcome
-
-
-def sheet(skill: float, costs: Costs | None = FREE, days: int = DAYS) -> TearSheet:
-    scores, outcome = (grid[:days] for grid in made(skill))
-    sessions = SESSIONS[:days]
-    daily = rank_ics(*both_known(scores, outcome))
-    cumulative = cumulative_ic(sessions, daily, running_means(daily)).assign(predictor="made")
-    gross = decile_spreads(*both_known(scores, outcome))
-    return TearSheet(
-        predictor="made",
-        rule=None,
-        leg="next_close",
-        spread_leg="next_close",
-        cumulative=cumulative,
-        months=monthly_ic(cumulative),
-        halves=halves_ic(cumulative),
-        groups=group_returns(scores, outcome),
-        spread=net_spread(scores, gross, sessions, costs),
-        horizons=by_horizon(scores),
-        legs=pd.DataFrame({"leg": [], "days": [], "rank_ic": []}),
-        sectors=by_sector(scores, outcome, SECTORS),
-        coverage=coverage(sessions, np.full(days, STOCKS), scores, outcome),
-    )
+from tests.support.tear_sheets import DAYS, SECTORS, SESSIONS, made, sheet
 
 
 def test_the_band_of_the_cumulative_rank_ic_ends_in_the_interval_of_the_score() -> None:
@@ -226,7 +183,8 @@ def test_coverage_counts_constituents_ranked_and_scored() -> None:
     assert list(found["ranked"]) == [3, 0]
     assert list(found["scored"]) == [2, 0]
     assert found["ranked_share"].iloc[0] == 0.75
-    assert np.isnan(found["scored_share"].iloc[1])
+    assert found["scored_share"].iloc[0] == 0.5
+    assert found["scored_share"].isna().iloc[1]
 
 
 def test_a_planted_order_is_found_steady_and_worth_its_costs_only_if_they_are_small() -> None:

@@ -24,9 +24,9 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
     walk = Walk(open_stored_context(run_request), Plan(FIRST, LAST))
     found = run_ranking(walk)
     assert found.sheet is not None
-    scores = found.scores.set_index(["predictor", "leg", "slice"]).sort_index()
+    scores = found.scores[found.scores["slice"] == "all"].set_index(["predictor", "leg"])
     for predictor in ("blend", found.row["best_rule"]):
-        stored = scores.loc[(predictor, "next_close", "all")].iloc[0]
+        stored = scores.loc[(predictor, "next_close")]
         rows = found.sheet.cumulative
         last = rows[rows["predictor"] == predictor].iloc[-1]
         days = int((rows["predictor"] == predictor).sum())
@@ -34,7 +34,7 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
         assert last["total"] / days == in_float64(stored["rank_ic"])
         assert last["low"] / days == in_float64(stored["rank_ic_low"])
         assert last["high"] / days == in_float64(stored["rank_ic_high"])
-    traded = scores.loc[("blend", "open_to_open", "all")].iloc[0]
+    traded = scores.loc[("blend", "open_to_open")]
     assert answers(found.sheet).gross.value == in_float64(traded["decile_spread"])
     assert answers(found.sheet).gross.low == in_float64(traded["decile_spread_low"])
 
