@@ -1,10 +1,10 @@
 """Compare the tear sheet of a ranking with alphalens' on the same ranking.
 
 `python -m benchmarks.tear_sheet_alphalens`. A ridge regression and a gradient boosting are walked
-over a made market in which part of a day's return is taken back the next day, and both programs
-describe the ranking of their blend. The first case is plain; in the second, scores are rounded, so
-that many are equal, and one in twenty is missing. alphalens is no dependency of dtml:
-`pip install alphalens-reloaded` installs it.
+over a made market in which part of a day's return is taken back the next day. Both programs
+describe the same rankings: those of the ridge regression, whose scores all differ; these with one
+score in twenty missing; and those of the blend, in which many scores are equal. alphalens is no
+dependency of dtml: `pip install alphalens-reloaded` installs it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,8 +25,7 @@ from dtml.ranking.rankers import walk
 from dtml.ranking.walk import History, folds
 
 REVERSAL = 0.15  # share of a day's return that the next day takes back
-ROUNDED = 2  # digits of the scores of the second case
-MISSING = 0.05
+MISSING = 0.05  # share of the scores of the second case
 GROUPS = 10
 
 
@@ -68,25 +67,26 @@ def market(seed: int) -> Panel:
     )
 
 
-def ranking(seed: int) -> Ranking:
-    """Return the ranking of the blend over a made market."""
+def rankings(seed: int) -> dict[str, Ranking]:
+    """Return the rankings of three cases over a made market, by their names."""
     panel = market(seed)
     history = History.of(panel, "next_close")
     walked = folds(history, panel.sessions[BEFORE], panel.sessions[BEFORE + SCORED - 1])
-    blend = walk(history, walked, SMALL)["blend"]
+    scores = walk(history, walked, SMALL)
     days = slice(BEFORE, BEFORE + SCORED)
     names = list(panel.symbols)
-    return Ranking(
-        days=panel.sessions[days],
-        scores=pd.DataFrame(blend[days], index=panel.sessions[days], columns=names),
-        closes=pd.DataFrame(panel.close, index=panel.sessions, columns=names),
+    sessions = panel.sessions[days]
+    closes = pd.DataFrame(panel.close, index=panel.sessions, columns=names)
+    ridge, blend = (
+        pd.DataFrame(scores[name][days], index=sessions, columns=names)
+        for name in ("ridge", "blend")
     )
-
-
-def with_gaps(plain: Ranking) -> Ranking:
-    """Return the ranking with rounded scores, of which some are missing."""
-    drawn = np.random.default_rng(1).random(plain.scores.shape)
-    return plain._replace(scores=plain.scores.round(ROUNDED).mask(drawn < MISSING))
+    is_missing = np.random.default_rng(1).random(ridge.shape) < MISSING
+    return {
+        "all scores differ": Ranking(sessions, ridge, closes),
+        "one score in twenty is missing": Ranking(sessions, ridge.mask(is_missing), closes),
+        "many scores are equal": Ranking(sessions, blend, closes),
+    }
 
 
 def theirs(made: Ranking) -> Mapping[str, ndarray]:
@@ -104,7 +104,8 @@ def theirs(made: Ranking) -> Mapping[str, ndarray]:
     return {
         "ic": performance.factor_information_coefficient(data)["1D"].to_numpy(),
         "groups": pooled["1D"].to_numpy(),
-        "spread": spread["1D"].to_numpy(),
+        # Theirs holds half of the equity long and half short, ours as much as the equity on each.
+        "spread": 2 * spread["1D"].to_numpy(),
         "autocorrelation": performance.factor_rank_autocorrelation(data).to_numpy(),
         "turnover": turnover.to_numpy(),
     }
@@ -156,8 +157,7 @@ def main() -> None:
             f"{error}: this comparison needs alphalens: run `pip install alphalens-reloaded`"
         ) from error
     print(f"alphalens {alphalens.__version__}")
-    plain = ranking(seed=0)
-    for name, made in (("plain", plain), ("rounded, with gaps", with_gaps(plain))):
+    for name, made in rankings(seed=0).items():
         print(f"\n**{name}**\n\n| quantity | ours | alphalens | largest difference |")
         print("| --- | --- | --- | --- |")
         for row in compared(made):

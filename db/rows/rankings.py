@@ -1,6 +1,6 @@
 """Rankings of a day's stocks: walks through history, nights' rankers, their rankings and scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -11,7 +11,16 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, save_row
 from db.connection.differences import new_rows_of, require_distinct, save_figures, stored_of_targets
-from db.connection.frames import frame, matching, row, row_of, rows_of, select_view, within
+from db.connection.frames import (
+    Statement,
+    frame,
+    matching,
+    row,
+    row_of,
+    rows_of,
+    select_view,
+    within,
+)
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
@@ -305,22 +314,7 @@ def shown_ranker(conn: Connection, market: str) -> tuple[str, str] | None:
     return None if row is None else (row.predictor, row.leg)
 
 
-def scores_of_nights(
-    market: str, *, predictors: Sequence[str], span: str, leg: str | None = None
-) -> sa.Select[Any]:
-    """Return the statement of the scores of some predictors by session: rank_score_log's columns.
-
-    `span` is 'night' or 'running'; `leg` is the name of the return scored, None for all returns.
-    """
-    log = view("rank_score_log")
-    return (
-        sa.select(log)
-        .where(*matching(log, market=market, span=span, leg=leg), log.c.predictor.in_(predictors))
-        .order_by(log.c.predictor, log.c.leg, log.c.target)
-    )
-
-
-def ranked_stocks(market: str, *, predictor: str, first: date) -> sa.Select[Any]:
+def ranked_stocks(market: str, *, predictor: str, first: date) -> Statement:
     """Return the statement of a predictor's rankings of the sessions from `first` on.
 
     A row is a stock of a session, with its outcome. A session that was ranked again has the rows of

@@ -213,8 +213,12 @@ def frontier(ranking: Ranking) -> Chart:
     )
 
 
-def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
+def ranking_page(
+    ranking: Ranking, *, served: bool = False, sql: Mapping[str, str] | None = None
+) -> str:
     """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
+
+    `sql` has the statements behind charts, by their names, to which a served page links.
 
     Years have the scores of the blend and of the best rule; ways to trade are drawn if validation
     days chose among them.
@@ -222,7 +226,7 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
     scores = ranking.scores
     sheet: dict[str, Any] = {"answers": None}
     if ranking.sheet is not None:
-        sheet = sheet_values(ranking.sheet, unit="days", sql=_statements(ranking))
+        sheet = sheet_values(ranking.sheet, unit="days", sql=sql)
     compared = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
     by_year = scores[(scores["slice"] == "year") & compared]
     was_validated = (ranking.portfolios["span"] == "validation").any()
@@ -240,17 +244,6 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         chart=frontier(ranking) if was_validated else None,
         **sheet,
     )
-
-
-def _statements(ranking: Ranking) -> dict[str, str]:
-    """Return the statements of the charts whose rows the store has."""
-    name = str(ranking.row["id"]).replace("'", "''")
-    columns = "days, n, rank_ic, rank_ic_low, rank_ic_high, t"
-    rows = f"from ranking_score where ranking_id = '{name}' and predictor = '{HEADLINE}'"
-    return {
-        "legs": f"select leg, {columns} {rows} and slice = 'all' order by leg",
-        "sectors": f"select value as sector, {columns} {rows} and slice = 'sector' order by value",
-    }
 
 
 def _gain(ranking: Ranking, predictor: str, other: str) -> dict[str, Any]:

@@ -4,16 +4,17 @@ Everything is read from documented views. What is stored already, such as the ra
 and its running interval, is not computed again.
 """
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
-from sqlalchemy.sql import Select
 
-from db.connection.frames import frame
+from db.connection.frames import Statement, frame, sql_text
 from db.rows import nights, rankings
+from db.rows import scores as stored_scores
 from dtml.evaluation.ranking import mean_of_days, rank_ic_t
 from dtml.evaluation.tear_sheet import (
     TearSheet,
@@ -61,13 +62,7 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     definition = market_of_store(conn.engine, market)
     rule = _best_rule(conn, market)
     names = [name for name in (predictor, rule) if name is not None]
-    statements = {
-        "nights": rankings.scores_of_nights(market, predictors=names, span="night", leg=leg),
-        "running": rankings.scores_of_nights(market, predictors=names, span="running", leg=leg),
-        "legs": rankings.scores_of_nights(market, predictors=[predictor], span="night"),
-    }
-    first = _first_of_last_nights(conn, market)
-    statements["stocks"] = rankings.ranked_stocks(market, predictor=predictor, first=first)
+    statements = _statements(conn, market, names, leg)
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
     sheet = TearSheet(
         predictor=predictor,
@@ -88,6 +83,24 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     }
 
 
+def _statements(
+    conn: Connection, market: str, names: Sequence[str], leg: str
+) -> dict[str, Statement]:
+    """Return the statements of all rows that the page is made of.
+
+    `names` are the ranker, whose rankings of stocks are read too, and the rule beside it, if any.
+    """
+    scores_of_nights = stored_scores.ranking_scores_of_nights
+    predictor = names[0]
+    first = _first_of_last_nights(conn, market)
+    return {
+        "nights": scores_of_nights(market, predictors=names, span="night", leg=leg),
+        "running": scores_of_nights(market, predictors=names, span="running", leg=leg),
+        "legs": scores_of_nights(market, predictors=[predictor], span="night"),
+        "stocks": rankings.ranked_stocks(market, predictor=predictor, first=first),
+    }
+
+
 def _best_rule(conn: Connection, market: str) -> str | None:
     """Return the rule with the best running rank IC so far; None before the first score."""
     scores = rankings.newest_rank_scores(conn, market)
@@ -97,9 +110,13 @@ def _best_rule(conn: Connection, market: str) -> str | None:
 
 
 def _first_of_last_nights(conn: Connection, market: str) -> date:
-    """Return the first session that the last `NIGHTS` nights of a market predicted."""
-    log = frame(conn, nights.night_log(market, None)).dropna(subset="target")
-    return pd.Timestamp(log["target"].nlargest(NIGHTS).min()).date()
+    """Return the first session that the last `NIGHTS` nights of a market predicted.
+
+    It is the first day of all where no night has a session.
+    """
+    log = frame(conn, nights.night_log(market)).dropna(subset="target")
+    targets = log["target"].nlargest(NIGHTS)
+    return date.min if targets.empty else targets.min().date()
 
 
 def _figures_of_days(
@@ -170,7 +187,7 @@ def _figures_of_stocks(
 
 def _constituents(conn: Connection, market: str) -> "pd.Series[int]":
     """Return how many constituents each session had: those predicted, and those left out."""
-    log = frame(conn, nights.night_log(market, None)).dropna(subset=["target", "predictions"])
+    log = frame(conn, nights.night_log(market)).dropna(subset=["target", "predictions"])
     left_out = log["gaps"].map(lambda gaps: len(gaps or []))
     counts = log["predictions"].astype(int) + left_out
     return counts.set_axis(log["target"])
@@ -193,7 +210,7 @@ def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _sql(conn: Connection, statements: dict[str, Select[Any]]) -> dict[str, str]:
+def _sql(conn: Connection, statements: dict[str, Statement]) -> dict[str, str]:
     """Return the SQL of the rows behind each chart, as the box for SQL takes it."""
     behind = {
         "cumulative": "nights",
@@ -207,10 +224,4 @@ def _sql(conn: Connection, statements: dict[str, Select[Any]]) -> dict[str, str]
         "sectors": "stocks",
         "coverage": "stocks",
     }
-    texts = {}
-    for chart, name in behind.items():
-        compiled = statements[name].compile(
-            conn, compile_kwargs={"literal_binds": True, "render_postcompile": True}
-        )
-        texts[chart] = str(compiled)
-    return texts
+    return {chart: sql_text(conn, statements[name]) for chart, name in behind.items()}

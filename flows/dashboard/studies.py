@@ -8,7 +8,7 @@ from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
 from dtml.pages.ranking import ranking_page
 from flows.dashboard.markets import NotThereError
-from flows.ranking.stored import read_ranking
+from flows.ranking.stored import read_ranking, sql_behind
 
 
 def study_page(conn: Connection, kind: str, name: str) -> str:
@@ -62,4 +62,6 @@ def _benchmark_page(conn: Connection, name: str) -> str | None:
 
 def _ranking_page(conn: Connection, name: str) -> str | None:
     ranking = read_ranking(conn, name)
-    return None if ranking is None else ranking_page(ranking, served=True)
+    if ranking is None:
+        return None
+    return ranking_page(ranking, served=True, sql=sql_behind(conn, name))

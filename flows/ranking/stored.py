@@ -2,9 +2,10 @@
 
 from sqlalchemy import Connection, Engine
 
+from db.connection.frames import sql_text
 from db.engine import reading
-from db.rows import rankings
-from dtml.pages.ranking import Ranking
+from db.rows import rankings, scores
+from dtml.pages.ranking import HEADLINE, Ranking
 from flows.ranking.tear_sheet import read_sheet
 
 
@@ -26,3 +27,12 @@ def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
         portfolios=rankings.ranking_portfolios(conn, ranking_id),
         sheet=read_sheet(row),
     )
+
+
+def sql_behind(conn: Connection, ranking_id: str) -> dict[str, str]:
+    """Return the SQL of the charts of a ranking whose rows the store has, by their names."""
+    parts = {"legs": "all", "sectors": "sector"}
+    return {
+        chart: sql_text(conn, scores.ranking_scores_by(ranking_id, predictor=HEADLINE, part=part))
+        for chart, part in parts.items()
+    }

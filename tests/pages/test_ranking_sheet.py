@@ -26,8 +26,10 @@ from tests.support.browser import Page, Site, served
 from tests.support.ranked_nights import LEG, MARKET, RULE, SECTORS, TRADED, fill_ranked_nights
 from tests.support.tear_sheets import sheet
 
+pytestmark = pytest.mark.slow
+
 LARGEST = 400 * 1024  # bytes of a page, packed
-YOUNG = "young"
+YOUNG, NEW = "young", "new"
 CHARTS = (
     "Cumulative rank IC",
     "Rank IC by month",
@@ -49,6 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     upgrade(owner)
     fill_ranked_nights(owner)
     fill_ranked_nights(owner, 7, YOUNG)
+    fill_ranked_nights(owner, 1, NEW)
     owner.dispose()
     reader = open_engine(url, read_only=True)
     with served(dashboard(reader), reader) as found:
@@ -149,6 +152,14 @@ def test_few_nights_have_figures_and_no_interval(site: Site) -> None:
     assert csv_of(young.body, "groups")["excess_low"].isna().all()
 
 
+def test_a_first_night_without_an_outcome_has_a_page_that_says_what_is_missing(site: Site) -> None:
+    answer = site.get(link(["market", NEW, "ranking"]))
+    assert answer.status == 200
+    seen = Page(answer.body).seen
+    assert "no interval below 20 nights; 0 so far" in seen
+    assert "It needs two days with an outcome." in seen
+
+
 def test_the_page_of_an_unknown_market_is_not_there(site: Site) -> None:
     assert site.get(link(["market", "none", "ranking"])).status == 404
 
@@ -168,7 +179,8 @@ def made(*, with_sheet: bool = True) -> Ranking:
 
 
 def test_the_page_of_a_walk_has_the_sheet_before_its_tables(tmp_path: Path) -> None:
-    text = ranking_page(made(), served=True)
+    statements = {"legs": "select 1 from ranking_score", "sectors": "select 2 from ranking_score"}
+    text = ranking_page(made(), served=True, sql=statements)
     main = text[text.index("<main") :]
     assert main.index("Is there an order?") < main.index('role="img"') < main.index("<table")
     for heading in CHARTS:

@@ -32,7 +32,7 @@ def fill_ranked_nights(engine: Engine, count: int = 60, market: str = MARKET) ->
     scores = {
         name: 0.7 * noise + drawn.standard_normal(noise.shape) for name in (*PREDICTORS, RULE)
     }
-    scores["blend"][1, 0] = np.nan
+    scores["blend"][1:2, 0] = np.nan
     returns = 0.01 * (noise + drawn.standard_normal((count, 1)))
     returns[-1] = np.nan
     traded = 0.8 * returns
@@ -47,6 +47,10 @@ def fill_ranked_nights(engine: Engine, count: int = 60, market: str = MARKET) ->
         rankings.save_night_ranking(
             conn, market, rows, known_at=moment(days[0]), made_at=moment(days[-1])
         )
+        for number in range(count):
+            _fill_night(conn, market, days[number], days[number + 1], left_out=number == 1)
+        if count == 1:
+            return  # no night has an outcome
         _fill_outcomes(conn, market, days[1:-1], returns[:-1])
         nights_scores = pd.DataFrame(_scores(days[1:], scores, {LEG: returns, TRADED: traded}))
         now = moment(days[-1])
@@ -54,8 +58,6 @@ def fill_ranked_nights(engine: Engine, count: int = 60, market: str = MARKET) ->
         of_leg = nights_scores[nights_scores["leg"] == LEG].sort_values(["predictor", "target"])
         running = pd.DataFrame(list(_running_scores(of_leg, days[0], 1))).assign(leg=LEG)
         rankings.save_rank_scores(conn, market, running, scored_at=now)
-        for number in range(count):
-            _fill_night(conn, market, days[number], days[number + 1], left_out=number == 1)
 
 
 def _fill_stocks(conn: Connection, market: str) -> None:
