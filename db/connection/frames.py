@@ -47,6 +47,12 @@ def frame(conn: Connection, statement: Statement) -> pd.DataFrame:
     )
 
 
+def sql_text(conn: Connection, statement: Statement) -> str:
+    """Return the SQL of a statement with its values written out, as a user may run it."""
+    values_written_out = {"literal_binds": True, "render_postcompile": True}
+    return str(statement.compile(conn, compile_kwargs=values_written_out))
+
+
 def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
     """Return the first row of a statement as Python values, by column; None when there is none."""
     first = conn.execute(statement).mappings().first()

@@ -11,7 +11,16 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, save_row
 from db.connection.differences import new_rows_of, require_distinct, save_figures, stored_of_targets
-from db.connection.frames import frame, matching, row, row_of, rows_of, select_view, within
+from db.connection.frames import (
+    Statement,
+    frame,
+    matching,
+    row,
+    row_of,
+    rows_of,
+    select_view,
+    within,
+)
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
@@ -359,6 +368,48 @@ def night_rank_ics(
 def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
     """Return the running scores of a market's rankings at its last scored session."""
     return last_rank_scores(conn, market, date.max)
+
+
+def shown_ranker(conn: Connection, market: str) -> tuple[str, str] | None:
+    """Return the predictor whose ranking the newest ranked night shows, and its leg; None before.
+
+    The leg is the name of the return that it ranks by.
+    """
+    history = view("ranking_history").c
+    statement = (
+        sa.select(history.predictor, history.leg)
+        .where(history.market == market, history.chosen == 1)
+        .order_by(history.target.desc(), history.made_at.desc())
+        .limit(1)
+    )
+    row = conn.execute(statement).first()
+    return None if row is None else (row.predictor, row.leg)
+
+
+def ranked_stocks(market: str, *, predictor: str, first: date) -> Statement:
+    """Return the statement of a predictor's rankings of the sessions from `first` on.
+
+    A row is a stock of a session, with its outcome. A session that was ranked again has the rows of
+    each ranking, the newest last.
+    """
+    history = view("ranking_history").c
+    return (
+        sa.select(
+            history.target,
+            history.symbol,
+            history.sector,
+            history.score,
+            history.place,
+            history.realised_return,
+            history.made_at,
+        )
+        .where(
+            history.market == market,
+            history.predictor == predictor,
+            history.target >= first,
+        )
+        .order_by(history.target, history.made_at, history.place)
+    )
 
 
 def lasting_skill(

@@ -1,5 +1,6 @@
-"""Scores: how well directions agreed with outcomes, by night and by stock."""
+"""Scores: how well directions, and rankings of stocks, agreed with outcomes."""
 
+from collections.abc import Sequence
 from datetime import date, datetime
 
 import pandas as pd
@@ -107,3 +108,25 @@ def daily_scores(market: str, last: date | None = None) -> Statement:
 def symbol_scores(market: str, symbol: str) -> Statement:
     """Return the scores of a stock over all its predictions, a row for each kind of model."""
     return select_view("symbol_score", "kind", market=market, symbol=symbol)
+
+
+def ranking_scores_of_nights(
+    market: str, *, predictors: Sequence[str], span: str, leg: str | None = None
+) -> Statement:
+    """Return the statement of the scores of some predictors by session: rank_score_log's columns.
+
+    `span` is 'night' or 'running'; `leg` is the name of the return scored, None for all returns.
+    """
+    log = view("rank_score_log")
+    return (
+        sa.select(log)
+        .where(*matching(log, market=market, span=span, leg=leg), log.c.predictor.in_(predictors))
+        .order_by(log.c.predictor, log.c.leg, log.c.target)
+    )
+
+
+def ranking_scores_by(name: str, *, predictor: str, part: str) -> Statement:
+    """Return the statement of a predictor's figures in a ranking on one kind of slice, `part`."""
+    score = tables.ranking_score
+    of_predictor = matching(score, ranking_id=name, predictor=predictor, slice=part)
+    return sa.select(score).where(*of_predictor).order_by(score.c.leg, score.c.value)

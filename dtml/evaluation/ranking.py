@@ -114,10 +114,6 @@ def _score(
 ) -> RankScore:
     """Return the score of a ranking from its figures of each day and those over all days."""
     known_ics = rank_ic[np.isfinite(rank_ic)]
-    # The number of lags that Newey & West (1994) recommend; outcomes that overlap need as many lags
-    # as the days that they span.
-    hundreds_of_days = max(len(known_ics), 1) / 100
-    usual_lags = int(4 * hundreds_of_days ** (2 / 9))
     icir = np.nan
     if len(known_ics) > 1:
         icir = float(known_ics.mean() / known_ics.std())
@@ -126,7 +122,7 @@ def _score(
         stock_days=stock_days,
         rank_ic=mean_of_days(rank_ic, overlap=overlap),
         icir=icir,
-        t=newey_west_t(known_ics, lags=max(overlap, usual_lags)),
+        t=rank_ic_t(rank_ic, overlap=overlap),
         auc=mean_of_days(auc, overlap=overlap),
         acc=acc,
         mcc=mcc,
@@ -304,6 +300,19 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
     """
     kinds = confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores))
     return np.asarray(kinds.sum(axis=1))
+
+
+def rank_ic_t(rank_ic: Daily, *, overlap: int = 1) -> float:
+    """Return the mean daily rank IC over its Newey-West standard error, as `RankScore` has it.
+
+    `overlap` is the number of days that one outcome spans. Days without a rank IC are left out.
+    """
+    known_ics = rank_ic[np.isfinite(rank_ic)]
+    # The number of lags that Newey & West (1994) recommend; outcomes that overlap need as many lags
+    # as the days that they span.
+    hundreds_of_days = max(len(known_ics), 1) / 100
+    usual_lags = int(4 * hundreds_of_days ** (2 / 9))
+    return newey_west_t(known_ics, lags=max(overlap, usual_lags))
 
 
 def newey_west_t(daily: Daily, *, lags: int) -> float:

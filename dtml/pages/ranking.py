@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jinja2
 import pandas as pd
@@ -15,6 +16,7 @@ from dtml.backtest.turnover import EQUAL, VERSIONS
 from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
 from dtml.evaluation.survivorship import read_survivorship
+from dtml.evaluation.tear_sheet import TearSheet
 from dtml.pages.charts import Chart, environment, script
 from dtml.pages.figures import (
     basis_points,
@@ -28,6 +30,7 @@ from dtml.pages.figures import (
     with_interval,
 )
 from dtml.pages.published_table import PublishedTable
+from dtml.pages.ranking_sheet import sheet_values
 from dtml.pages.survivorship import survivorship_words
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.
@@ -65,13 +68,15 @@ NET_COLUMNS = (
 class Ranking:
     """A ranking as stored: its row, scores, paired differences, and portfolios after costs.
 
-    They have the columns of db's tables of rankings.
+    They have the columns of db's tables of rankings. `sheet` is its tear sheet, None where the file
+    beside its page is missing.
     """
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
     differences: pd.DataFrame
     portfolios: pd.DataFrame
+    sheet: TearSheet | None = None
 
 
 def sentence(ranking: Ranking) -> str:
@@ -253,13 +258,20 @@ def frontier(ranking: Ranking) -> Chart:
     )
 
 
-def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
+def ranking_page(
+    ranking: Ranking, *, served: bool = False, sql: Mapping[str, str] | None = None
+) -> str:
     """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
+
+    `sql` has the statements behind charts, by their names, to which a served page links.
 
     Years have the scores of the blend and of the best rule; ways to trade are drawn if validation
     days chose among them.
     """
     scores = ranking.scores
+    sheet: dict[str, Any] = {"answers": None}
+    if ranking.sheet is not None:
+        sheet = sheet_values(ranking.sheet, unit="days", sql=sql)
     compared = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
     by_year = scores[(scores["slice"] == "year") & compared]
     was_validated = (ranking.portfolios["span"] == "validation").any()
@@ -273,11 +285,12 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         survivorship=survivorship(ranking),
         published=published_table(ranking),
         tables={
-            "order": (COLUMNS, list(cells(ranking))),
+            "order": (COLUMNS, list(cells(ranking))[::-1]),  # on a page the best comes first
             "net": (NET_COLUMNS, list(net_cells(ranking))),
         },
         years=records(by_year.sort_values(["value", "predictor"])),
         chart=frontier(ranking) if was_validated else None,
+        **sheet,
     )
 
 
@@ -291,5 +304,11 @@ def _gain(ranking: Ranking, predictor: str, other: str) -> dict[str, Any]:
 @cache
 def _template() -> jinja2.Template:
     template = environment()
-    template.globals.update(live=True, script=script)
+    template.globals.update(live=True, script=script, link=_link)
     return template.get_template("ranking.html")
+
+
+def _link(segments: Sequence[str], query: Mapping[str, str]) -> str:
+    """Return an address of the dashboard, which serves the page."""
+    path = "/".join(quote(segment, safe="") for segment in segments)
+    return f"/{path}?{urlencode(query)}"

@@ -47,6 +47,7 @@ from flows.dashboard.explore import sql_page, table_page, topics
 from flows.dashboard.market import Asked, market_page
 from flows.dashboard.markets import NotThereError, live_page, markets_page, require_market
 from flows.dashboard.other_sites import OtherSitesRefused
+from flows.dashboard.ranking import market_ranking_page
 from flows.dashboard.running import LONGEST_REFRESH_S, running_page
 from flows.dashboard.statements import Statements, place_among
 from flows.dashboard.stock import stock_page
@@ -298,6 +299,12 @@ def market(
     late = monitoring.late_nights(request.app.state.engine, now, [market])
     asked = Asked(as_of=as_of, level=level, sort=sort, every=every)
     return _page(request, "market", lambda conn: market_page(conn, market, asked, now, late))
+
+
+@pages.get("/market/{market}/ranking")
+def market_ranking(request: Request, market: PathName) -> HTMLResponse:
+    """Show how well the nights of a market ranked its stocks."""
+    return _page(request, "market_ranking", lambda conn: market_ranking_page(conn, market))
 
 
 @pages.get("/market/{market}/stock")

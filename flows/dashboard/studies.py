@@ -3,11 +3,12 @@
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import backtests, benchmarks, rankings
+from db.rows import backtests, benchmarks
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
-from dtml.pages.ranking import Ranking, ranking_page
+from dtml.pages.ranking import ranking_page
 from flows.dashboard.markets import NotThereError
+from flows.ranking.stored import read_ranking, sql_behind
 
 
 def study_page(conn: Connection, kind: str, name: str) -> str:
@@ -60,13 +61,7 @@ def _benchmark_page(conn: Connection, name: str) -> str | None:
 
 
 def _ranking_page(conn: Connection, name: str) -> str | None:
-    row = rankings.ranking(conn, name)
-    if row is None:
+    ranking = read_ranking(conn, name)
+    if ranking is None:
         return None
-    ranking = Ranking(
-        row=row,
-        scores=rankings.ranking_scores(conn, name),
-        differences=rankings.ranking_differences(conn, name),
-        portfolios=rankings.ranking_portfolios(conn, name),
-    )
-    return ranking_page(ranking, served=True)
+    return ranking_page(ranking, served=True, sql=sql_behind(conn, name))

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
 from importlib import resources
@@ -29,10 +29,9 @@ import pandas as pd
 import torch
 from jaxtyping import Bool
 from numpy import ndarray
-from sqlalchemy import Engine
 from threadpoolctl import threadpool_limits
 
-from db.engine import reading, transaction
+from db.engine import transaction
 from db.rows import rankings
 from dtml.backtest.turnover import after_costs
 from dtml.evaluation.metrics import MINIMUM_DAYS
@@ -45,6 +44,7 @@ from dtml.evaluation.ranking import (
 )
 from dtml.evaluation.splits import Split
 from dtml.evaluation.survivorship import survivorship_of
+from dtml.evaluation.tear_sheet import TearSheet
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
@@ -61,6 +61,8 @@ from flows.nightly.night import Stage, directly
 from flows.nightly.own_code import own_code_record, walk_own
 from flows.nightly.ranking import history_of
 from flows.progress import rankings_progress, reporting
+from flows.ranking.stored import stored_ranking
+from flows.ranking.tear_sheet import walk_sheet, walked_days, write_sheet
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 
@@ -218,8 +220,23 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None
-    write_page(page_of("ranking", stored.row), ranking_page(stored))
-    return stored
+    sheet = stage("tear sheet", lambda: _sheet(walk, walked, scores[HEADLINE], stored))
+    write_sheet(stored.row, sheet)
+    ranking = replace(stored, sheet=sheet)
+    write_page(page_of("ranking", stored.row), ranking_page(ranking))
+    return ranking
+
+
+def _sheet(walk: Walk, walked: list[Split], scores: Grid, stored: Ranking) -> TearSheet:
+    """Return the tear sheet of the headline, whose `scores` are of all sessions."""
+    days = slice(walked[0].scored.start, walked[-1].scored.stop)
+    returns = {leg: walk.outcome(leg)[days] for leg in measured_legs(walk.history.panel)}
+    return walk_sheet(
+        walked_days(walk.history, days, scores, stored.row["best_rule"], returns),
+        walk.plan.leg,
+        stored.scores,
+        walk.context.market,
+    )
 
 
 def _own_scores(walk: Walk, walked: list[Split], workers: int) -> Grid:
@@ -306,20 +323,6 @@ def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None
 def _train_one(training: Training) -> None:
     folder, history, config = _worker_inputs[0]
     train_once(folder, training.name, partial(training.run, history, config))
-
-
-def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
-    """Return a ranking from the store, or None."""
-    with reading(engine) as conn:
-        row = rankings.ranking(conn, ranking_id)
-        if row is None:
-            return None
-        return Ranking(
-            row=row,
-            scores=rankings.ranking_scores(conn, ranking_id),
-            differences=rankings.ranking_differences(conn, ranking_id),
-            portfolios=rankings.ranking_portfolios(conn, ranking_id),
-        )
 
 
 def _portfolios(

@@ -39,12 +39,17 @@ from tests.support.dashboard_store import (
     moment,
 )
 from tests.support.nights import AS_OF
+from tests.support.ranked_nights import MARKET as RANKED
+from tests.support.ranked_nights import fill_ranked_nights
+from tests.support.tear_sheets import sheet
 
 pytestmark = pytest.mark.soak
 
 PAGES = {
     "markets": "/",
     "market": link(["market", MARKET], {"as_of": DAYS[15].date(), "level": LEVEL}),
+    "ranking_of_nights": link(["market", RANKED, "ranking"]),
+    "no_ranking": link(["market", MARKET, "ranking"]),
     "refused": link(["market", MARKET]),
     "stock": link(["market", MARKET, "stock", "S01"]),
     "compare": link(["compare"], {"a": FIRST_RUN, "b": BACKTEST_RUN}),
@@ -81,6 +86,7 @@ def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     owner = open_engine(url)
     upgrade(owner)
     fill(owner)
+    fill_ranked_nights(owner)
     begin_night(owner)
     owner.dispose()
     reader = open_engine(url, read_only=True)
@@ -117,7 +123,9 @@ def test_the_report_of_a_backtest_has_nothing_wrong(
 
 
 def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
-    made = Ranking(ranking(), ranking_scores(), ranking_differences(), ranking_portfolios())
+    made = Ranking(
+        ranking(), ranking_scores(), ranking_differences(), ranking_portfolios(), sheet(0.3)
+    )
     (file := tmp_path / "ranking.html").write_text(ranking_page(made), encoding="utf-8")
     assert complaints(chromium, axe, file.as_uri(), "ranking", tmp_path) == []
 

@@ -1,0 +1,325 @@
+"""The tear sheet of a ranking in sentences, charts and tables, for its page and for a market's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.evaluation.ranking import Estimate
+from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
+from dtml.markets.definition import BASIS_POINT
+from dtml.pages.charts import Chart
+from dtml.pages.figures import between, count, day, figure, percent, records, with_interval
+from dtml.pages.night_ranking import LEG_WORDS
+from dtml.pages.ranking_charts import charts_of
+
+YES, NO, UNCLEAR = "Yes", "No", "Not shown"
+# The table that a chart draws, where it has another name than the chart.
+TABLES = {"distribution": "cumulative", "autocorrelation": "horizons", "replaced": "horizons"}
+HEADINGS = {
+    "cumulative": "Cumulative rank IC",
+    "months": "Rank IC by month",
+    "groups": "Mean return of ten score groups",
+    "spread": "Best less worst tenth, after costs",
+    "distribution": "Distribution of the daily rank IC",
+    "autocorrelation": "Rank autocorrelation",
+    "replaced": "Turnover of the best tenth",
+    "legs": "Rank IC by holding period",
+    "sectors": "Rank IC by sector",
+    "coverage": "Coverage of constituents",
+}
+# Why a chart may be missing.
+EMPTY = {
+    "cumulative": "It needs two days with an outcome.",
+    "months": "It needs a day with an outcome.",
+    "groups": "It needs a day with an outcome.",
+    "spread": "It needs two days whose spread is known.",
+    "distribution": "It needs a day with an outcome.",
+    "autocorrelation": "It needs two ranked days.",
+    "replaced": "It needs two ranked days.",
+    "legs": "It needs a day with an outcome.",
+    "sectors": "No stock has a sector: the market's file may name them.",
+    "coverage": "It needs two ranked days.",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question that the sheet answers: in a word, and in one sentence of figures."""
+
+    question: str
+    word: str
+    figures: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A chart of the sheet, with what explains it.
+
+    `chart` is None where there is nothing to draw, and `empty` then says why. `csv` is the address
+    of its table as CSV, which needs no server. `sql` is the statement of its rows, None where the
+    store does not have them.
+    """
+
+    name: str
+    heading: str
+    note: str
+    chart: Chart | None
+    empty: str
+    csv: str
+    sql: str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the sheet as cells in words."""
+
+    name: str
+    heading: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    csv: str
+
+
+def sheet_values(
+    sheet: TearSheet, *, unit: str, sql: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
+
+    `unit` is "nights" or "days". `sql` has the statement of each chart's rows by its name.
+    """
+    statements = sql or {}
+    notes = _notes(sheet, unit)
+    parts = []
+    for name, chart in charts_of(sheet):
+        table = TABLES.get(name, name)
+        parts.append(
+            Part(
+                name=name,
+                heading=HEADINGS[name],
+                note=notes[name],
+                chart=chart,
+                empty=EMPTY[name],
+                csv=csv_address(sheet.tables[table]),
+                sql=statements.get(name),
+            )
+        )
+    return {
+        "answers": sheet_answers(sheet, unit),
+        "parts_of_sheet": parts,
+        "sheet_tables": _tables(sheet),
+    }
+
+
+def csv_address(table: pd.DataFrame) -> str:
+    """Return an address that is the table as CSV itself, so that a page alone can offer it."""
+    text = table.to_csv(index=False, float_format="%.8g", date_format="%Y-%m-%d")
+    return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
+
+
+def sheet_answers(sheet: TearSheet, unit: str) -> list[Answer]:
+    """Return whether there is an order, whether it is steady and whether it can be traded."""
+    found = answers(sheet)
+    too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
+    return [
+        _order(sheet, found, unit, too_early),
+        _steadiness(found, unit, too_early),
+        _trade(found, too_early),
+    ]
+
+
+def _verdict(estimate: Estimate) -> str | None:
+    """Return whether a figure is above 0, by its interval; None without one."""
+    if pd.isna(estimate.low):
+        return None
+    if estimate.low > 0:
+        return YES
+    return NO if estimate.high < 0 else UNCLEAR
+
+
+def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answer:
+    rule = ""
+    if sheet.rule is not None:
+        of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
+        rule = f"; best rule {sheet.rule} {figure(of_rule['rank_ic'].mean(), 3)}"
+    verdict = _verdict(found.rank_ic)
+    words = f"Rank IC {_ratio(found.rank_ic)} over {count(found.days)} {unit}{rule}."
+    if verdict is None:
+        return Answer("Is there an order?", "Too early", f"{words[:-1]}; {too_early}.")
+    return Answer("Is there an order?", verdict, words)
+
+
+def _steadiness(found: Answers, unit: str, too_early: str) -> Answer:
+    """Return whether the rank IC is above 0 in both halves, each by its own interval."""
+    question = "Is it steady?"
+    if not found.halves:
+        return Answer(question, "Too early", f"{too_early.capitalize()}.")
+    verdicts = [_verdict(half) for half in found.halves]
+    is_above = [half.value > 0 for half in found.halves]
+    word = UNCLEAR
+    if None in verdicts:
+        word = "Too early"
+    elif verdicts == [YES, YES]:
+        word = YES
+    elif not all(is_above):
+        word = NO
+    first, second = (figure(half.value, 3) for half in found.halves)
+    return Answer(
+        question,
+        word,
+        f"Above 0 on {percent(found.positive)} of {unit} and in {found.positive_months} of "
+        f"{found.months} months; first half {first}, second half {second}.",
+    )
+
+
+def _trade(found: Answers, too_early: str) -> Answer:
+    question = "Can it be traded?"
+    gross = f"{found.gross.value / BASIS_POINT:+.1f} bp a day before costs"
+    if pd.isna(found.gross.value):
+        return Answer(question, "Too early", f"{too_early.capitalize()}.")
+    if pd.isna(found.net.value):
+        return Answer(
+            question,
+            UNCLEAR,
+            f"Best less worst tenth {gross}; the costs of the market are unknown.",
+        )
+    ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
+    net = f"{found.net.value / BASIS_POINT:+.1f} {ends}".strip()
+    return Answer(
+        question,
+        _verdict(found.net) or "Too early",
+        f"Best less worst tenth {gross}, {net} after; {percent(found.replaced)} of the best tenth "
+        "changes in a day.",
+    )
+
+
+def _ratio(estimate: Estimate) -> str:
+    ends = between(estimate.low, estimate.high)
+    return f"{figure(estimate.value, 3)} {ends}".strip()
+
+
+def _notes(sheet: TearSheet, unit: str) -> dict[str, str]:
+    """Return what each chart shows, in one or two sentences."""
+    leg = _leg_words(sheet.leg)
+    spread_leg = _leg_words(sheet.spread_leg)
+    few = f"No interval below {MINIMUM_DAYS} {unit}."
+    lines = "Lines are 95 % intervals from resampled days."
+    return {
+        "cumulative": (
+            f"The daily rank ICs added up, for the return {leg}. A line that rises evenly is a "
+            "steady order. The band is the 95 % interval of the mean so far, times the "
+            f"{unit} so far. {few}"
+        ),
+        "months": "The mean rank IC of each month: green above 0, red below.",
+        "groups": (
+            "Each day's stocks are cut into ten groups by score. Bars are their mean returns "
+            f"{leg}, less that of all stocks ranked. {lines} {few}"
+        ),
+        "spread": (
+            "Long the best tenth and short the worst, in equal parts, for the return "
+            f"{spread_leg}, traded every day at the costs in the market's file. Daily returns are "
+            "added up, not compounded."
+        ),
+        "distribution": "How many days had a rank IC of that size.",
+        "autocorrelation": (
+            "How much of the ranking is left after so many ranked days: 1 is the same ranking. "
+            f"{lines}"
+        ),
+        "replaced": (
+            "The share of the best tenth that was not in the best tenth so many ranked days "
+            f"before. {lines}"
+        ),
+        "legs": f"The rank IC of the same ranking for other returns. {lines} {few}",
+        "sectors": f"The rank IC among the stocks of one sector. {lines} {few}",
+        "coverage": (
+            "The share of each day's constituents that has a place in the ranking, and that also "
+            "has an outcome."
+        ),
+    }
+
+
+def _leg_words(leg: str) -> str:
+    return {str(name): words for name, words in LEG_WORDS.items()}.get(leg, leg)
+
+
+def _tables(sheet: TearSheet) -> list[Table]:
+    """Return the tables that are short enough to be read; those of days are CSV alone."""
+    return [
+        _table(
+            "groups",
+            sheet.groups.sort_values("group", ascending=False),
+            {
+                "score group, 10 is best": lambda row: count(row["group"]),
+                "days": lambda row: count(row["days"]),
+                "mean return a day, bp": lambda row: _bp(row["mean_return"]),
+                "above all stocks, bp [95 %]": _excess,
+            },
+        ),
+        _table(
+            "halves",
+            sheet.halves,
+            {
+                "half": lambda row: count(row["half"]),
+                "first day": lambda row: day(row["first"]),
+                "last day": lambda row: day(row["last"]),
+                "days": lambda row: count(row["days"]),
+                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+            },
+        ),
+        _table(
+            "horizons",
+            sheet.horizons,
+            {
+                "days apart": lambda row: count(row["horizon"]),
+                "pairs of days": lambda row: count(row["days"]),
+                "autocorrelation [95 %]": lambda row: with_interval(row, "autocorrelation", 3),
+                "best tenth replaced": lambda row: percent(row["replaced"]),
+            },
+        ),
+        _table(
+            "legs",
+            sheet.legs,
+            {
+                "holding period": lambda row: str(row["leg"]).replace("_", " "),
+                "days": lambda row: count(row["days"]),
+                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+                "t": lambda row: figure(row["t"], 1),
+            },
+        ),
+        _table(
+            "sectors",
+            sheet.sectors,
+            {
+                "sector": lambda row: str(row["sector"]),
+                "days": lambda row: count(row["days"]),
+                "stock-days": lambda row: count(row["n"]),
+                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+            },
+        ),
+    ]
+
+
+def _table(name: str, frame: pd.DataFrame, columns: Mapping[str, Any]) -> Table:
+    """Return a table whose columns are functions of a row, by their headings."""
+    rows = [tuple(write(row) for write in columns.values()) for row in records(frame)]
+    heading = {"halves": "Both halves of the days", "horizons": "By days apart"}.get(name)
+    return Table(
+        name=name,
+        heading=heading or HEADINGS[name],
+        columns=tuple(columns),
+        rows=rows,
+        csv=csv_address(frame),
+    )
+
+
+def _bp(value: float) -> str:
+    return "-" if pd.isna(value) else f"{value / BASIS_POINT:+.1f}"
+
+
+def _excess(row: Mapping[str, Any]) -> str:
+    low = row["excess_low"] / BASIS_POINT
+    high = row["excess_high"] / BASIS_POINT
+    return f"{_bp(row['excess'])} {between(low, high, 1, signed=True)}".strip()

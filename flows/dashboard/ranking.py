@@ -1,0 +1,227 @@
+"""The page of how well the nights of a market ranked its stocks: a tear sheet of stored rankings.
+
+Everything is read from documented views. What is stored already, such as the rank IC of each night
+and its running interval, is not computed again.
+"""
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.connection.frames import Statement, frame, sql_text
+from db.rows import nights, rankings
+from db.rows import scores as stored_scores
+from dtml.evaluation.ranking import mean_of_days, rank_ic_t
+from dtml.evaluation.tear_sheet import (
+    TearSheet,
+    by_horizon,
+    by_sector,
+    coverage,
+    cumulative_ic,
+    group_returns,
+    halves_ic,
+    monthly_ic,
+    net_spread,
+)
+from dtml.markets import Market
+from dtml.pages.ranking_sheet import sheet_values
+from dtml.ranking.outcomes import sessions_to
+from dtml.ranking.panel import Grid
+from flows.dashboard.markets import require_market
+from flows.markets.files import market_of_store
+
+NIGHTS = 252  # of whose single stocks the page computes figures, at most
+TRADED_LEG = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
+OUTCOME_LEG = "next_close"  # of the outcomes that the store has of each stock
+
+
+class RankedNights(NamedTuple):
+    """The rankings of some nights: grids of their scores and outcomes, [nights stocks]."""
+
+    sessions: pd.DatetimeIndex
+    sectors: list[str | None]
+    scores: Grid
+    outcome: Grid
+
+
+def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
+    """Return the page of the ranking that a market's nights show.
+
+    `ranker` is None before the first ranking. The costs are those of the market's file, and unknown
+    where it cannot be read. Raises NotThereError for a market that the store lacks.
+    """
+    require_market(conn, market)
+    shown = rankings.shown_ranker(conn, market)
+    if shown is None:
+        return {"market": market, "ranker": None}
+    predictor, leg = shown
+    definition = market_of_store(conn.engine, market)
+    rule = _best_rule(conn, market)
+    names = [name for name in (predictor, rule) if name is not None]
+    statements = _statements(conn, market, names, leg)
+    tables = {name: frame(conn, statement) for name, statement in statements.items()}
+    sheet = TearSheet(
+        predictor=predictor,
+        rule=rule,
+        leg=leg,
+        **_figures_of_days(tables, names, predictor),
+        **_figures_of_stocks(
+            conn, market, ranked_nights(tables["stocks"]), tables["legs"], leg, definition
+        ),
+        legs=_by_leg(tables["legs"]),
+    )
+    return {
+        "market": market,
+        "ranker": predictor,
+        "nights": NIGHTS,
+        "outcome_leg": OUTCOME_LEG,
+        **sheet_values(sheet, unit="nights", sql=_sql(conn, statements)),
+    }
+
+
+def _statements(
+    conn: Connection, market: str, names: Sequence[str], leg: str
+) -> dict[str, Statement]:
+    """Return the statements of all rows that the page is made of.
+
+    `names` are the ranker, whose rankings of stocks are read too, and the rule beside it, if any.
+    """
+    scores_of_nights = stored_scores.ranking_scores_of_nights
+    predictor = names[0]
+    first = _first_of_last_nights(conn, market)
+    return {
+        "nights": scores_of_nights(market, predictors=names, span="night", leg=leg),
+        "running": scores_of_nights(market, predictors=names, span="running", leg=leg),
+        "legs": scores_of_nights(market, predictors=[predictor], span="night"),
+        "stocks": rankings.ranked_stocks(market, predictor=predictor, first=first),
+    }
+
+
+def _best_rule(conn: Connection, market: str) -> str | None:
+    """Return the rule with the best running rank IC so far; None before the first score."""
+    scores = rankings.newest_rank_scores(conn, market)
+    is_scored_rule = (scores["is_rule"] == 1) & scores["rank_ic"].notna()
+    rules = scores[is_scored_rule].sort_values("rank_ic")
+    return None if rules.empty else str(rules["predictor"].iloc[-1])
+
+
+def _first_of_last_nights(conn: Connection, market: str) -> date:
+    """Return the first session that the last `NIGHTS` nights of a market predicted.
+
+    It is the first day of all where no night has a session.
+    """
+    log = frame(conn, nights.night_log(market)).dropna(subset="target")
+    targets = log["target"].nlargest(NIGHTS)
+    return date.min if targets.empty else targets.min().date()
+
+
+def _figures_of_days(
+    tables: dict[str, pd.DataFrame], names: list[str], predictor: str
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of a sheet that are computed from the stored scores of each night."""
+    of_names = []
+    for name in names:
+        scores = tables["nights"][tables["nights"]["predictor"] == name]
+        running = tables["running"][tables["running"]["predictor"] == name]
+        rows = cumulative_ic(
+            pd.DatetimeIndex(scores["target"]), scores["rank_ic"].to_numpy(dtype=float), running
+        )
+        of_names.append(rows.assign(predictor=name))
+    cumulative = pd.concat(of_names, ignore_index=True)
+    shown = cumulative[cumulative["predictor"] == predictor]
+    return {
+        "cumulative": cumulative,
+        "months": monthly_ic(shown),
+        "halves": halves_ic(shown),
+    }
+
+
+def ranked_nights(rows: pd.DataFrame) -> RankedNights:
+    """Return the grids of rankings: the rows of `db.rows.rankings.ranked_stocks`.
+
+    Of a session that was ranked more than once, the newest ranking counts. Columns are in the order
+    of the symbols.
+    """
+    newest = rows.drop_duplicates(["target", "symbol"], keep="last")
+    scores = newest.pivot(index="target", columns="symbol", values="score").astype(float)
+    outcome = newest.pivot(index="target", columns="symbol", values="realised_return")
+    sectors = newest.drop_duplicates("symbol", keep="last").set_index("symbol")["sector"]
+    named = sectors.reindex(scores.columns)
+    return RankedNights(
+        sessions=pd.DatetimeIndex(scores.index),
+        sectors=[None if pd.isna(sector) else str(sector) for sector in named],
+        scores=scores.to_numpy(),
+        outcome=outcome.to_numpy(dtype=float),
+    )
+
+
+def _figures_of_stocks(
+    conn: Connection,
+    market: str,
+    ranked: RankedNights,
+    scores_by_leg: pd.DataFrame,
+    leg: str,
+    definition: Market | None,
+) -> dict[str, Any]:
+    """Return the tables of a sheet that are computed from the ranking of each stock."""
+    spread_leg = TRADED_LEG if (scores_by_leg["leg"] == TRADED_LEG).any() else leg
+    spreads = scores_by_leg[scores_by_leg["leg"] == spread_leg].set_index("target")
+    gross = spreads["decile_spread"].reindex(ranked.sessions).to_numpy(dtype=float)
+    costs = None if definition is None else definition.trading.costs
+    constituents = _constituents(conn, market).reindex(ranked.sessions).fillna(0)
+    return {
+        "spread_leg": spread_leg,
+        "groups": group_returns(ranked.scores, ranked.outcome),
+        "spread": net_spread(ranked.scores, gross, ranked.sessions, costs),
+        "horizons": by_horizon(ranked.scores),
+        "sectors": by_sector(ranked.scores, ranked.outcome, ranked.sectors),
+        "coverage": coverage(
+            ranked.sessions, constituents.to_numpy(dtype=int), ranked.scores, ranked.outcome
+        ),
+    }
+
+
+def _constituents(conn: Connection, market: str) -> "pd.Series[int]":
+    """Return how many constituents each session had: those predicted, and those left out."""
+    log = frame(conn, nights.night_log(market)).dropna(subset=["target", "predictions"])
+    left_out = log["gaps"].map(lambda gaps: len(gaps or []))
+    counts = log["predictions"].astype(int) + left_out
+    return counts.set_axis(log["target"])
+
+
+def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the rank IC over the nights of each leg, as the store has it of the market's own."""
+    rows = []
+    for leg, daily in scores.groupby("leg"):
+        rank_ic = daily["rank_ic"].to_numpy(dtype=float)
+        rows.append(
+            {
+                "leg": leg,
+                "days": int(np.isfinite(rank_ic).sum()),
+                **mean_of_days(rank_ic).named("rank_ic"),
+                "t": rank_ic_t(rank_ic, overlap=sessions_to(leg)),
+            }
+        )
+    columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _sql(conn: Connection, statements: dict[str, Statement]) -> dict[str, str]:
+    """Return the SQL of the rows behind each chart, as the box for SQL takes it."""
+    behind = {
+        "cumulative": "nights",
+        "months": "nights",
+        "distribution": "nights",
+        "groups": "stocks",
+        "spread": "legs",
+        "autocorrelation": "stocks",
+        "replaced": "stocks",
+        "legs": "legs",
+        "sectors": "stocks",
+        "coverage": "stocks",
+    }
+    return {chart: sql_text(conn, statements[name]) for chart, name in behind.items()}

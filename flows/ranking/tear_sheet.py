@@ -1,0 +1,178 @@
+"""The tear sheet of a walk: computed when the walk is scored, and kept in a file beside its page.
+
+The store has the figures of a walk over all its days, and not those of each day, so only the walk
+itself can compute the sheet.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics
+from dtml.evaluation.tear_sheet import (
+    TearSheet,
+    by_horizon,
+    coverage,
+    cumulative_ic,
+    group_returns,
+    halves_ic,
+    monthly_ic,
+    net_spread,
+    running_means,
+)
+from dtml.markets import Market
+from dtml.pages.ranking import HEADLINE
+from dtml.ranking.outcomes import Leg
+from dtml.ranking.panel import Grid
+from dtml.ranking.rules import rule_scores
+from dtml.ranking.walk import History
+from flows.settings import page_of, write_page
+
+TRADED_LEG: Leg = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
+LEG_COLUMNS = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
+SECTOR_COLUMNS = ["sector", "days", "n", "rank_ic", "rank_ic_low", "rank_ic_high"]
+TEXTS = ("predictor", "rule", "leg", "spread_leg")
+# Columns that are no numbers.
+DATES = ("session", "first", "last")
+NAMES = ("predictor", "leg", "sector")
+
+
+@dataclass(frozen=True)
+class WalkedDays:
+    """The days of a walk: scores of a model and of a rule, and returns over each leg.
+
+    Grids are [days stocks], NaN where a stock is not ranked or a return is not known.
+    """
+
+    sessions: pd.DatetimeIndex
+    symbols: tuple[str, ...]
+    predictor: str
+    rule: str
+    scores: Mapping[str, Grid]
+    returns: Mapping[Leg, Grid]
+
+
+def walked_days(
+    history: History, days: slice, scores: Grid, rule: str, returns: Mapping[Leg, Grid]
+) -> WalkedDays:
+    """Return the days of a walk that are scored.
+
+    `scores` are the headline's on all sessions of the history, `returns` those of the `days`.
+    """
+    there = history.there[days]
+    of_rule = rule_scores(history.features, rule)
+    return WalkedDays(
+        sessions=history.panel.sessions[days],
+        symbols=history.panel.symbols,
+        predictor=HEADLINE,
+        rule=rule,
+        scores={
+            HEADLINE: np.where(there, scores[days], np.nan),
+            rule: np.where(there, of_rule[days], np.nan),
+        },
+        returns=returns,
+    )
+
+
+def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market) -> TearSheet:
+    """Return the sheet of a walk that ranks by the returns over `leg`.
+
+    `figures` are the stored scores of the walk, which have those by leg and by sector already.
+    """
+    scores = days.scores[days.predictor]
+    outcome = days.returns[leg]
+    spread_leg = TRADED_LEG if TRADED_LEG in days.returns else leg
+    cumulative = []
+    for name in (days.predictor, days.rule):
+        daily = rank_ics(*both_known(days.scores[name], outcome))
+        rows = cumulative_ic(days.sessions, daily, running_means(daily))
+        cumulative.append(rows.assign(predictor=name))
+    shown = cumulative[0]
+    spread = decile_spreads(*both_known(scores, days.returns[spread_leg]))
+    members = market.is_constituent(days.sessions, days.symbols).sum(axis=1)
+    return TearSheet(
+        predictor=days.predictor,
+        rule=days.rule,
+        leg=leg,
+        spread_leg=spread_leg,
+        cumulative=pd.concat(cumulative, ignore_index=True),
+        months=monthly_ic(shown),
+        halves=halves_ic(shown),
+        groups=group_returns(scores, outcome),
+        spread=net_spread(scores, spread, days.sessions, market.trading.costs),
+        horizons=by_horizon(scores),
+        legs=_part(figures, days.predictor, "all")[LEG_COLUMNS],
+        sectors=_sectors(figures, days.predictor),
+        coverage=coverage(days.sessions, members, scores, outcome),
+    )
+
+
+def _part(figures: pd.DataFrame, predictor: str, kind: str) -> pd.DataFrame:
+    """Return the stored scores of a predictor on one kind of part of the stock-days."""
+    is_part = (figures["predictor"] == predictor) & (figures["slice"] == kind)
+    rows: pd.DataFrame = figures[is_part].reset_index(drop=True)
+    return rows
+
+
+def _sectors(figures: pd.DataFrame, predictor: str) -> pd.DataFrame:
+    """Return the stored scores within each sector."""
+    rows = _part(figures, predictor, "sector").rename(columns={"value": "sector"})
+    return rows[SECTOR_COLUMNS]
+
+
+def sheet_file(row: Mapping[str, Any]) -> Path:
+    """Return the file of the sheet of a stored ranking, from its row: beside its page."""
+    return page_of("ranking", row).with_suffix(".json")
+
+
+def write_sheet(row: Mapping[str, Any], sheet: TearSheet) -> None:
+    """Write the sheet of a ranking, whole or not at all."""
+    texts = {name: getattr(sheet, name) for name in TEXTS}
+    tables = {name: _as_json(table) for name, table in sheet.tables.items()}
+    write_page(sheet_file(row), json.dumps(texts | {"tables": tables}))
+
+
+def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
+    """Return the sheet of a stored ranking; None where its file is missing or of another version.
+
+    The file is missing on a machine other than the walk's, and for walks of earlier versions.
+    """
+    file = sheet_file(row)
+    if file.name != f"ranking-{row['id']}.json":  # the store may name a path outside the folder
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        tables = {name: _table(table) for name, table in content.pop("tables").items()}
+        return TearSheet(**content, **tables)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _as_json(table: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return a table for JSON: a missing number is null, a date its day."""
+    rows = [list(map(_json_value, row)) for row in table.itertuples(index=False)]
+    return {"columns": list(table), "rows": rows}
+
+
+def _json_value(value: Any) -> Any:
+    if pd.isna(value):
+        return None
+    if isinstance(value, pd.Timestamp):
+        return f"{value:%Y-%m-%d}"
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _table(parts: Mapping[str, list[Any]]) -> pd.DataFrame:
+    """Return a table from its columns and rows in JSON; missing numbers become NaN."""
+    table = pd.DataFrame(parts["rows"], columns=parts["columns"])
+    for name in table:
+        if name in DATES:
+            table[name] = pd.to_datetime(table[name])
+        elif name not in NAMES:
+            table[name] = pd.to_numeric(table[name])
+    return table

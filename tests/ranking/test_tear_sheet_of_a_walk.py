@@ -1,0 +1,61 @@
+"""The tear sheet that a walk writes: its figures are those that the walk stores."""
+
+import json
+from datetime import date
+
+import pandas as pd
+import pytest
+
+from dtml.evaluation.tear_sheet import answers
+from dtml.pages.ranking import ranking_page
+from flows.markets.opened import RunRequest
+from flows.nightly.context import open_stored_context
+from flows.ranking.stored import stored_ranking
+from flows.ranking.tear_sheet import read_sheet, sheet_file
+from flows.ranking.walk import Plan, Walk, run_ranking
+from flows.settings import page_of
+from tests.support.bounds import in_float64
+
+FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
+
+pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+
+
+def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: RunRequest) -> None:
+    walk = Walk(open_stored_context(run_request), Plan(FIRST, LAST))
+    found = run_ranking(walk)
+    assert found.sheet is not None
+    scores = found.scores[found.scores["slice"] == "all"].set_index(["predictor", "leg"])
+    for predictor in ("blend", found.row["best_rule"]):
+        stored = scores.loc[(predictor, "next_close")]
+        rows = found.sheet.cumulative
+        last = rows[rows["predictor"] == predictor].iloc[-1]
+        days = int((rows["predictor"] == predictor).sum())
+        assert days == stored["days"]
+        assert last["total"] / days == in_float64(stored["rank_ic"])
+        assert last["low"] / days == in_float64(stored["rank_ic_low"])
+        assert last["high"] / days == in_float64(stored["rank_ic_high"])
+    traded = scores.loc[("blend", "open_to_open")]
+    assert answers(found.sheet).gross.value == in_float64(traded["decile_spread"])
+    assert answers(found.sheet).gross.low == in_float64(traded["decile_spread_low"])
+
+    again = stored_ranking(walk.context.engine, walk.id)
+    assert again is not None
+    assert again.sheet is not None
+    for name, table in found.sheet.tables.items():
+        pd.testing.assert_frame_equal(again.sheet.tables[name], table, check_dtype=False)
+    page = page_of("ranking", found.row).read_text(encoding="utf-8")
+    assert page == ranking_page(found)
+
+    file = sheet_file(found.row)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["tables"].pop("groups")
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert read_sheet(found.row) is None
+    file.write_text("no sheet", encoding="utf-8")
+    assert read_sheet(found.row) is None
+    file.unlink()
+    without = stored_ranking(walk.context.engine, walk.id)
+    assert without is not None
+    assert without.sheet is None
+    assert "missing here" in ranking_page(without)
