@@ -15,10 +15,10 @@ from benchmarks.shared_data import SHARED
 from dtml.published import SETS, PublishedSet, shortened
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import PublishedExperiment
-from flows.commands.printed_studies import print_benchmark
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
+from flows.printed_studies import print_benchmark
 from translation.environment import prepare_torch
 
 SEEDS = (0, 1, 2, 3)

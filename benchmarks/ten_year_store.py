@@ -32,7 +32,7 @@ from benchmarks.ten_year_rows import (
 from db import tables
 from db.connection.bulk import insert_frame
 from db.engine import transaction
-from db.rows import backtests, benchmarks, markets, runs
+from db.rows import backtests, markets, runs
 from dtml.baselines.naive_rules import NAIVE_RULES
 
 MARKETS = tuple(f"market{number:02d}" for number in range(10))
@@ -253,7 +253,7 @@ def _write_benchmarks(conn: Connection, days: pd.DatetimeIndex) -> None:
     scores = _benchmark_scores()
     for number in range(20):
         row = _benchmark_row(f"benchmark{number:02d}", last=days[-1])
-        benchmarks.save_benchmark(conn, row, scores, seeds)
+        backtests.save_benchmark(conn, row, scores, seeds)
 
 
 def _benchmark_row(name: str, last: pd.Timestamp) -> dict[str, object]:

@@ -44,7 +44,7 @@ from dtml.evaluation.splits import Split, known_before
 from dtml.evaluation.survivorship import survivorship_of
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import YEAR, NetworkName
-from dtml.pages.ranking import Ranking, ranking_page
+from dtml.pages.rankings.page import Ranking, ranking_page
 from dtml.prices.bars import check
 from dtml.prices.returns import on_grid
 from dtml.prices.sessions import sessions_between
@@ -57,7 +57,8 @@ from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
 from dtml.sources import open_source
-from flows.ranking.walk import stored_ranking, train_once
+from flows.ranking.stored import stored_ranking
+from flows.ranking.walk import train_once
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 

@@ -18,7 +18,7 @@ from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import benchmarks, predictions
+from db.rows import backtests, predictions
 from db.rows import runs as stored_runs
 from dtml.checkpoints import save_ensemble
 from dtml.evaluation.calibration import calibration_curve
@@ -104,14 +104,14 @@ def run_benchmark(
 def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
     """Return a benchmark from the store, None if it is not stored; write its page if missing."""
     with reading(engine) as conn:
-        row = benchmarks.benchmark(conn, benchmark_id)
+        row = backtests.benchmark(conn, benchmark_id)
         if row is None:
             return None
-        scores = benchmarks.benchmark_scores(conn, benchmark_id)
-        seeds = benchmarks.benchmark_seeds(conn, benchmark_id)
+        scores = backtests.benchmark_scores(conn, benchmark_id)
+        seeds = backtests.benchmark_seeds(conn, benchmark_id)
         # The number of this benchmark among those of its market, in the order in which they read
         # the test span: 3 says that two others had read it before.
-        ids_of_set = benchmarks.benchmarks(conn, row["market"])["id"].tolist()
+        ids_of_set = backtests.benchmarks(conn, row["market"])["id"].tolist()
         number = ids_of_set.index(benchmark_id) + 1
         page_file = page_of("benchmark", row)
         if not page_file.exists():
@@ -231,7 +231,7 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
             known_at=test.known_at,
             recorded_at=test.read_at,
         )
-        benchmarks.save_benchmark(conn, row, scores, seeds)
+        backtests.save_benchmark(conn, row, scores, seeds)
     # A page of this name may be left from another store: `stored_benchmark` then writes a new one.
     page_of("benchmark", row).unlink(missing_ok=True)
 

@@ -12,19 +12,19 @@ from db.rows import markets
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages import benchmark as benchmark_pages
-from dtml.pages import ranking as ranking_pages
+from dtml.pages.rankings import page as ranking_pages
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import AsJson, with_request
-from flows.commands.printed_studies import print_benchmark
 from flows.commands.ranking import NetworksOption, rank_sets
 from flows.console import announce, print_frame, print_json
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
+from flows.printed_studies import print_benchmark
 from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of
 

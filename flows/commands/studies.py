@@ -19,13 +19,13 @@ from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.commands.benchmark import require_matching_options, require_stored
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market
-from flows.commands.printed_studies import print_audit, print_backtest
 from flows.commands.ranking import fetch_named
 from flows.console import print_json
 from flows.explain import Trial, explain_run, latest_run
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_stored_context
+from flows.printed_studies import print_audit, print_backtest
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import nights, rankings
+from db.rows import nights, paper_account, rankings
 from dtml.evaluation.drift import drift_words
 from dtml.pages.figures import day, figure, percent, records
 from dtml.pages.night_ranking import promotion_words
@@ -121,12 +121,12 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     first, the largest weight before the others. There are no rows where nothing was decided.
     """
     market = night["market"]
-    wanted = rankings.paper_orders(conn, market, target_of(night)).set_index("symbol")
+    wanted = paper_account.paper_orders(conn, market, target_of(night)).set_index("symbol")
     if wanted.empty:
         return pd.DataFrame(columns=["symbol", "action", "weight", "held"])
     held = pd.Series(dtype=float)
     if before is not None:
-        last = rankings.paper_orders(conn, market, target_of(before)).set_index("symbol")
+        last = paper_account.paper_orders(conn, market, target_of(before)).set_index("symbol")
         held = last["held"].dropna().astype(float)
     symbols = [*wanted.index, *held.index.difference(wanted.index)]
     orders = pd.DataFrame(
@@ -218,7 +218,7 @@ def skill_line(
 def account_line(paper: pd.DataFrame) -> Sparkline | None:
     """Return a drawing of the paper account beside equal parts of all stocks, of the last sessions.
 
-    `paper` is the result of `rankings.paper_returns`. Both begin with 1. None where the account has
+    `paper` is the result of `paper_account.paper_returns`. Both begin with 1. None where the account has
     fewer than two sessions.
     """
     net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)

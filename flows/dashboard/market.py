@@ -14,7 +14,16 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.frames import head
-from db.rows import backtests, calibration, nights, predictions, prices, rankings, runs
+from db.rows import (
+    backtests,
+    calibration,
+    nights,
+    paper_account,
+    predictions,
+    prices,
+    rankings,
+    runs,
+)
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
@@ -223,7 +232,7 @@ def _ranking_of_night(
     ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
     rank_scores = rankings.last_rank_scores(conn, market, target)
     best_first = rank_scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])
-    paper = rankings.paper_returns(conn, market, ranked_night["as_of"])
+    paper = paper_account.paper_returns(conn, market, ranked_night["as_of"])
     champion = rankings.champion(conn, market, target)
     words = None
     line = None
@@ -320,7 +329,7 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
 
 
 def account_chart(returns: pd.DataFrame) -> Chart | None:
-    """Return a chart of the paper account's equity, from the rows of `rankings.paper_returns`.
+    """Return a chart of the paper account's equity, from the rows of `paper_account.paper_returns`.
 
     None where the account has fewer than two sessions. The chart also has the account without
     costs, equal parts of all stocks, and the index.

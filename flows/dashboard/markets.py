@@ -12,7 +12,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.suggestions import did_you_mean
-from db.rows import backtests, markets, nights, predictions, rankings, runs
+from db.rows import backtests, markets, nights, paper_account, predictions, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError
@@ -112,7 +112,7 @@ def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dic
         "target_ranked": None,
         "changes": None,
         "skill_line": None,
-        "account_line": account_line(rankings.paper_returns(conn, market)),
+        "account_line": account_line(paper_account.paper_returns(conn, market)),
     }
     if night is None:
         return found
@@ -262,10 +262,10 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
     next open count. `left` has the words of `told_apart` about the gain, `left_beside` names the
     benchmark portfolio, `left_figures` has the gain with its interval, `left_from` names the source
     and `left_link` is its page. All are None where there is no such source. `paper` has the rows of
-    `rankings.paper_returns`, by default all of the market.
+    `paper_account.paper_returns`, by default all of the market.
     """
     if paper is None:
-        paper = rankings.paper_returns(conn, market)
+        paper = paper_account.paper_returns(conn, market)
     # Returns after costs, [sessions portfolios], of the last year.
     net = paper.pivot(index="session", columns="portfolio", values="net")
     net = net.astype(float).tail(YEAR)

@@ -28,7 +28,7 @@ from dtml.evaluation.tear_sheet import (
     net_spread,
 )
 from dtml.markets import Market
-from dtml.pages.ranking_sheet import sheet_values
+from dtml.pages.rankings.sheet import sheet_values
 from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import Grid
 from flows.dashboard.markets import require_market

@@ -3,10 +3,10 @@
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import backtests, benchmarks
+from db.rows import backtests
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
-from dtml.pages.ranking import ranking_page
+from dtml.pages.rankings.page import ranking_page
 from flows.dashboard.markets import NotThereError
 from flows.ranking.stored import read_ranking, sql_behind
 
@@ -49,13 +49,13 @@ def _backtest_page(conn: Connection, name: str) -> str | None:
 
 
 def _benchmark_page(conn: Connection, name: str) -> str | None:
-    benchmark = benchmarks.benchmark(conn, name)
+    benchmark = backtests.benchmark(conn, name)
     if benchmark is None:
         return None
     return benchmark_page(
         benchmark=benchmark,
-        scores=benchmarks.benchmark_scores(conn, name),
-        seed_scores=benchmarks.benchmark_seeds(conn, name),
+        scores=backtests.benchmark_scores(conn, name),
+        seed_scores=backtests.benchmark_seeds(conn, name),
         served=True,
     )
 

@@ -17,7 +17,7 @@ from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
-from db.rows import prices
+from db.rows import paper_account, prices
 from db.rows import rankings as stored
 from dtml.backtest.lots import trades, whole_lots
 from dtml.backtest.portfolio import (
@@ -64,11 +64,15 @@ def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
         targets = pd.DataFrame(list(_new_targets(context, night_bars.as_of)))
         if len(targets):
             with transaction(context.engine) as conn:
-                stored.save_targets(conn, context.name, targets, decided_at=datetime.now(UTC))
+                paper_account.save_targets(
+                    conn, context.name, targets, decided_at=datetime.now(UTC)
+                )
         booked = _booked(context, night_bars)
         if booked is not None:
             with transaction(context.engine) as conn:
-                stored.save_paper_account(conn, context.name, booked.returns, booked.positions)
+                paper_account.save_paper_account(
+                    conn, context.name, booked.returns, booked.positions
+                )
     except DtmlError as error:
         log.warning("the paper account of %s is not updated: %s", context.name, error)
 
@@ -83,14 +87,14 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
     calendar = context.market.calendar
     symbols = context.market.symbols
     with reading(context.engine) as conn:
-        last = stored.last_target(conn, context.name)
+        last = paper_account.last_target(conn, context.name)
         if last is None:
             first = date.min
             last_targets = pd.DataFrame({"symbol": []})
         else:
             # Targets come from the mean rank of the last `smooth` nights.
             first = sessions_up_to(calendar, last, trading.smooth)[0].date()
-            last_targets = stored.targets(conn, context.name, last, last)
+            last_targets = paper_account.targets(conn, context.name, last, last)
         last_ranked = next_known_session(calendar, as_of) or as_of
         rankings = stored.night_rankings(conn, context.name, first=first, last=last_ranked)
     # Only the ranking that a night shows counts and, of a session that was ranked more than once,
@@ -126,7 +130,7 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
 class _Booked:
     """Hold the new returns of the account and its yardsticks, and what it held after each new fill.
 
-    The columns are those that `db.rows.rankings.save_paper_account` stores.
+    The columns are those that `db.rows.paper_account.save_paper_account` stores.
     """
 
     returns: pd.DataFrame
@@ -143,14 +147,16 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
     market = context.market
     calendar = market.calendar
     with reading(context.engine) as conn:
-        last_booked = stored.last_booked(conn, context.name)  # session and equity of each portfolio
+        last_booked = paper_account.last_booked(
+            conn, context.name
+        )  # session and equity of each portfolio
         # The account and its yardsticks are stored together: if any is there, the account is.
         last_day = last_booked[ACCOUNT][0] if last_booked else None
         after = next_known_session(calendar, last_day) if last_day else None
         if last_day and after is None:
             return None  # the calendar ends there
-        targets = stored.targets(conn, context.name, after, as_of)
-        last_positions = stored.paper_positions(conn, context.name, last_day, last_day)
+        targets = paper_account.targets(conn, context.name, after, as_of)
+        last_positions = paper_account.paper_positions(conn, context.name, last_day, last_day)
     # The account is filled on every session after the last one booked, also without new targets:
     # what it holds earns a return. Its first fill is that of the first targets.
     first = after
@@ -277,12 +283,12 @@ def next_orders(
     weight (the share of `capital` to hold). Raises DtmlError for a stock without a close, and where
     the paper account has not been filled up to the last open.
     """
-    target = stored.last_target(conn, market.name)
+    target = paper_account.last_target(conn, market.name)
     if target is None:
         return None
     trading = market.trading
     last = previous_session(market.calendar, target)
-    targets = stored.targets(conn, market.name, target, target).set_index("symbol")
+    targets = paper_account.targets(conn, market.name, target, target).set_index("symbol")
     first = sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date()
     bars = prices.prices(conn, market.name, first, last)
     close = bars.groupby("symbol")["close"].last()
@@ -356,7 +362,7 @@ def _is_filled(conn: Connection, market: Market, last: date) -> bool:
     The fill of a session books the return after the fill before it. So this is known from the
     second fill on, also for an account that holds only cash.
     """
-    booked = stored.last_booked(conn, market.name)
+    booked = paper_account.last_booked(conn, market.name)
     return ACCOUNT in booked and booked[ACCOUNT][0] >= previous_session(market.calendar, last)
 
 
@@ -369,9 +375,9 @@ def _account_shares(
     together are worth no more than the capital. Raises DtmlError where targets were decided up to
     `last`, but the account has not been filled at its open.
     """
-    positions = stored.paper_positions(conn, market.name, last, last)
+    positions = paper_account.paper_positions(conn, market.name, last, last)
     weight = positions.set_index("symbol")["weight"].astype(float)
-    has_targets = len(stored.targets(conn, market.name, None, last)) > 0
+    has_targets = len(paper_account.targets(conn, market.name, None, last)) > 0
     if weight.empty and has_targets and not _is_filled(conn, market, last):
         raise DtmlError(
             f"the paper account of {market.name} has not traded at the open of {last} yet: "

@@ -26,7 +26,7 @@ from dtml.evaluation.tear_sheet import (
     running_means,
 )
 from dtml.markets import Market
-from dtml.pages.ranking import HEADLINE
+from dtml.pages.rankings.page import HEADLINE
 from dtml.ranking.outcomes import Leg
 from dtml.ranking.panel import Grid
 from dtml.ranking.rules import rule_scores

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from db import tables
 from db.engine import reading, transaction
-from db.rows import nights, rankings
+from db.rows import nights, paper_account, rankings
 from dtml.backtest.portfolio import equal_weight_track, index_track
 from dtml.backtest.turnover import track_of
 from dtml.errors import DtmlError
@@ -88,7 +88,7 @@ def say(context: MarketContext, *nights: int) -> None:
 
 def account(context: MarketContext) -> pd.DataFrame:
     with reading(context.engine) as conn:
-        found = rankings.paper_returns(conn, context.name)
+        found = paper_account.paper_returns(conn, context.name)
     return found[found["portfolio"] == "account"].reset_index(drop=True)
 
 
@@ -121,7 +121,7 @@ def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(
         follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
     assert_as(account(traded), backtest(traded))
     with reading(traded.engine) as conn:
-        found = rankings.paper_returns(conn, traded.name).pivot(
+        found = paper_account.paper_returns(conn, traded.name).pivot(
             index="session", columns="portfolio", values="gross"
         )
         bars = read_bars(traded, NIGHTS[0].date(), AS_OF)
@@ -196,7 +196,7 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
         found = next_orders(conn, market, 100_000.0)
         mine = next_orders(conn, market, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
         wanted = (
-            rankings.targets(conn, traded.name, found.target, found.target)
+            paper_account.targets(conn, traded.name, found.target, found.target)
             if found
             else pd.DataFrame()
         )
@@ -253,8 +253,8 @@ def test_a_holding_that_the_night_wants_kept_is_not_sold_because_its_share_is_be
 ) -> None:
     followed(traded, FEW)
     with reading(traded.engine) as conn:
-        target = rankings.last_target(conn, traded.name)
-        wanted = rankings.targets(conn, traded.name, target, target).set_index("symbol")
+        target = paper_account.last_target(conn, traded.name)
+        wanted = paper_account.targets(conn, traded.name, target, target).set_index("symbol")
     kept = wanted.index[wanted["kept"].astype(bool)]
     bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
     one = pd.Series(1.0, index=kept[:1])
@@ -278,9 +278,9 @@ def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_pri
     capital, last = 1e12, NIGHTS[FEW - 1].date()
     with reading(traded.engine) as conn:
         found = next_orders(conn, market, capital)
-        target = rankings.last_target(conn, traded.name)
-        aims = rankings.targets(conn, traded.name, target, target).set_index("symbol")
-        before = rankings.paper_positions(conn, traded.name, last, last).set_index("symbol")[
+        target = paper_account.last_target(conn, traded.name)
+        aims = paper_account.targets(conn, traded.name, target, target).set_index("symbol")
+        before = paper_account.paper_positions(conn, traded.name, last, last).set_index("symbol")[
             "weight"
         ]
     assert found is not None
@@ -310,7 +310,7 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
     traded = replace(traded, market=market)
     followed(traded, 2)
     with reading(traded.engine) as conn:
-        aims = rankings.targets(conn, traded.name, NIGHTS[1].date(), None)
+        aims = paper_account.targets(conn, traded.name, NIGHTS[1].date(), None)
     first, second = (of_day for _, of_day in aims.groupby("target"))
     stock = second.loc[second["kept"].astype(bool), "symbol"].iloc[0]
     assert stock in set(first["symbol"])
@@ -327,7 +327,7 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
     assert found is not None
     follow_rankings(traded, NightBars(traded, NIGHTS[2].date()))
     with reading(traded.engine) as conn:
-        held = rankings.paper_positions(conn, traded.name, NIGHTS[1].date(), NIGHTS[2].date())
+        held = paper_account.paper_positions(conn, traded.name, NIGHTS[1].date(), NIGHTS[2].date())
     days = held.loc[held["symbol"] == stock, "session"].tolist()
     assert days == [NIGHTS[2]], "the account could buy it at the second open alone"
     bought = found.rows[found.rows["side"] == "buy"]
@@ -397,7 +397,7 @@ def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketConte
     follow_rankings(traded, NightBars(traded, NIGHTS[FEW - 1].date()))
     with reading(traded.engine) as conn:
         said = after_costs(conn, traded.name)
-        found = rankings.paper_returns(conn, traded.name).pivot(
+        found = paper_account.paper_returns(conn, traded.name).pivot(
             index="session", columns="portfolio", values="net"
         )
     gain = 252 * (found["account"] - found["equal parts"]).mean()
@@ -429,7 +429,7 @@ def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: Marke
         night = run_night(context, day)
     run_night(context, days[-1])  # a complete night adds nothing
     with reading(context.engine) as conn:
-        aims = rankings.targets(conn, context.name, None, None)
+        aims = paper_account.targets(conn, context.name, None, None)
         told = nights.drift(conn, context.name, days[-1])
     assert aims["target"].nunique() == 3
     assert set(told["measure"]) >= {*FEATURES, "stock-day", "coverage"}

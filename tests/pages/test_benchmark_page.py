@@ -312,8 +312,7 @@ def test_the_readme_table_is_exact() -> None:
 
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows import text_tables
-    from flows.commands import printed_studies
+    from flows import printed_studies, text_tables
 
     printed = Console(file=io.StringIO(), width=120)
     for module in (text_tables, printed_studies):

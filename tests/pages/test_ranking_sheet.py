@@ -14,7 +14,7 @@ import pytest
 
 from db.engine import open_engine, reading, upgrade
 from db.rows import rankings
-from dtml.pages.ranking import Ranking, ranking_page
+from dtml.pages.rankings.page import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from tests.support.benchmark_rows import (
     ranking,

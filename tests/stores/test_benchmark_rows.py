@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import benchmarks, markets, predictions, runs
+from db.rows import backtests, markets, predictions, runs
 from db.views import views
 from tests.support.benchmark_rows import FIGURES, NAME, NOW, benchmark, scores, seeds_of_models
 from tests.support.prediction_rows import run
@@ -28,16 +28,16 @@ def store(engine: Engine) -> Engine:
 
 def save(store: Engine, kept: dict[str, Any], figures: pd.DataFrame, seeds: pd.DataFrame) -> int:
     with transaction(store) as conn:
-        return benchmarks.save_benchmark(conn, kept, figures, seeds)
+        return backtests.save_benchmark(conn, kept, figures, seeds)
 
 
 def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
     assert save(store, benchmark(), scores(), seeds_of_models()) == 1 + 3 + 4
     with reading(reader) as conn:
-        assert benchmarks.benchmark(conn, NAME) == benchmark()
+        assert backtests.benchmark(conn, NAME) == benchmark()
         stored, seeds = (
-            benchmarks.benchmark_scores(conn, NAME),
-            benchmarks.benchmark_seeds(conn, NAME),
+            backtests.benchmark_scores(conn, NAME),
+            backtests.benchmark_seeds(conn, NAME),
         )
     assert list(stored) == list(scores())[: -len(FIGURES)] + FIGURES
     pd.testing.assert_frame_equal(stored[list(scores())], scores(), check_dtype=False)
@@ -57,7 +57,7 @@ def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> 
     )
     assert select(reader, asked)["n"].tolist() == [1]
     with reading(reader) as conn:
-        assert (benchmarks.benchmark(conn, NAME) or {})["seconds"] is None
+        assert (backtests.benchmark(conn, NAME) or {})["seconds"] is None
 
 
 def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None:
@@ -68,8 +68,8 @@ def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None
         == 0
     )
     with reading(store) as conn:
-        assert benchmarks.benchmark(conn, NAME) == benchmark()
-        assert len(benchmarks.benchmark_scores(conn, NAME)) == 3
+        assert backtests.benchmark(conn, NAME) == benchmark()
+        assert len(backtests.benchmark_scores(conn, NAME)) == 3
 
 
 def test_a_rerun_adds_what_was_missing(store: Engine) -> None:
@@ -92,7 +92,7 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
         save(store, benchmark(), other, seeds_of_models())
     with reading(store) as conn:
         pd.testing.assert_frame_equal(
-            benchmarks.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES]
+            backtests.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES]
         )
 
 
@@ -113,10 +113,8 @@ def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_momen
     for name in ("b", "a"):
         save(store, benchmark(id=name), both, seeds_of_models())
     with reading(store) as conn:
-        found = (
-            benchmarks.benchmark_scores(conn, "a")[["protocol", "predictor"]].to_numpy().tolist()
-        )
-        assert benchmarks.benchmarks(conn)["id"].tolist() == ["a", "b"]
+        found = backtests.benchmark_scores(conn, "a")[["protocol", "predictor"]].to_numpy().tolist()
+        assert backtests.benchmarks(conn)["id"].tolist() == ["a", "b"]
     assert found == [
         [protocol, name] for protocol in ("all", "published") for name in scores()["predictor"]
     ]
@@ -139,7 +137,7 @@ def test_a_score_needs_its_run(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
         save(store, benchmark(), scores().assign(run_id="nothing"), seeds_of_models())
     with reading(store) as conn:
-        assert benchmarks.benchmark(conn, NAME) is None
+        assert backtests.benchmark(conn, NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -181,10 +179,10 @@ def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> Non
     save(store, benchmark(), *none)
     save(store, benchmark("elsewhere", market="other", test_read_at=later), *none)
     with reading(store) as conn:
-        listed = benchmarks.benchmarks(conn, "toy")
-        assert len(benchmarks.benchmarks(conn)) == 3
-        assert benchmarks.benchmark(conn, "nothing") is None
-        assert benchmarks.benchmark_scores(conn, "nothing").empty
+        listed = backtests.benchmarks(conn, "toy")
+        assert len(backtests.benchmarks(conn)) == 3
+        assert backtests.benchmark(conn, "nothing") is None
+        assert backtests.benchmark_scores(conn, "nothing").empty
     assert listed["id"].tolist() == [NAME, "b-late"]
     assert "config" not in listed
     assert (listed["test_last"].dtype, str(listed["test_read_at"].dt.tz)) == (

@@ -1,4 +1,4 @@
-"""A benchmark of two models and a rule, as db/rows/benchmarks.py takes it."""
+"""A benchmark of two models and a rule, as db/rows/backtests.py takes it."""
 
 from datetime import UTC, date, datetime
 from typing import Any

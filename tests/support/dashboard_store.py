@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from db.admin.roles import grant_reader
 from db.engine import open_engine, transaction, upgrade
-from db.rows import attention, calibration, markets, outcomes, rankings, scores
+from db.rows import attention, calibration, markets, outcomes, paper_account, rankings, scores
 from db.rows import nights as stored_nights
 from db.rows import predictions as stored_predictions
 from db.rows import prices as stored_prices
@@ -175,7 +175,7 @@ def _fill_account(
             "net": net,
         }
         rows.append(pd.DataFrame(row).assign(equity=(1 + net).cumprod()))
-    rankings.save_paper_account(
+    paper_account.save_paper_account(
         conn, market, pd.concat(rows), held.set_axis(["session", "symbol", "weight"], axis=1)
     )
 
@@ -224,7 +224,7 @@ def _fill_rankings(conn: Connection, market: str, stocks: tuple[str, ...], first
         held = stocks[:2] if night < NIGHTS - 1 else stocks[1:3]
         targets = pd.DataFrame({"symbol": held, "weight": 0.5, "target": DAYS[night + 1]})
         targets = targets.assign(kept=targets["symbol"] == stocks[1])
-        rankings.save_targets(conn, market, targets, decided_at=moment(DAYS[night], 23))
+        paper_account.save_targets(conn, market, targets, decided_at=moment(DAYS[night], 23))
     _fill_rank_scores(conn, market, rng, first)
 
 

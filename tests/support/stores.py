@@ -24,6 +24,7 @@ from db.rows import (
     markets,
     nights,
     outcomes,
+    paper_account,
     prices,
     rankings,
     runs,
@@ -212,7 +213,7 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
         conn, {"market": "toy", "since": TARGET, "decided_at": MOMENT} | evidence
     )
     held = pd.DataFrame({"symbol": STOCKS[:2], "weight": [0.1 + 0.2, 0.5]})
-    rankings.save_targets(
+    paper_account.save_targets(
         conn, "toy", held.assign(target=TARGET, kept=[True, False]), decided_at=MOMENT
     )
     earned = {
@@ -224,7 +225,9 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
         "equity": 0.9,
     }
     names = pd.DataFrame({"portfolio": ["account", "account, no costs", "equal parts", "index"]})
-    rankings.save_paper_account(conn, "toy", names.assign(**earned), held.assign(session=TARGET))
+    paper_account.save_paper_account(
+        conn, "toy", names.assign(**earned), held.assign(session=TARGET)
+    )
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {

@@ -29,8 +29,8 @@ from dtml.pages.figures import (
     signed_percent,
     with_interval,
 )
-from dtml.pages.published_table import PublishedTable
-from dtml.pages.ranking_sheet import sheet_values
+from dtml.pages.rankings.published_table import PublishedTable
+from dtml.pages.rankings.sheet import sheet_values
 from dtml.pages.survivorship import survivorship_words
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.

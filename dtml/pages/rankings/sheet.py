@@ -14,7 +14,7 @@ from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart
 from dtml.pages.figures import between, count, day, figure, percent, records, with_interval
 from dtml.pages.night_ranking import LEG_WORDS
-from dtml.pages.ranking_charts import charts_of
+from dtml.pages.rankings.charts import charts_of
 
 YES, NO, UNCLEAR = "Yes", "No", "Not shown"
 # The table that a chart draws, where it has another name than the chart.

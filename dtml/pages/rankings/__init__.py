@@ -1,0 +1,1 @@
+"""Pages of rankings: a walk through history, its tear sheet, and published figures beside ours."""
