@@ -1,4 +1,7 @@
-"""Backtests: each is stored when it begins, then its folds one by one, at last its figures.
+"""Backtests and benchmarks.
+
+A backtest is stored when it begins, then its folds one by one, at last its figures. A benchmark is
+stored with its figures once its test span was read.
 
 The figures of a finished backtest are never changed.
 """
@@ -16,7 +19,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import save_row
 from db.connection.differences import save_figures
-from db.connection.frames import frame, row, row_of, rows_of
+from db.connection.frames import frame, matching, row, row_of, rows_of
 from db.errors import StoreError
 from db.rows.outcomes import of_fold
 from db.views import view

@@ -116,7 +116,12 @@ def print_csi300(
     if as_markdown:
         return print(table.markdown)  # noqa: T201 - Markdown is for a file
     out.print(f"[bold]{found.row['id']}[/bold]\n{table.sentence}")
-    print_frame(pd.DataFrame(table.cells, columns=list(table.columns)), "Qlib's table of CSI 300")
+    print_frame(
+        pd.DataFrame(table.cells, columns=list(table.columns)),
+        "Qlib's table of CSI 300",
+        importance=table.columns,
+        prose=table.columns[:1],
+    )
     out.print(ranking_pages.verdict(found), markup=False, soft_wrap=True)
     for words in (ranking_pages.survivorship(found), *table.differences):
         out.print(words, markup=False, soft_wrap=True)

@@ -18,7 +18,7 @@ from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages.figures import figure, percent, records, with_interval
-from dtml.pages.rankings import page as page
+from dtml.pages.rankings import page
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
 from flows.commands.options import DAY, AsJson, of_a_market
