@@ -18,7 +18,6 @@ from db.engine import location, open_engine, reading, transaction
 from db.rows import attention as stored_attention
 from db.rows import (
     backtests,
-    benchmarks,
     calibration,
     fetches,
     markets,
@@ -188,7 +187,7 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     runs.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
     runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
     stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
-    benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
+    backtests.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
     rankings.save_ranking(
         conn, ranking(), ranking_scores(), ranking_differences(), ranking_portfolios()
     )
