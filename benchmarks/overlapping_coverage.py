@@ -62,7 +62,7 @@ def _of_chunk(
 def holds_0(ends: Ends) -> float:
     """Return the share of markets whose interval holds 0."""
     low, high = ends
-    return float(np.mean((low <= 0) & (0 <= high)))
+    return float(np.mean((low <= 0) & (high >= 0)))
 
 
 def width(ends: Ends) -> float:

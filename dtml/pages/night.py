@@ -112,9 +112,7 @@ def _receipt(receipt: Mapping[str, object]) -> dict[str, Any]:
     """Return the lines of a receipt, and its settings as JSON."""
     return {
         "receipt": {name: value for name, value in receipt.items() if name != "config"},
-        "config": json.dumps(
-            receipt.get("config"), indent=2, ensure_ascii=False, default=str
-        ),
+        "config": json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
     }
 
 

@@ -143,9 +143,7 @@ def _changed_parts(
 
     Links of the numbers `left_out` and nights before `first` are not compared.
     """
-    covered = [
-        link for link in nights_of(chain, left_out) if first is None or link.as_of >= first
-    ]
+    covered = [link for link in nights_of(chain, left_out) if first is None or link.as_of >= first]
     if not covered:
         return
     texts = {link["number"]: link["link"] for link in chain}
