@@ -189,6 +189,15 @@ RESULTS = (
     Result(
         "coverage", "intervals against the truth", 10, (module("interval_coverage"),), shared=False
     ),
+    Result(
+        "overlapping",
+        "intervals of returns that overlap",
+        5,
+        (module("overlapping_coverage"),),
+        shared=False,
+    ),
+    Result("family", "ten models without skill", 5, (module("family_wise_error"),), shared=False),
+    Result("frozen", "a frozen year, checked", 3, (module("frozen_year"),), shared=False),
     Result("controls", "what the ACL18 figures hang on", 25, (module("acl18_controls"),)),
     Result(
         "acl18",

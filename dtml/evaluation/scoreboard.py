@@ -61,7 +61,7 @@ COLUMNS = [
     "rank_ic_high",
     "same_direction",
 ]
-OF_GAINS = [column for column in COLUMNS if "gain" in column]
+OF_GAINS = [column for column in COLUMNS if "gain" in column and not column.endswith("_p")]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
 OF_PROBABILITIES = [
     column for column in COLUMNS if column.startswith(("brier", "calibration", "auc", "rank_ic"))

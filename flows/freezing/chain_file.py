@@ -78,8 +78,8 @@ def _misfit(file: Path, number: int | None) -> str:
     where = "its last line" if number is None else f"its line of link {number}"
     return (
         f"{file} does not continue the store's chain at {where}, so that nothing is added: check "
-        f"it with `dtml freeze {file.parent.name} --check`, keep it, and move it away: a new one is "
-        "then written"
+        f"it with `dtml freeze {file.parent.name} --check`, keep it, and move it away: then a new "
+        "one is written"
     )
 
 
