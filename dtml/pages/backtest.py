@@ -294,7 +294,7 @@ def backtest_page(
         followed=portfolios,
         lead=lead(performances, best),
         tracks=_tracks(net, best),
-        rolling_returns=_rolling_returns(net, best),
+        rolling_returns=rolling_chart(_compared_lines(net, best)),
         extremes=[] if best is None else extremes(net[best]),
         rolled=ROLLED,
         best=best,
@@ -340,11 +340,6 @@ def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]
     """Return the lines of the best portfolio, of equal parts and of the index, where they exist."""
     names = [EQUAL_WEIGHT, INDEX] if best is None else [best, EQUAL_WEIGHT, INDEX]
     return {name: net[name] for name in names if name in net}
-
-
-def _rolling_returns(net: Net, best: str | None) -> Chart | None:
-    """Return the rolling figures of the best portfolio and of the yardsticks."""
-    return rolling_chart(_compared_lines(net, best))
 
 
 def lead(performances: pd.DataFrame, best: str | None) -> str:
