@@ -277,7 +277,7 @@ def backtest_page(
         followed=portfolios,
         lead=lead(performances, best),
         tracks=_tracks(net, best),
-        rolling_returns=_rolling_returns(net, best),
+        rolling_returns=rolling_chart(_compared_lines(net, best)),
         extremes=[] if best is None else extremes(net[best]),
         rolled=ROLLED,
         best=best,
@@ -315,14 +315,14 @@ def _looks(net: Net, best: str | None) -> tuple[set[str], set[str]]:
 def _tracks(net: Net, best: str | None) -> Chart | None:
     """Return the chart of all portfolios, with the drawdowns of the best one shaded."""
     hidden, dashed = _looks(net, best)
-    first = [name for name in (best, EQUAL_WEIGHT, INDEX) if name in net]
-    in_order = {name: net[name] for name in dict.fromkeys([*first, *net])}
+    in_order = {**_compared_lines(net, best), **net}  # the lines that are shown come first
     return tracks_chart(in_order, hidden, dashed, best)
 
 
-def _rolling_returns(net: Net, best: str | None) -> Chart | None:
-    """Return the rolling figures of the best portfolio and of the yardsticks."""
-    return rolling_chart({name: net[name] for name in (best, *YARDSTICKS) if name in net})
+def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]:
+    """Return the lines of the best portfolio, of equal parts and of the index, where they exist."""
+    names = [EQUAL_WEIGHT, INDEX] if best is None else [best, EQUAL_WEIGHT, INDEX]
+    return {name: net[name] for name in names if name in net}
 
 
 def lead(performances: pd.DataFrame, best: str | None) -> str:

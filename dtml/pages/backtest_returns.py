@@ -223,10 +223,10 @@ def extremes(line: "pd.Series[float]") -> list[dict[str, Any]]:
     rows = []
     for place in range(max(len(values) for values in columns.values())):
         row: dict[str, Any] = {"place": place + 1}
-        for name, values in columns.items():
-            has_value = place < len(values)
-            row[name] = values[place][0] if has_value else None
-            row[f"{name}_return"] = values[place][1] if has_value else np.nan
+        for name, dated_returns in columns.items():
+            has_value = place < len(dated_returns)
+            row[name] = dated_returns[place][0] if has_value else None
+            row[f"{name}_return"] = dated_returns[place][1] if has_value else np.nan
         rows.append(row)
     return rows
 

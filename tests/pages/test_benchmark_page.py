@@ -2,7 +2,6 @@
 
 import io
 import re
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -20,54 +19,17 @@ from dtml.pages.benchmark import (
 )
 from dtml.pages.charts import probability_axis
 from dtml.pages.figures import duration, figure, named, quoted
-from tests.support.pages import NAN, Reader, curve, without_script
-
-RULES = ("always_up", "index_reversal")
-BENCHMARK = {
-    "id": "kdd17-1a2b3c4d",
-    "market": "kdd17",
-    "title": "KDD17 on the paper's spans",
-    "config": {"window": [10, 15], "note": "<script>alert(1)</script>"},
-    "code_version": "0.2.0",
-    "data_watermark": pd.Timestamp("2026-01-19 03:04:05", tz="UTC"),
-    "stocks": 50,
-    "train_first": date(2007, 1, 3),
-    "train_last": date(2014, 12, 31),
-    "validation_first": date(2015, 1, 2),
-    "validation_last": date(2015, 12, 31),
-    "test_first": date(2016, 1, 4),
-    "test_last": date(2016, 12, 30),
-    "best_rule": "index_reversal",
-    "seconds": 7512.3,
-    "device": "NVIDIA H100",
-    "test_read_at": pd.Timestamp("2026-01-20 08:12:33", tz="UTC"),
-}
-SPREADS = ("acc_mean", "acc_sd", "mcc_mean", "mcc_sd")
-ENSEMBLE, GAINS, SKILL = (
-    tuple(f"{name}{end}" for name in names for end in ("", "_low", "_high"))
-    for names in (("acc", "mcc"), ("acc_gain", "mcc_gain"), ("brier", "auc", "rank_ic"))
+from tests.support.benchmark_page import (
+    BENCHMARK,
+    ENSEMBLE,
+    FIGURES,
+    GAINS,
+    OF_MODELS,
+    RULES,
+    score_row,
+    small_scores,
 )
-PUBLISHED = ("published_acc", "published_acc_sd", "published_mcc", "published_mcc_sd")
-OF_MODELS = (*SPREADS, *SKILL, "calibration_slope", "calibration_intercept", *PUBLISHED)
-FIGURES = (*ENSEMBLE, *GAINS, *OF_MODELS)
-
-
-def score_row(predictor: str, protocol: str, **known: Any) -> dict[str, Any]:
-    rule = predictor in RULES
-    row = {
-        "predictor": predictor,
-        "is_rule": rule,
-        "protocol": protocol,
-        "days": 252,
-        "n": 7398,
-        "rises": 3788,
-    }
-    row |= {
-        "seeds": NAN if rule else 10,
-        "configurations": NAN if rule else 24,
-        "same_direction": 1.0 if rule else 0.964,
-    }
-    return row | dict.fromkeys(FIGURES, NAN) | known
+from tests.support.pages import NAN, Reader, curve, without_script
 
 
 def random_scores(predictors: list[str]) -> pd.DataFrame:
@@ -258,36 +220,6 @@ def test_the_page_of_a_whole_grid_stays_small() -> None:
         curves={name: curve() for name in predictors},
     )
     assert len(without_script(text).encode()) < 700_000
-
-
-def small_scores() -> pd.DataFrame:
-    dtml = {
-        "acc_mean": 0.5353,
-        "acc_sd": 0.0075,
-        "published_acc": 0.5353,
-        "published_acc_sd": 0.0075,
-    }
-    dtml |= {
-        "acc": 0.5401,
-        "acc_low": 0.512,
-        "acc_high": 0.561,
-        "acc_gain": -0.0109,
-        "acc_gain_low": -0.043,
-    }
-    dtml |= {
-        "acc_gain_high": 0.0171,
-        "mcc_mean": 0.07,
-        "mcc_sd": 0.02,
-        "mcc": -0.012,
-        "mcc_low": -0.053,
-    }
-    dtml |= {"mcc_high": 0.027, "auc": 0.507, "auc_low": 0.498, "auc_high": 0.516}
-    rule = {"acc": 0.551, "acc_low": 0.51, "acc_high": 0.59, "mcc": 0.108}
-    rows = [
-        score_row("index_reversal", "published", **rule),
-        score_row("dtml", "published", **dtml),
-    ]
-    return pd.DataFrame([*rows, score_row("dtml", "all", acc=1.0, acc_mean=0.5)])
 
 
 def test_the_readme_table_is_exact() -> None:

@@ -21,7 +21,7 @@ from flows.nightly.night import run_night
 from flows.nightly.paper import Orders
 from flows.service.status import market_status
 from flows.text_tables import Column, print_table
-from tests.pages.test_benchmark_page import BENCHMARK, small_scores
+from tests.support.benchmark_page import BENCHMARK, small_scores
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 from tests.support.stores import fill
 
