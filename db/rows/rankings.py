@@ -1,6 +1,6 @@
 """Rankings of a day's stocks: walks through history, nights' rankers, their rankings and scores."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -149,31 +149,43 @@ def save_night_ranking(
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))
 
 
-def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
+def night_ranking(
+    conn: Connection,
+    market: str,
+    target: date,
+    *,
+    ends: int | None = None,
+    symbols: Collection[str] | None = None,
+) -> pd.DataFrame:
     """Return the ranking of a session that the nights show, the best stock first.
 
-    It is that of the predictor chosen for the session, and the newest where there are several.
+    It is that of the predictor chosen for the session, and the newest where there are several. With
+    `ends`, only so many stocks of each end are read, with `symbols` only those, which is faster.
     Columns: place, symbol, name, sector, score, probability, predictor, leg (the name of the return
     that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
     for a session that was not ranked.
     """
     history = view("ranking_history").c
-    statement = (
-        sa.select(
-            history.place,
-            history.symbol,
-            history.name,
-            history.sector,
-            history.score,
-            history.probability,
-            history.predictor,
-            history.leg,
-            history.realised_return,
-            history.made_at,
-        )
-        .where(history.market == market, history.target == target, history.chosen == 1)
-        .order_by(history.place)
+    is_shown = [history.market == market, history.target == target, history.chosen == 1]
+    is_read = []
+    if ends is not None:
+        last_place = sa.select(sa.func.max(history.place)).where(*is_shown).scalar_subquery()
+        is_read.append(sa.or_(history.place <= ends, history.place > last_place - ends))
+    if symbols is not None:
+        is_read.append(history.symbol.in_(symbols))
+    columns = (
+        history.place,
+        history.symbol,
+        history.name,
+        history.sector,
+        history.score,
+        history.probability,
+        history.predictor,
+        history.leg,
+        history.realised_return,
+        history.made_at,
     )
+    statement = sa.select(*columns).where(*is_shown, *is_read).order_by(history.place)
     # The market's rankers may have been trained again, and the session ranked by each of them.
     rankings = frame(conn, statement)
     is_newest = rankings["made_at"] == rankings["made_at"].max()
@@ -192,7 +204,12 @@ def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
     history = view("ranking_history").c
     statement = (
         sa.select(history.predictor)
-        .where(history.market == market, history.target == target, history.chosen == 1)
+        .where(
+            history.market == market,
+            history.target == target,
+            history.chosen == 1,
+            history.place == 1,  # one row of each ranking
+        )
         .order_by(history.made_at.desc())
         .limit(1)
     )

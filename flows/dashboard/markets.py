@@ -20,6 +20,7 @@ from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
 from dtml.pages.figures import interval, percent, records, signed_percent
 from flows.dashboard.briefing import (
+    END_STOCKS,
     account_line,
     best_and_worst,
     changes,
@@ -115,7 +116,7 @@ def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dic
     if night is None:
         return found
     before = night_before(conn, night)
-    ranking = ranking_of_night(conn, night, before)
+    ranking = ranking_of_night(conn, night, before, END_STOCKS)
     found["changes"] = changes(conn, night, before, ranking)
     if ranking.empty:
         return found

@@ -23,7 +23,7 @@ LONGEST_REFRESH_S = 3600  # that an address may have
 EARLIER_STAGES = 300  # whose seconds are read: those of about thirty nights
 SHOWN_FOR = timedelta(days=7)  # a backtest that began earlier and did not end is not shown
 SILENT_FOR = timedelta(minutes=20)  # without a logged step, a translator is not in training
-PACE_TEXTS = 50  # the newest translations, which give the pace of the queue
+PACE_TEXTS = 200  # the newest translations, which give the pace of each queue
 SILENT_FOLDS = 5  # times the pace of its folds: a backtest that is silent longer was interrupted
 
 
@@ -248,8 +248,11 @@ def _queues(conn: Connection, now: datetime) -> list[Work]:
     """
     works = []
     waiting = translation_queue.queue_counts(conn, ["queued", "taken"])
+    if waiting.empty:
+        return []
+    last_texts = translation_queue.last_finished(conn, PACE_TEXTS)
     for model, number in waiting.groupby("model")["n"].sum().items():
-        finished = translation_queue.last_finished(conn, str(model), PACE_TEXTS)
+        finished = last_texts.loc[last_texts["model"] == model, "finished_at"]
         left_s = None
         is_recent = len(finished) > 0 and now - finished.max() < SILENT_FOR
         if is_recent and len(finished) > 1:
