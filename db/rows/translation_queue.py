@@ -199,11 +199,19 @@ def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> p
     return frame(conn, counts if statuses is None else counts.where(job.status.in_(statuses)))
 
 
-def last_finished(conn: Connection, row_limit: int) -> pd.DataFrame:
-    """Return the model and finished_at of the newest texts that are done, `row_limit` at most."""
+def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[Any]":
+    """Return when the newest texts of a model were done, `row_limit` at most.
+
+    They are those of the lowest priority, which an index finds.
+    """
     job = view("translation_job").c
-    done = sa.select(job.model, job.finished_at).where(job.status == "done")
-    return frame(conn, done.order_by(job.id.desc()).limit(row_limit))
+    statement = (
+        sa.select(job.finished_at)
+        .where(job.status == "done", job.model == model)
+        .order_by(job.priority, job.id.desc())
+        .limit(row_limit)
+    )
+    return frame(conn, statement)["finished_at"]
 
 
 def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:

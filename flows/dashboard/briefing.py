@@ -56,12 +56,26 @@ def night_before(conn: Connection, night: Row) -> Row | None:
     return nights.last_complete_before(conn, night["market"], night["as_of"])
 
 
+class Shown:
+    """Remember which rankings are shown: a session is looked up only once for all markets."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._of_target: dict[date, dict[str, tuple[str, str]]] = {}
+
+    def of(self, market: str, target: date) -> tuple[str, str] | None:
+        """Return the ranker_id and the predictor of a market's ranking of a session, or None."""
+        if target not in self._of_target:
+            self._of_target[target] = rankings.shown_rankings(self._conn, target)
+        return self._of_target[target].get(market)
+
+
 def ranking_of_night(
-    conn: Connection, night: Row, before: Row | None, ends: int | None = None
+    conn: Connection, night: Row, before: Row | None, shown: Shown, ends: int | None = None
 ) -> pd.DataFrame:
     """Return the ranking of a night, with the change of each place since the night `before`.
 
-    With `ends`, it has only so many stocks of each end, and `bar` is that among these.
+    With `ends`, it has only so many stocks of each end, and `bar` is their place among these.
 
     The columns are those of `rankings.night_ranking` with `moved`, the places gained (NaN for a
     stock that was not ranked then), `return_before`, its return in the session that was ranked
@@ -69,11 +83,20 @@ def ranking_of_night(
     no rows where no stock was ranked.
     """
     market = night["market"]
-    ranking = rankings.night_ranking(conn, market, target_of(night), ends=ends)
+    target = target_of(night)
+    ranking = rankings.night_ranking(
+        conn, market, target, shown=shown.of(market, target), ends=ends
+    )
     earlier = ranking.iloc[:0]
     if before is not None:
-        symbols = None if ends is None else ranking["symbol"].tolist()
-        earlier = rankings.night_ranking(conn, market, target_of(before), symbols=symbols)
+        target_before = target_of(before)
+        earlier = rankings.night_ranking(
+            conn,
+            market,
+            target_before,
+            shown=shown.of(market, target_before),
+            symbols=None if ends is None else ranking["symbol"].tolist(),
+        )
     earlier_place = earlier.set_index("symbol")["place"].astype(float)
     moved = ranking["symbol"].map(earlier_place) - ranking["place"]
     distance = ranking["score"].astype(float) - ranking["score"].median()
@@ -89,7 +112,7 @@ def ranking_of_night(
 def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the best and of the worst stocks of a ranking, each from its end on.
 
-    The ranking may have only END_STOCKS stocks of each end. A short ranking is divided in its middle.
+    The ranking may have only END_STOCKS stocks of each end. A short one is divided in its middle.
     """
     half = len(ranking) // 2
     number = min(END_STOCKS, half)
