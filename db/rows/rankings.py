@@ -1,6 +1,6 @@
 """Rankings of a day's stocks: walks through history, nights' rankers, their rankings and scores."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -26,6 +26,9 @@ from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
 from db.views import view
 
+# Columns of a night's ranking as it is shown.
+NAMES = ("place", "symbol", "name", "sector")
+SHOWN = (*NAMES, "score", "probability", "predictor", "leg", "realised_return")
 # Scores of a ranking that differ by less, relatively, are the same.
 SCORE_TOLERANCE = 1e-9
 
@@ -159,31 +162,37 @@ def save_night_ranking(
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))
 
 
-def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
+def night_ranking(
+    conn: Connection,
+    market: str,
+    target: date,
+    *,
+    shown: tuple[str, str] | None = None,
+    ends: int | None = None,
+    symbols: Collection[str] | None = None,
+) -> pd.DataFrame:
     """Return the ranking of a session that the nights show, the best stock first.
 
-    It is that of the predictor chosen for the session, and the newest where there are several.
+    It is that of the predictor chosen for the session, and the newest where there are several. With
+    `shown`, its pair of `shown_rankings`, it is found faster. With `ends`, only so many stocks of
+    each end are read, with `symbols` only those.
     Columns: place, symbol, name, sector, score, probability, predictor, leg (the name of the return
     that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
     for a session that was not ranked.
     """
     history = view("ranking_history").c
-    statement = (
-        sa.select(
-            history.place,
-            history.symbol,
-            history.name,
-            history.sector,
-            history.score,
-            history.probability,
-            history.predictor,
-            history.leg,
-            history.realised_return,
-            history.made_at,
-        )
-        .where(history.market == market, history.target == target, history.chosen == 1)
-        .order_by(history.place)
-    )
+    is_shown = [history.market == market, history.target == target, history.chosen == 1]
+    if shown is not None:
+        ranker_id, predictor = shown
+        is_shown += [history.ranker_id == ranker_id, history.predictor == predictor]
+    is_read = []
+    if ends is not None:
+        last_place = sa.select(sa.func.max(history.place)).where(*is_shown).scalar_subquery()
+        is_read.append(sa.or_(history.place <= ends, history.place > last_place - ends))
+    if symbols is not None:
+        is_read.append(history.symbol.in_(symbols))
+    columns = [history[name] for name in (*SHOWN, "made_at")]
+    statement = sa.select(*columns).where(*is_shown, *is_read).order_by(history.place)
     # The market's rankers may have been trained again, and the session ranked by each of them.
     rankings = frame(conn, statement)
     is_newest = rankings["made_at"] == rankings["made_at"].max()
@@ -197,16 +206,26 @@ def champion(conn: Connection, market: str, target: date | None = None) -> dict[
     return row(conn, champions.limit(1))
 
 
-def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
-    """Return the predictor whose ranking of a session the nights show; None without one."""
+def shown_rankings(conn: Connection, target: date) -> dict[str, tuple[str, str]]:
+    """Return the ranker_id and the predictor whose ranking of a session is shown, by market."""
     history = view("ranking_history").c
     statement = (
-        sa.select(history.predictor)
-        .where(history.market == market, history.target == target, history.chosen == 1)
-        .order_by(history.made_at.desc())
-        .limit(1)
+        sa.select(history.market, history.ranker_id, history.predictor)
+        .where(
+            history.target == target,
+            history.chosen == 1,
+            history.place == 1,  # one row of each ranking
+        )
+        .order_by(history.made_at)
     )
-    return conn.execute(statement).scalar()
+    # Of several rankings of a market the newest comes last, and stays.
+    return {market: (ranker, name) for market, ranker, name in conn.execute(statement)}
+
+
+def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
+    """Return the predictor whose ranking of a session the nights show; None without one."""
+    _, predictor = shown_rankings(conn, target).get(market, (None, None))
+    return predictor
 
 
 def first_unscored(

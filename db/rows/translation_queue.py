@@ -200,12 +200,15 @@ def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> p
 
 
 def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[Any]":
-    """Return when the newest finished texts of a model were done, `row_limit` at most."""
+    """Return when the newest texts of a model were done, `row_limit` at most.
+
+    They are those of the lowest priority, which an index finds.
+    """
     job = view("translation_job").c
     statement = (
         sa.select(job.finished_at)
-        .where(job.model == model, job.status == "done")
-        .order_by(job.id.desc())
+        .where(job.status == "done", job.model == model)
+        .order_by(job.priority, job.id.desc())
         .limit(row_limit)
     )
     return frame(conn, statement)["finished_at"]

@@ -15,7 +15,7 @@ from dtml.pages.night_ranking import promotion_words
 from dtml.pages.sparkline import Sparkline
 from flows.dashboard.running import running_night
 
-ENDS = 5  # stocks at each end of a ranking, on the first page
+END_STOCKS = 5  # stocks at each end of a ranking, on the first page
 NIGHTS = 125  # of a small chart, at most: half a year
 SPAN = timedelta(days=183)  # of as many nights
 # Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
@@ -56,18 +56,47 @@ def night_before(conn: Connection, night: Row) -> Row | None:
     return nights.last_complete_before(conn, night["market"], night["as_of"])
 
 
-def ranking_of_night(conn: Connection, night: Row, before: Row | None) -> pd.DataFrame:
+class Shown:
+    """Remember which rankings are shown: a session is looked up only once for all markets."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._of_target: dict[date, dict[str, tuple[str, str]]] = {}
+
+    def of(self, market: str, target: date) -> tuple[str, str] | None:
+        """Return the ranker_id and the predictor of a market's ranking of a session, or None."""
+        if target not in self._of_target:
+            self._of_target[target] = rankings.shown_rankings(self._conn, target)
+        return self._of_target[target].get(market)
+
+
+def ranking_of_night(
+    conn: Connection, night: Row, before: Row | None, shown: Shown, ends: int | None = None
+) -> pd.DataFrame:
     """Return the ranking of a night, with the change of each place since the night `before`.
+
+    With `ends`, it has only so many stocks of each end, and `bar` is their place among these.
 
     The columns are those of `rankings.night_ranking` with `moved`, the places gained (NaN for a
     stock that was not ranked then), `return_before`, its return in the session that was ranked
     then, and `bar`, the score on a scale from -1 to 1 whose middle is the night's median. There are
     no rows where no stock was ranked.
     """
-    ranking = rankings.night_ranking(conn, night["market"], target_of(night))
+    market = night["market"]
+    target = target_of(night)
+    ranking = rankings.night_ranking(
+        conn, market, target, shown=shown.of(market, target), ends=ends
+    )
     earlier = ranking.iloc[:0]
     if before is not None:
-        earlier = rankings.night_ranking(conn, night["market"], target_of(before))
+        target_before = target_of(before)
+        earlier = rankings.night_ranking(
+            conn,
+            market,
+            target_before,
+            shown=shown.of(market, target_before),
+            symbols=None if ends is None else ranking["symbol"].tolist(),
+        )
     earlier_place = earlier.set_index("symbol")["place"].astype(float)
     moved = ranking["symbol"].map(earlier_place) - ranking["place"]
     distance = ranking["score"].astype(float) - ranking["score"].median()
@@ -83,10 +112,10 @@ def ranking_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Dat
 def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the best and of the worst stocks of a ranking, each from its end on.
 
-    A short ranking is divided in its middle.
+    The ranking may have only END_STOCKS stocks of each end. A short one is divided in its middle.
     """
     half = len(ranking) // 2
-    number = min(ENDS, half)
+    number = min(END_STOCKS, half)
     return {
         "best": records(ranking.head(number)),
         "worst": records(ranking.iloc[::-1].head(number)),
@@ -170,7 +199,7 @@ def changes(conn: Connection, night: Row, before: Row | None, ranking: pd.DataFr
         sentences.append(f"New model: {night['run_id']}.")
     new_at_top = _new_at_top(ranking)
     if new_at_top:
-        sentences.append(f"New among the best {ENDS}: {', '.join(new_at_top)}.")
+        sentences.append(f"New among the best {END_STOCKS}: {', '.join(new_at_top)}.")
     return sentences
 
 
@@ -187,10 +216,10 @@ def _new_drift(conn: Connection, night: Row, before: Row | None) -> list[dict[st
 
 
 def _new_at_top(ranking: pd.DataFrame) -> list[str]:
-    """Return the stocks of the best ENDS that had a place below them the night before."""
-    top = ranking.head(ENDS)
+    """Return the stocks of the best END_STOCKS that had a place below them the night before."""
+    top = ranking.head(END_STOCKS)
     place_before = top["place"] + top["moved"]
-    symbols: list[str] = top.loc[place_before > ENDS, "symbol"].tolist()
+    symbols: list[str] = top.loc[place_before > END_STOCKS, "symbol"].tolist()
     return symbols
 
 

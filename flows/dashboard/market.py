@@ -33,6 +33,7 @@ from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
 from dtml.pages.night_ranking import LEG_WORDS, ranking_words
 from flows.dashboard.briefing import (
+    Shown,
     account_line,
     changes,
     night_before,
@@ -226,7 +227,9 @@ def _ranking_of_night(
         directions = night_directions(conn, ranked_night, level_of(conn, ranked_night, level))
     target = target_of(ranked_night)
     before = night_before(conn, ranked_night)
-    ranking = with_directions(ranking_of_night(conn, ranked_night, before), directions)
+    shown = Shown(conn)
+    whole = ranking_of_night(conn, ranked_night, before, shown)
+    ranking = with_directions(whole, directions)
     orders = orders_of_night(conn, ranked_night, before)
     weights = orders.set_index("symbol")["weight"]
     ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
@@ -248,7 +251,7 @@ def _ranking_of_night(
         "disagreeing": records(ranking[ranking["disagrees"]]),
         "leg_words": LEG_WORDS,
         "rank_scores": records(best_first),
-        "ranked": ranking_of_day(conn, market, ranked_night),
+        "ranked": ranking_of_day(conn, market, ranked_night, shown),
         "skill_line": line,
         "orders": records(orders),
         "costs": after_costs(conn, market, paper),

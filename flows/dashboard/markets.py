@@ -21,6 +21,8 @@ from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
 from dtml.pages.figures import interval, percent, records, signed_percent
 from flows.dashboard.briefing import (
+    END_STOCKS,
+    Shown,
     account_line,
     best_and_worst,
     changes,
@@ -73,9 +75,10 @@ def markets_page(
     `late` has the markets whose night is late, with since when. `works` is what is running beside
     nights. `every` is the number of seconds after which the page is loaded again; 0 for never.
     """
+    shown = Shown(conn)
     rows = [
-        {**row, **briefing(conn, row, now, late.get(row["market"]))}
-        for row in records(market_rows(conn, now.date()))
+        {**row, **briefing(conn, row, now, late.get(row["market"]), shown)}
+        for row in records(market_rows(conn, now.date(), shown))
     ]
     return {
         "rows": rows,
@@ -94,7 +97,9 @@ def live_page(conn: Connection, now: datetime, late: Mapping[str, str]) -> dict[
     return {"states": states, "works": other_work(conn, now)}
 
 
-def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dict[str, Any]:
+def briefing(
+    conn: Connection, row: Row, now: datetime, late: str | None, shown: Shown
+) -> dict[str, Any]:
     """Return what a market's morning begins with; `row` is its row of `market_rows`.
 
     Keys: `state` of `state_of_night`; `best` and `worst` stocks of the newest ranking, its `leader`
@@ -117,7 +122,7 @@ def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dic
     if night is None:
         return found
     before = night_before(conn, night)
-    ranking = ranking_of_night(conn, night, before)
+    ranking = ranking_of_night(conn, night, before, shown, END_STOCKS)
     found["changes"] = changes(conn, night, before, ranking)
     if ranking.empty:
         return found
@@ -127,7 +132,7 @@ def briefing(conn: Connection, row: Row, now: datetime, late: str | None) -> dic
     return {**found, **best_and_worst(ranking), **leading}
 
 
-def market_rows(conn: Connection, today: date) -> pd.DataFrame:
+def market_rows(conn: Connection, today: date, shown: Shown) -> pd.DataFrame:
     """Return a row for each market in the store.
 
     A row has the last night (`_night_facts`), how many stocks have each of the newest directions,
@@ -148,7 +153,7 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
                 "none": direction_counts.get((market, "none"), 0),
                 "run_id": None if model is None else model["run_id"],
                 **skill_of(stored_scores.last_running_scores(conn, market)),
-                **ranking_of_day(conn, market, nights.night(conn, market, complete=True)),
+                **ranking_of_day(conn, market, nights.night(conn, market, complete=True), shown),
                 **after_costs(conn, market),
             }
         )
@@ -204,7 +209,9 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     return skill
 
 
-def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
+def ranking_of_day(
+    conn: Connection, market: str, night: Row | None, shown: Shown
+) -> dict[str, Any]:
     """Return the predictor that ranks the stocks (`ranker`), and its scores beside the best rule.
 
     `rank_ic` is its running rank IC, with the ends of its interval, over `rank_days` days. `skill`
@@ -226,9 +233,10 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
     }
     if night is None:
         return ranking
-    predictor = rankings.chosen_predictor(conn, market, night["target"])
-    if predictor is None:
+    shown_ranking = shown.of(market, target_of(night))
+    if shown_ranking is None:
         return ranking
+    _, predictor = shown_ranking
     ranking["ranker"] = predictor
 
     rank_scores = rankings.last_rank_scores(conn, market, night["target"])

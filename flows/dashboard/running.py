@@ -23,7 +23,7 @@ LONGEST_REFRESH_S = 3600  # that an address may have
 EARLIER_STAGES = 300  # whose seconds are read: those of about thirty nights
 SHOWN_FOR = timedelta(days=7)  # a backtest that began earlier and did not end is not shown
 SILENT_FOR = timedelta(minutes=20)  # without a logged step, a translator is not in training
-PACE_TEXTS = 50  # the newest translations, which give the pace of the queue
+PACE_TEXTS = 50  # the newest translations of a queue, which give its pace
 SILENT_FOLDS = 5  # times the pace of its folds: a backtest that is silent longer was interrupted
 
 
@@ -244,10 +244,11 @@ def _translators(conn: Connection, now: datetime) -> list[Work]:
 def _queues(conn: Connection, now: datetime) -> list[Work]:
     """Return the queues of texts that still wait or are being translated.
 
-    A queue is worked on if a text was done in the last minutes.
+    A queue is worked on if a text of it is taken, or was done in the last minutes.
     """
     works = []
     waiting = translation_queue.queue_counts(conn, ["queued", "taken"])
+    taken = set(waiting.loc[waiting["status"] == "taken", "model"])
     for model, number in waiting.groupby("model")["n"].sum().items():
         finished = translation_queue.last_finished(conn, str(model), PACE_TEXTS)
         left_s = None
@@ -259,10 +260,10 @@ def _queues(conn: Connection, now: datetime) -> list[Work]:
             Work(
                 kind="translations",
                 name=str(model),
-                stage=f"{count(number)} texts wait",
+                stage=f"{count(number)} texts wait" if number > 1 else "1 text waits",
                 done=None,
                 left_s=left_s,
-                is_alive=is_recent,
+                is_alive=is_recent or model in taken,
             )
         )
     return works

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from db.engine import reading
 from dtml.pages.sparkline import Sparkline
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.briefing import ENDS, best_and_worst, orders_of_night, with_directions
+from flows.dashboard.briefing import END_STOCKS, best_and_worst, orders_of_night, with_directions
 from flows.dashboard.market import night_of
 from flows.dashboard.stock import at_default_level
 from flows.dashboard.terms import TERMS
@@ -75,7 +75,7 @@ def test_the_first_page_names_the_best_and_the_worst_stocks_of_tomorrow(site: Si
         f"select place, symbol from latest_ranking where market = '{MARKET}' order by place",
     )
     symbols = newest["symbol"].tolist()
-    number = min(ENDS, len(symbols) // 2)
+    number = min(END_STOCKS, len(symbols) // 2)
     own = section_of(site.get("/").body, MARKET)
     lists = re.findall(r"<ol.*?</ol>", own, re.DOTALL)
     named = [re.findall(r">(S\d\d)</a>", each) for each in lists]
@@ -179,7 +179,7 @@ def test_a_short_ranking_has_no_stock_at_both_ends() -> None:
         ends = best_and_worst(ranking)
         best, worst = ([row["symbol"] for row in ends[name]] for name in ("best", "worst"))
         assert not set(best) & set(worst)
-        assert len(best) == len(worst) == min(ENDS, count // 2)
+        assert len(best) == len(worst) == min(END_STOCKS, count // 2)
 
 
 def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(site: Site) -> None:

@@ -15,6 +15,7 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
+from flows.dashboard.briefing import Shown
 from flows.dashboard.market import SORTS, Sort, night_directions, night_of
 from flows.dashboard.markets import market_rows
 from flows.dashboard.stock import span_scores, stock_chart, way_counts
@@ -54,7 +55,7 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
 def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
     today = DAYS[NIGHTS].date() + timedelta(days=3)
     with reading(site.engine) as conn:
-        rows = market_rows(conn, today).set_index("market")
+        rows = market_rows(conn, today, Shown(conn)).set_index("market")
     mine = rows.loc[MARKET]
     last = asked(site, f"select * from daily_score where market = '{MARKET}' and protocol = 'all'")
     assert (mine["status"], mine["days_since"], mine["run_id"]) == ("refused", 3, SECOND_RUN)
