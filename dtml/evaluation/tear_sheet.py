@@ -125,9 +125,8 @@ def monthly_ic(cumulative: pd.DataFrame) -> pd.DataFrame:
             "rank_ic": cumulative["rank_ic"].to_numpy(dtype=float),
         }
     )
-    by_month = daily.groupby(["year", "month"], as_index=False)["rank_ic"]
-    months: pd.DataFrame = by_month.agg(days="size", rank_ic="mean")
-    return months
+    months = daily.groupby(["year", "month"])["rank_ic"].agg(["size", "mean"]).reset_index()
+    return months.set_axis(["year", "month", "days", "rank_ic"], axis=1)
 
 
 def halves_ic(cumulative: pd.DataFrame) -> pd.DataFrame:
@@ -200,7 +199,8 @@ def _mean_of(values: Days, members: Members) -> Daily:
     """Return the mean value of each day's members; NaN on a day without one."""
     counts = members.sum(axis=1)
     totals = np.where(members, values, 0.0).sum(axis=1)
-    return np.divide(totals, counts, out=np.full(len(values), np.nan), where=counts > 0)
+    missing = np.full(len(values), np.nan)
+    return np.asarray(np.divide(totals, counts, out=missing, where=counts > 0))
 
 
 def mean_of_known_days(daily: Daily) -> float:
@@ -236,7 +236,7 @@ def net_spread(
             "turnover": bought + sold,
         }
     )
-    known = days[np.isfinite(gross)].reset_index(drop=True)
+    known: pd.DataFrame = days[np.isfinite(gross)].reset_index(drop=True)
     return known.assign(gross_total=known["gross"].cumsum(), net_total=known["net"].cumsum())
 
 

@@ -6,7 +6,7 @@ and its running interval, is not computed again.
 
 from collections.abc import Sequence
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ from dtml.evaluation.tear_sheet import (
 )
 from dtml.markets import Market
 from dtml.pages.rankings.sheet import sheet_values
-from dtml.ranking.outcomes import sessions_to
+from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import Grid
 from flows.dashboard.markets import require_market
 from flows.markets.files import market_of_store
@@ -121,7 +121,7 @@ def _first_of_last_nights(conn: Connection, market: str) -> date:
 
 def _figures_of_days(
     tables: dict[str, pd.DataFrame], names: list[str], predictor: str
-) -> dict[str, pd.DataFrame]:
+) -> dict[str, Any]:
     """Return the tables of a sheet that are computed from the stored scores of each night."""
     of_names = []
     for name in names:
@@ -203,7 +203,7 @@ def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
                 "leg": leg,
                 "days": int(np.isfinite(rank_ic).sum()),
                 **mean_of_days(rank_ic).named("rank_ic"),
-                "t": rank_ic_t(rank_ic, overlap=sessions_to(leg)),
+                "t": rank_ic_t(rank_ic, overlap=sessions_to(cast(Leg, leg))),
             }
         )
     columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]

@@ -147,7 +147,8 @@ def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        tables = {name: _table(table) for name, table in content.pop("tables").items()}
+        stored_tables = content.pop("tables")
+        tables: dict[str, Any] = {name: _table(each) for name, each in stored_tables.items()}
         return TearSheet(**content, **tables)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -23,6 +23,7 @@ from tests.support.benchmark_rows import (
     ranking_scores,
 )
 from tests.support.browser import Page, Site, served
+from tests.support.dashboard_store import served_to_a_reader
 from tests.support.ranked_nights import LEG, MARKET, RULE, SECTORS, TRADED, fill_ranked_nights
 from tests.support.tear_sheets import sheet
 
@@ -143,6 +144,17 @@ def test_the_sql_behind_a_chart_runs_and_has_its_rows(site: Site, text: str) -> 
     cumulative = csv_of(text, "cumulative")
     shown = cumulative[cumulative["predictor"] == "blend"]["rank_ic"]
     assert shown.to_list() == pytest.approx(blend.to_list(), rel=1e-6)
+
+
+def test_a_reader_of_postgresql_sees_the_same_figures(text: str, postgresql_server: str) -> None:
+    with served_to_a_reader(postgresql_server, "sheets", fill_ranked_nights) as site:
+        answer = site.get(link(["market", MARKET, "ranking"]))
+        statements = [each for each in Page(answer.body).links if each.startswith("/sql?q=")]
+        rows = [site.get(each.replace("/sql?", "/sql/rows.csv?")).status for each in statements]
+    assert answer.status == 200
+    assert rows == [200] * len(CHARTS)
+    for name in ("cumulative", "groups", "horizons", "legs", "sectors", "coverage"):
+        pd.testing.assert_frame_equal(csv_of(answer.body, name), csv_of(text, name), rtol=1e-6)
 
 
 def test_few_nights_have_figures_and_no_interval(site: Site) -> None:
