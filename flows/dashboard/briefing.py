@@ -234,7 +234,7 @@ def skill_line(
     daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)
     if predictor not in daily or daily[predictor].count() < 2:
         return None
-    rules = [name for name in daily if name != predictor]
+    rules = [str(name) for name in daily if name != predictor]
     sums = daily.cumsum()
     shown = [predictor]
     if rules:

@@ -43,8 +43,9 @@ def table_of(frame: pd.DataFrame, columns: Sequence[str]) -> Table:
     values_by_column = []
     for name in columns:
         column = frame[name]
-        values = column.to_numpy(dtype=object)
-        values_by_column.append(np.where(column.isna(), None, values).tolist())
+        values = column.to_numpy(dtype=object, copy=True)
+        values[column.isna()] = None
+        values_by_column.append(values.tolist())
     rows = [list(row) for row in zip(*values_by_column, strict=True)]
     return {"columns": list(columns), "rows": rows}
 

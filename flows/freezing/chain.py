@@ -65,7 +65,7 @@ def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]
         if not chain and first is None:
             return []
         begins = chain[0]["as_of"] if chain else first
-        new_links = []
+        new_links: list[Link] = []
         for night in _due(nights.complete_nights(conn, market), chain, begins):
             link = _link(conn, market, night, chain)
             nights.save_link(conn, link)

@@ -14,8 +14,8 @@ from db.rows import nights, rankings, runs
 from dtml.checkpoints import sha256
 from dtml.errors import DtmlError, UsageError
 from flows.freezing.canonical import sha256_of_text
-from flows.freezing.chain import Link, constituents_digest, nights_of, weights_of
-from flows.freezing.parts import PARTS, Parts, read_parts
+from flows.freezing.chain import Link, nights_of, weights_of
+from flows.freezing.parts import PARTS, Parts, constituents_digest, read_parts
 from flows.settings import weights_file
 
 LINK = "the link itself"
