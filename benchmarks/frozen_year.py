@@ -65,10 +65,13 @@ def fill(engine: Engine, nights: int) -> pd.DatetimeIndex:
 
 
 def timed(what: str, work: Callable[[], T]) -> T:
-    """Do some work, print how long it took, and return its result."""
+    """Do some work, print how long it took and its time on processors, and return its result."""
     begun = time.perf_counter()
+    begun_on_processors = time.process_time()
     result = work()
-    print(f"{what:32s}{time.perf_counter() - begun:7.1f} s", flush=True)
+    seconds = time.perf_counter() - begun
+    on_processors = time.process_time() - begun_on_processors
+    print(f"{what:24s}{seconds:7.1f} s, {on_processors:.1f} s of processors", flush=True)
     return result
 
 

@@ -309,23 +309,27 @@ def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> p
         )
         .join_from(rank, ranker)
         .join(stock)
-        .where(ranker.c.market == market, *within(rank.c.as_of, first, last))
+        .where(
+            ranker.c.market == market,
+            *within(rank.c.as_of, first, last),
+            rank.c.target > first,  # as all are, but this column has an index
+        )
         .order_by(*order)
     )
     return frame(conn, statement)
 
 
-def ranker_of_night(conn: Connection, market: str, as_of: date, made_by: datetime) -> str | None:
-    """Return the name of the rankers that ranked a night last, up to the moment `made_by`.
+def ranker_of_night(conn: Connection, market: str, target: date, made_by: datetime) -> str | None:
+    """Return the name of the rankers that ranked a session last, up to the moment `made_by`.
 
-    None for a night that ranked no stocks.
+    None for a session that was not ranked by then.
     """
     rank = tables.stock_rank
     ranker = tables.ranker
     statement = (
         sa.select(rank.c.ranker_id)
         .join_from(rank, ranker)
-        .where(ranker.c.market == market, rank.c.as_of == as_of, rank.c.made_at <= made_by)
+        .where(ranker.c.market == market, rank.c.target == target, rank.c.made_at <= made_by)
         .order_by(rank.c.made_at.desc())
         .limit(1)
     )

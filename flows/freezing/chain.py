@@ -23,6 +23,7 @@ from flows.freezing.canonical import canonical, sha256_of, sha256_of_text
 from flows.freezing.parts import NightOfLink, constituents_digest, read_parts
 
 Link = Mapping[str, Any]  # a row of frozen_night
+Night = Mapping[str, Any]  # a row of night
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("db", "dtml", "flows", "translation")
 
@@ -65,13 +66,25 @@ def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]
         if not chain and first is None:
             return []
         begins = chain[0]["as_of"] if chain else first
-        new_links: list[Link] = []
-        for night in _due(nights.complete_nights(conn, market), chain, begins):
-            link = _link(conn, market, night, chain)
+        due = _due(nights.complete_nights(conn, market), chain, begins)
+        if not due:
+            return []
+        covered = _covered(conn, market, due, chain)
+        parts = read_parts(conn, market, covered)
+        constituents = constituents_digest(conn, market)
+        for night, of_link in zip(due, covered, strict=True):
+            content = {
+                **_facts(conn, night, of_link),
+                "previous": chain[-1]["digest"] if chain else None,
+                "replaces": _replaced(chain, of_link.as_of),
+                "market": market,
+                "parts": parts[of_link.number].digests,
+                "constituents": constituents,
+            }
+            link = _row(content, night)
             nights.save_link(conn, link)
             chain.append(link)
-            new_links.append(link)
-    return new_links
+    return chain[-len(due) :]
 
 
 def is_frozen(engine: Engine, market: str) -> bool:
@@ -117,54 +130,68 @@ def _due(
     return sorted(due, key=lambda night: (night["finished_at"], night["as_of"]))
 
 
-def _link(
-    conn: Connection, market: str, night: Mapping[str, Any], chain: Sequence[Link]
-) -> dict[str, Any]:
-    """Return the row of the link of a night that follows a chain."""
-    as_of = night["as_of"]
-    number = len(chain) + 1
-    replaced = [link["number"] for link in chain if link["as_of"] == as_of]
-    previous = chain[-1]["digest"] if chain else None
+def _covered(
+    conn: Connection, market: str, due: Sequence[Night], chain: Sequence[Link]
+) -> list[NightOfLink]:
+    """Return what the links of the nights that are due cover, after those of a chain."""
     known_after = max((link["known_at"] for link in chain), default=None)
-    known_at = night["known_at"]
-    ranker_id = rankings.ranker_of_night(conn, market, as_of, night["finished_at"])
-    covered = NightOfLink(
-        number=number,
-        as_of=as_of,
-        run_id=night["run_id"],
-        ranker_id=ranker_id,
-        known_after=known_after,
-        known_until=known_at if known_after is None else max(known_at, known_after),
-    )
-    content = {
-        "market": market,
-        "number": number,
-        "as_of": as_of.isoformat(),
+    covered = []
+    for number, night in enumerate(due, start=len(chain) + 1):
+        known_until = night["known_at"]
+        if known_after is not None:
+            known_until = max(known_until, known_after)
+        covered.append(
+            NightOfLink(
+                number=number,
+                as_of=night["as_of"],
+                run_id=night["run_id"],
+                ranker_id=rankings.ranker_of_night(
+                    conn, market, night["target"], night["finished_at"]
+                ),
+                known_after=known_after,
+                known_until=known_until,
+            )
+        )
+        known_after = known_until
+    return covered
+
+
+def _replaced(chain: Sequence[Link], as_of: date) -> int | None:
+    """Return the number of the last link of a night; None where it has none."""
+    numbers = [link["number"] for link in chain if link["as_of"] == as_of]
+    return numbers[-1] if numbers else None
+
+
+def _facts(conn: Connection, night: Night, of_link: NightOfLink) -> dict[str, Any]:
+    """Return what a link says of its night beside the parts: dates, inputs, code and weights."""
+    return {
+        "number": of_link.number,
+        "as_of": of_link.as_of.isoformat(),
         "target": night["target"].isoformat(),
-        "previous": previous,
-        "replaces": replaced[-1] if replaced else None,
         "finished_at": night["finished_at"].isoformat(),
-        "known_at": known_at.isoformat(),
+        "known_at": night["known_at"].isoformat(),
         "inputs": night["inputs_hash"],
         "code": {
             "version": version("dtml-nightshift"),
             "source": source_digest(),
             "computed_by": night["computed_by"],
         },
-        "weights": weights_of(conn, night["run_id"], ranker_id),
-        "parts": read_parts(conn, market, [covered])[number].digests,
-        "constituents": constituents_digest(conn, market),
+        "weights": weights_of(conn, of_link.run_id, of_link.ranker_id),
     }
+
+
+def _row(content: Mapping[str, Any], night: Night) -> dict[str, Any]:
+    """Return the row of frozen_night of a link."""
     text = canonical(content)
     return {
-        "market": market,
-        "number": number,
-        "as_of": as_of,
+        "market": content["market"],
+        "number": content["number"],
+        "as_of": night["as_of"],
         "target": night["target"],
-        "known_at": known_at,
+        "known_at": night["known_at"],
         "link": text,
         "digest": sha256_of_text(text),
-        "previous": previous,
+        "previous": content["previous"],
         "replaces": content["replaces"],
         "created_at": datetime.now(UTC),
     }
