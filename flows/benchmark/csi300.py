@@ -7,7 +7,7 @@ constituents are files of the user.
 
 import hashlib
 import json
-import logging
+import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -61,8 +61,6 @@ from flows.ranking.stored import stored_ranking
 from flows.ranking.walk import train_once
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
-
-log = logging.getLogger(__name__)
 
 NAME = "benchmark-csi300"
 LEG: Leg = "second_close"
@@ -219,6 +217,7 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     }
     with transaction(engine) as conn:
         rankings.save_ranking(conn, row, score_rows, differences, pd.DataFrame())
+    shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(engine, name)
     assert stored is not None
     write_page(page_of("ranking", stored.row), ranking_page(stored))
