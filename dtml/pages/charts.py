@@ -178,7 +178,8 @@ class Panel:
 
         For ticks both say how many there are.
         """
-        line = self.lines[name].dropna().sort_index()
+        line = self.lines[name].dropna()
+        line = line[~line.index.duplicated()].sort_index()  # as it is drawn: it may be newest first
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
         last = self._written(float(line.iloc[-1]))  # of the newest session
@@ -408,7 +409,7 @@ def cells(
     is_signed: bool = False,
     is_written: bool = False,
 ) -> Chart:
-    """Return a map of cells, in a stronger colour for a larger value, from rows `x, y, value`.
+    """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in the order in which their names first
     appear. `side` is the width and the height of a cell in pixels. With `is_signed` values above
