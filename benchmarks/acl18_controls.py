@@ -16,7 +16,8 @@ from dtml.published import SETS, PublishedSet, shortened
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.printed_studies import print_benchmark
-from flows.nightly.context import RunRequest, choose_as_of, open_context
+from flows.markets.opened import RunRequest, choose_as_of
+from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
 from translation.environment import prepare_torch
 

@@ -22,8 +22,9 @@ from typing import Any
 
 from dtml.experiments import vary
 from dtml.prices.sessions import sessions_between
+from flows.markets.opened import RunRequest
 from flows.nightly import order
-from flows.nightly.context import MarketContext, RunRequest, open_context
+from flows.nightly.context import MarketContext, open_context
 from flows.nightly.night import run_night
 
 NIGHTS = int(sys.argv[1]) if len(sys.argv) > 1 else 12

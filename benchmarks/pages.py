@@ -134,7 +134,7 @@ def _context(folder: Path) -> MarketContext:
     market = load_market("simulated").with_symbols(sorted(simulated_market.symbols))
     market = replace(market, source="simulated")
     experiment = nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35)
-    return MarketContext(market, source, engine, vary(experiment, QUICK), "cpu", None)
+    return MarketContext(market, source, engine, vary(experiment, QUICK), "cpu")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from db import tables
 from db.engine import reading, transaction
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from flows.nightly.context import MarketContext, RunRequest, open_context
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model

@@ -30,7 +30,7 @@ from db.admin.sizes import table_bytes
 from db.engine import open_engine, reading
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from flows.nightly.context import RunRequest
+from flows.markets.opened import RunRequest
 from flows.service.prefect_database import DATABASE
 from flows.settings import data_folder, export_folder, prepare_prefect, reports_folder
 

@@ -15,7 +15,7 @@ from flows.settings import err
 from flows.text_tables import Column, print_table
 
 if TYPE_CHECKING:  # commands that only read import this module, and must not wait for torch
-    from flows.nightly.context import MarketContext
+    from flows.markets.opened import OpenedMarket
 
 
 def counted(number: int, what: str) -> str:
@@ -79,11 +79,11 @@ def rendered(name: str, /, **values: object) -> str:
     return templates.get_template(name).render(values)
 
 
-def announce(context: "MarketContext") -> None:
-    """Print the notice of a market context, about its stocks or its source, if it has one."""
-    if context.notice:
+def announce(opened: "OpenedMarket") -> None:
+    """Print the notice of an opened market, about its stocks or its source, if it has one."""
+    if opened.notice:
         # Rich would take "[columns]", which a notice may quote, for markup.
-        err.print(f"note: {context.notice}", markup=False, soft_wrap=True)
+        err.print(f"note: {opened.notice}", markup=False, soft_wrap=True)
 
 
 def print_frame(

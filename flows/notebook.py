@@ -5,8 +5,9 @@ from pathlib import Path
 
 from db.engine import reading
 from db.rows import rankings
+from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly import night
-from flows.nightly.context import RunRequest, choose_as_of, open_context
+from flows.nightly.context import open_context
 
 
 class Night:

@@ -154,9 +154,7 @@ def walks_of_two_nights() -> tuple[dict[str, list[str]], Walk]:
         experiment = nightly_of(
             market.model, z_close="adjusted", returns="adj_close", max_return=0.35
         )
-        context = MarketContext(
-            market, FrameSource(BARS), engine, vary(experiment, SMALL), "cpu", None
-        )
+        context = MarketContext(market, FrameSource(BARS), engine, vary(experiment, SMALL), "cpu")
         with ways_to_the_equations() as ways:
             run_night(context, AS_OF)
         as_of = next_session("XNYS", AS_OF)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from datetime import date
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -42,6 +43,12 @@ def bands(conn: Connection, run_id: str) -> pd.DataFrame:
     There are no rows for a run that was not calibrated.
     """
     return rows_of(conn, tables.abstention_band, "run_id", run_id).drop(columns="is_default")
+
+
+def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
+    """Return the threshold of a run's bands at a level; None where the run was not calibrated."""
+    thresholds = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
+    return None if thresholds.empty else float(thresholds.iloc[0])
 
 
 def default_level(conn: Connection, run_id: str) -> float | None:

@@ -22,7 +22,7 @@ from prefect.task_runners import ProcessPoolTaskRunner
 from dtml.errors import DtmlError, UsageError
 from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold, run_seed
 from flows.backtest.results import Result, run_backtest
-from flows.nightly.context import RunRequest
+from flows.markets.opened import RunRequest
 from flows.progress import fold_progress
 from flows.signals import end_with_parent, signals_of
 

@@ -30,7 +30,8 @@ from dtml.inference import choose_device
 from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
 from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
-from flows.nightly.context import MarketContext, RunRequest, open_stored_context, read_bars
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext, open_stored_context, read_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, predict_night, shortage, too_few
 from flows.nightly.train import Model, fit_model, fit_seed, load_run

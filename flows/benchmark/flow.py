@@ -5,7 +5,8 @@ from prefect import flow
 from dtml.published import SETS, shortened
 from flows.benchmark.results import Benchmark, run_benchmark
 from flows.benchmark.train import PublishedExperiment, members_of
-from flows.nightly.context import RunRequest, open_stored_context
+from flows.markets.opened import RunRequest
+from flows.nightly.context import open_stored_context
 from flows.progress import training_progress
 from flows.service.flows import as_task
 from flows.signals import signals_of

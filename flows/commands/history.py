@@ -21,7 +21,7 @@ from dtml.pages.figures import figure, named, percent, quoted, records, signed_p
 from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import print_frame, print_json
-from flows.market_files import read_market
+from flows.markets.files import read_market
 from flows.settings import out
 
 commands = typer.Typer()

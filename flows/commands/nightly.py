@@ -1,9 +1,13 @@
-"""The nightly commands: a whole night, or one step of it."""
+"""The nightly commands: a whole night, or one step of it.
+
+Modules that load torch, which takes seconds, are imported by the functions that compute: a night
+that is complete is only shown.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pandas as pd
@@ -22,22 +26,19 @@ from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, counted, print_frame, print_json, print_scores, rendered
 from flows.log_lines import logged_run
-from flows.nightly.bars import NightBars
-from flows.nightly.catch_up import missed_nights
-from flows.nightly.context import (
-    MarketContext,
+from flows.markets.opened import (
+    OpenedMarket,
     RunRequest,
     choose_as_of,
-    open_context,
-    open_stored_context,
+    open_market,
+    open_stored_market,
 )
-from flows.nightly.fetch import FetchResult
-from flows.nightly.night import Night, finished_night, run_night
-from flows.nightly.report import threshold_at
-from flows.nightly.score import score_market
-from flows.second_source import fetch_and_compare
+from flows.markets.stored_night import Night, finished_night, missed_nights, stored_night
 from flows.service.prefect_server import require_server
 from flows.settings import data_folder, err, out
+
+if TYPE_CHECKING:
+    from flows.nightly.fetch import FetchResult
 
 commands = typer.Typer()
 
@@ -68,27 +69,26 @@ def nightly(
     """
     if missed and nights > 1:
         raise typer.BadParameter("--catch-up finds the missed nights by itself: leave out --nights")
-    context = open_context(request)
-    last = choose_as_of(context, day_of(as_of))
-    announce(context)
+    opened = open_market(request)
+    last = choose_as_of(opened, day_of(as_of))
+    announce(opened)
     if missed:
-        return _catch_up(context, request, last, as_json=as_json)
-    sessions = sessions_up_to(context.market.calendar, last, nights)
-    done_nights = [_night(context, request, session.date()) for session in sessions]
-    return _show_nights(context, done_nights, as_json=as_json)
+        return _catch_up(opened, request, last, as_json=as_json)
+    sessions = sessions_up_to(opened.market.calendar, last, nights)
+    done_nights = [_night(opened, request, session.date()) for session in sessions]
+    return _show_nights(opened, done_nights, as_json=as_json)
 
 
-def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_json: bool) -> None:
+def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json: bool) -> None:
     """Run every missed night up to a session, in order, and print them.
 
     If no night was missed, the complete night of that session is printed. Raises DtmlError, after
     printing the others, if a night is refused.
     """
-    days = missed_nights(context, last)
+    days = missed_nights(opened, last)
     if not days:
         err.print("no night was missed")
-        # The night of `last` is complete, so this only reads it.
-        return _show_nights(context, [run_night(context, last)], as_json=as_json)
+        return _show_nights(opened, [_night(opened, request, last)], as_json=as_json)
     listed_days = ", ".join(str(day) for day in days)
     err.print(f"{counted(len(days), 'night')} missed: {listed_days}")
     require_server()  # before Prefect is imported
@@ -96,16 +96,23 @@ def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_jso
 
     caught_up = run_missed(replace(request, attended=True), last)
     if caught_up.nights:
-        _show_nights(context, caught_up.nights, as_json=as_json)
+        _show_nights(opened, caught_up.nights, as_json=as_json)
     if caught_up.refused:
         raise DtmlError(caught_up.reason)
     return None
 
 
-def _night(context: MarketContext, request: RunRequest, day: date) -> Night:
+def _night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
     """Run a night as a flow, unless it is complete already, and return it."""
-    if finished_night(context, day) is not None:
-        return run_night(context, day)  # only reads it, which needs no Prefect server
+    stored = stored_night(opened, day)
+    if stored is not None:
+        return stored
+    if finished_night(opened, day) is not None:
+        from flows.nightly.context import with_experiment
+        from flows.nightly.night import run_night
+
+        # It has its predictions, and no flow is needed for what a killed run left undone.
+        return run_night(with_experiment(opened, request), day)
     err.print(f"night of {day}")
     require_server()  # before Prefect is imported
     from flows.service.flows import nightly as run_nightly
@@ -127,6 +134,9 @@ def fetch(
 
     Example: dtml fetch ndx100
     """
+    from flows.nightly.context import open_context
+    from flows.second_source import fetch_and_compare
+
     context = open_context(request)
     last = choose_as_of(context, day_of(as_of))
     announce(context)
@@ -148,7 +158,7 @@ def fetch(
     _require_index(context.market.index.symbol, fetch_result)
 
 
-def _print_fetch(market: str, last: date, fetch_result: FetchResult) -> None:
+def _print_fetch(market: str, last: date, fetch_result: "FetchResult") -> None:
     """Print how many bars were fetched, what was not answered, and what was rejected."""
     text = rendered("fetch.txt", name=market, as_of=last, result=fetch_result)
     out.print(text, end="")
@@ -169,7 +179,7 @@ def _print_fetch(market: str, last: date, fetch_result: FetchResult) -> None:
         )
 
 
-def _require_index(symbol: str, fetch_result: FetchResult) -> None:
+def _require_index(symbol: str, fetch_result: "FetchResult") -> None:
     """Raise DtmlError where the index was requested and did not come.
 
     The status no_data does not count: the source answered that it has no bar of these sessions.
@@ -191,13 +201,13 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     Example: dtml train simulated --seeds 3
     """
-    context = open_stored_context(request)
-    last = choose_as_of(context, day_of(as_of))
+    opened = open_stored_market(request)
+    last = choose_as_of(opened, day_of(as_of))
     require_server()  # before Prefect is imported
     from flows.service.flows import train as run_training
 
     model = run_training(replace(request, attended=True), last)
-    with reading(context.engine) as conn:
+    with reading(opened.engine) as conn:
         run = runs.run(conn, model.run_id)
     if as_json:
         return print_json(run)
@@ -227,6 +237,9 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
 
     Example: dtml predict simulated
     """
+    from flows.nightly.context import open_stored_context
+    from flows.nightly.night import run_night
+
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
     night = run_night(context, last, only_stored=True)
@@ -240,6 +253,10 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     Example: dtml score simulated
     """
+    from flows.nightly.bars import NightBars
+    from flows.nightly.context import open_stored_context
+    from flows.nightly.score import score_market
+
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
     with logged_run("score", market=context.name, night=last) as run:
@@ -265,7 +282,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     return print_scores(scores[(scores["span"] == "running") & is_newest])
 
 
-def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
+def _show_nights(opened: OpenedMarket, nights: Sequence[Night], *, as_json: bool) -> None:
     """Print the nights of a command: the last one in full, the others in a line each.
 
     With `as_json` they are one document, in which `nights` has the row of every night and
@@ -274,15 +291,15 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
     """
     night = nights[-1]
     row = night.row
-    level = context.market.level
-    with reading(context.engine) as conn:
-        directions = predictions.night_directions(conn, context.name, row["as_of"])
-        scores = stored_scores.scores(conn, context.name, last=row["as_of"], span="running")
+    level = opened.market.level
+    with reading(opened.engine) as conn:
+        directions = predictions.night_directions(conn, opened.name, row["as_of"])
+        scores = stored_scores.scores(conn, opened.name, last=row["as_of"], span="running")
         bands = calibration.bands(conn, row["run_id"])
-        counts = calibration.band_counts(conn, context.name, row["as_of"])
-        ranking = rankings.night_ranking(conn, context.name, row["target"])
-        rank_scores = rankings.last_rank_scores(conn, context.name, row["as_of"])
-        champion = rankings.champion(conn, context.name, row["target"])
+        counts = calibration.band_counts(conn, opened.name, row["as_of"])
+        ranking = rankings.night_ranking(conn, opened.name, row["target"])
+        rank_scores = rankings.last_rank_scores(conn, opened.name, row["as_of"])
+        champion = rankings.champion(conn, opened.name, row["target"])
     newest_scores = scores[scores["target"] == scores["target"].max()]  # of the last scored session
     directions_at_level = _directions_at(directions["calibrated"], bands, level)
     directions = directions.assign(direction=directions_at_level)
@@ -305,7 +322,7 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
     if len(ranking):
         ranking_text = ranking_words(ranking, rank_scores, champion)
     _print_nights(nights, directions, ranking, ranking_text)
-    return _print_scores(night, newest_scores, coverage_at_level, location(context.engine))
+    return _print_scores(night, newest_scores, coverage_at_level, location(opened.engine))
 
 
 def _directions_at(
@@ -315,7 +332,7 @@ def _directions_at(
 
     All are None where the model was not calibrated.
     """
-    threshold = threshold_at(bands, level)
+    threshold = calibration.threshold_at(bands, level)
     if threshold is None:
         return pd.Series(None, index=calibrated.index, dtype=object)
     decisions = decide(calibrated.to_numpy(), threshold)

@@ -172,7 +172,7 @@ def request_of(
     """
     from dtml.errors import UsageError
     from dtml.sources import known_source
-    from flows.nightly.context import RunRequest
+    from flows.markets.opened import RunRequest
 
     if options.get("source") is not None:
         options["source"] = known_source(options["source"])

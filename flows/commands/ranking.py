@@ -23,8 +23,9 @@ from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.console import announce, print_frame, print_json
-from flows.market_files import read_market
-from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest, choose_as_of
+from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import Orders, next_orders
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of, stored_ranking

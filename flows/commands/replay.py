@@ -22,8 +22,9 @@ from dtml.training.self_test import TOLERANCE
 from flows.commands import options
 from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
+from flows.markets.opened import RunRequest
 from flows.nightly.bars import NightBars
-from flows.nightly.context import RunRequest, experiment_of
+from flows.nightly.context import experiment_of
 from flows.nightly.report import publish_night
 from flows.progress import training_progress
 from flows.replay.archive import (

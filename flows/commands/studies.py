@@ -28,8 +28,9 @@ from flows.commands.printed_studies import print_audit, print_backtest, print_be
 from flows.commands.ranking import NetworksOption, fetch_named, rank_sets
 from flows.console import announce, print_json
 from flows.explain import Trial, explain_run, latest_run
-from flows.market_files import read_market
-from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest, choose_as_of
+from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import require_server
 from flows.settings import err, out

@@ -21,7 +21,7 @@ from db.rows import scores as stored_scores
 from dtml.markets import Market
 from dtml.pages.figures import records
 from flows.dashboard.markets import NotThereError
-from flows.market_files import market_of_store
+from flows.markets.files import market_of_store
 from flows.service.status import Punctuality, punctuality
 
 FIGURES = ("acc", "mcc")

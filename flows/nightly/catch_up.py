@@ -12,18 +12,15 @@ import pandas as pd
 
 from db.engine import reading
 from db.errors import StoreError
-from db.rows import nights, prices
-from db.rows.nights import COMPLETE
+from db.rows import prices
 from dtml.errors import DtmlError
-from dtml.prices.sessions import next_known_session, session_open, sessions_between
+from dtml.prices.sessions import next_known_session, session_open
+from flows.markets.stored_night import Night, missed_nights
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult
-from flows.nightly.night import Night, NightRefusedError, run_night
+from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.predict import shortage
 from flows.second_source import fetch_and_compare
-
-# Sessions up to the last one among which nights can be missed. `dtml backtest` predicts older ones.
-LIMIT = 30
 
 
 @dataclass
@@ -45,20 +42,6 @@ class CaughtUp:
             return str(error)
         days = ", ".join(str(day) for day, _ in others)
         return f"{error}; also refused: {days}"
-
-
-def missed_nights(context: MarketContext, last: date) -> list[date]:
-    """Return which of the last 30 sessions up to `last` lack a complete night, oldest first.
-
-    Sessions before the market's first complete night are not missed. If there is no complete night
-    up to `last`, only `last` itself is.
-    """
-    with reading(context.engine) as conn:
-        stored = nights.nights(conn, context.name)
-    complete = stored.loc[stored["status"].isin(COMPLETE), "as_of"]
-    first = last if complete.empty else min(complete.min().date(), last)
-    sessions = sessions_between(context.market.calendar, first, last)[-LIMIT:]
-    return [session.date() for session in sessions[~sessions.isin(complete)]]
 
 
 def known_then(context: MarketContext, day: date) -> datetime | None:

@@ -1,116 +1,62 @@
-"""Open what a night works with: a market, its source of prices, the store, and its experiment.
+"""Add to an opened market the experiment that its nights train, and read its bars.
 
-The experiment is the model that the market's nights train, with its settings.
+The experiment is the model of a market with its settings.
 """
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
-from db.engine import open_store, reading
-from db.rows import fetches, markets
+from db.engine import reading
+from db.rows import markets
 from db.rows import prices as stored_prices
 from dtml.backtest.portfolio import Quotes
-from dtml.errors import DtmlError, UsageError
+from dtml.errors import DtmlError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market
-from dtml.markets.definition import Universe
 from dtml.model import ModelConfig
-from dtml.own.process import warm
-from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT
-from dtml.prices.sessions import (
-    is_session,
-    last_closed_session,
-    last_known_day,
-    require_session,
-    sessions_between,
-    sessions_up_to,
-)
-from dtml.sources import Fetched, Source, open_source
-from dtml.sources.files import FileSource
-from dtml.sources.own_feed.admission import admit
-from dtml.sources.own_feed.source import OwnFeed, unanswered
-from dtml.sources.simulated import SimulatedSource
+from dtml.prices.bars import HINDSIGHT
+from dtml.prices.sessions import sessions_between
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
-from flows.market_files import read_market
+from flows.markets.opened import OpenedMarket, RunRequest, open_market, open_stored_market
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """Hold what the user asked for, in plain values, so that it can be a flow's parameters."""
+class MarketContext(OpenedMarket):
+    """Hold an opened market, the experiment that its nights train, and where they compute."""
 
-    market: str
-    market_file: Path | None = None
-    source: str | None = None  # None: the market's own
-    prices: Path | None = None  # the file of prices, and that of the index, of the source "files"
-    index: Path | None = None
-    universe: Universe | None = None  # None: the list, unless the source has too little of it
-    overrides: Mapping[str, Any] | None = None  # of the experiment, by name
-    device: str = "auto"
-    attended: bool = False  # started by a command: a signal ends it at once
-
-
-@dataclass(frozen=True)
-class MarketContext:
-    """Hold a run request with everything that it names, opened."""
-
-    market: Market
-    source: Source
-    engine: Engine
     experiment: Experiment
     device: str
-    notice: str | None  # for the user, about the universe or the source
-
-    @property
-    def name(self) -> str:
-        """Return the market's name."""
-        return self.market.name
-
-    @property
-    def feed_code(self) -> str | None:
-        """Return the text of the user's own feed, once it is admitted; None for other sources."""
-        if isinstance(self.source, CheckedFeed) and self.source.is_admitted:
-            return self.source.feed.code
-        return None
-
-    def constituents(self, as_of: date) -> tuple[str, ...]:
-        """Return the stocks that a night predicts: the constituents of the market on that day."""
-        return tuple(constituent.symbol for constituent in self.market.constituents_on(as_of))
 
 
 def open_context(request: RunRequest) -> MarketContext:
     """Open everything that a run request names; an empty database gets its tables."""
-    market = read_market(request.market, request.market_file)
-    if market.code is not None:
-        # The process for own code imports its packages while Prefect starts and prices come.
-        warm()
-    source_name = request.source or ("files" if request.prices else market.source)
-    source = open_source(source_name, market, prices=request.prices, index=request.index)
-    engine = open_store()
-    if isinstance(source, OwnFeed):
-        source = CheckedFeed(source, engine)
-    context = _context(request, market, source, engine)
-    if isinstance(source, SimulatedSource | FileSource):  # the sources that have a remark
-        notices = [notice for notice in (context.notice, source.remark()) if notice]
-        return replace(context, notice="; ".join(notices) or None)
-    return context
+    return with_experiment(open_market(request), request)
 
 
 def open_stored_context(request: RunRequest) -> MarketContext:
     """Open a market context that works with what the store holds and asks no source."""
-    market = read_market(request.market, request.market_file)
-    engine = open_store()
-    from_store = replace(request, universe="source")
-    return _context(from_store, market, StoredSource(engine, market), engine)
+    return with_experiment(open_stored_market(request), request)
+
+
+def with_experiment(opened: OpenedMarket, request: RunRequest) -> MarketContext:
+    """Return an opened market with the experiment and the device that a request asks for."""
+    return MarketContext(
+        market=opened.market,
+        source=opened.source,
+        engine=opened.engine,
+        notice=opened.notice,
+        experiment=vary(experiment_for(opened.market), request.overrides or {}),
+        device=request.device,
+    )
 
 
 def experiment_for(market: Market) -> Experiment:
@@ -246,131 +192,6 @@ def quotes_on(
     )
 
 
-def _context(request: RunRequest, market: Market, source: Source, engine: Engine) -> MarketContext:
-    """Choose the stocks of a market and the experiment that a request asks for."""
-    universe, notice = _universe(market, source, request.universe)
-    # The stocks of a model are in the same order, whatever lists them.
-    ordered = universe.with_symbols(sorted(universe.symbols))
-    return MarketContext(
-        market=ordered,
-        source=source,
-        engine=engine,
-        experiment=vary(experiment_for(market), request.overrides or {}),
-        device=request.device,
-        notice=notice,
-    )
-
-
-@dataclass
-class CheckedFeed(Source):
-    """A feed of the user's own that answers once it is admitted.
-
-    It is if a fetch with the same code is stored last, or else by the check of `admit`.
-    """
-
-    feed: OwnFeed
-    engine: Engine
-    is_admitted: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return the name of the feed's file or entry point."""
-        return self.feed.name
-
-    def symbols(self) -> list[str] | None:
-        """Return the stocks that the feed lists; None where it lists none."""
-        return self.feed.symbols()
-
-    def last_session(self) -> date | None:
-        """Return the last session that the feed holds whole; None when it does not say."""
-        return self.feed.last_session()
-
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the answer of the feed, with no bar and one status where it cannot be checked yet.
-
-        Raises FeedError where the check refuses it.
-        """
-        if not self.is_admitted:
-            with reading(self.engine) as conn:
-                stored_code = fetches.newest_code(conn, self.feed.market.name, self.name)
-            reason = None if stored_code == self.feed.code else admit(self.feed, first, last)
-            if reason is not None:
-                return unanswered(first, reason.status, reason.detail)
-            self.is_admitted = True
-        return self.feed.fetch(first, last)
-
-
-@dataclass(frozen=True)
-class StoredSource:
-    """Serve what the store holds, as a source that never has anything new."""
-
-    engine: Engine
-    market: Market
-    name: str = "store"
-
-    def symbols(self) -> list[str]:
-        """Return the stocks of the market's last night or fetch."""
-        with reading(self.engine) as conn:
-            stored = markets.constituents(conn, self.market.name)
-        if stored.empty:
-            raise UsageError(
-                f"nothing is stored for {self.market.name}: "
-                f"run `dtml fetch {self.market.name}` first"
-            )
-        return [str(symbol) for symbol in stored["symbol"].unique()]
-
-    def last_session(self) -> date | None:
-        """Return the last session with a bar of the index."""
-        with reading(self.engine) as conn:
-            stored = stored_prices.last_sessions(conn, self.market.name)
-        index = self.market.index.symbol
-        if index not in stored.index:
-            raise UsageError(
-                f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` first"
-            )
-        return stored[index].date()
-
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:  # noqa: ARG002 - a source has both
-        """Return nothing, for any symbol."""
-        outcomes = pd.DataFrame(
-            {"symbol": list(first), "status": "not_asked", "rows": 0, "detail": "only the store"}
-        )
-        return Fetched(pd.DataFrame(columns=list(BAR_COLUMNS)), outcomes)
-
-
-def _universe(
-    market: Market, source: Source, universe: Universe | None
-) -> tuple[Market, str | None]:
-    """Return the market with the stocks of its own list or of the source, and a notice.
-
-    The source's stocks are taken if the user asks for them, if the market has no list, and if the
-    source lacks more of the list than the market's checks allow. In the last case the notice tells
-    the user; otherwise it is None. If the source cannot list its stocks, the market's list is taken
-    even where the user asks for the source's. Raises UsageError if the market has no list, and the
-    source has none either or the user asks for the market's.
-    """
-    source_symbols = source.symbols()
-    if source_symbols is None or universe == "list":
-        if market.constituents:
-            return market, None
-        raise UsageError(
-            f"market {market.name} lists no constituents: "
-            "take them from a file with --source files --prices FILE, "
-            "or list them in a market file"
-        )
-    if not market.constituents or universe == "source":
-        return market.with_symbols(source_symbols), None
-    listed = len(set(source_symbols) & set(market.symbols))
-    if listed >= (1 - market.checks.max_missing) * len(market.symbols):
-        return market, None
-    notice = (
-        f"only {listed} of the {len(market.symbols)} constituents of {market.name} have prices, "
-        f"so the {len(source_symbols)} stocks in the prices are used instead "
-        "(--universe list keeps the list)"
-    )
-    return market.with_symbols(source_symbols), notice
-
-
 def save_universe(conn: Connection, context: MarketContext) -> None:
     """Record the market's index and stocks, when each was a constituent, and the market's file."""
     market = context.market
@@ -400,32 +221,3 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
     # So that an open end, None until here, is NaT, as `save_constituents` takes it.
     stays = stays.astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
     markets.save_constituents(conn, market.name, stays)
-
-
-def choose_as_of(context: MarketContext, asked: date | None, now: datetime | None = None) -> date:
-    """Return the session `as_of` of a night: the last one whose bars it knows.
-
-    It is the session asked for, or else the last closed one that the source has. Raises UsageError
-    for a day that is no session, or whose session has not closed yet.
-    """
-    calendar = context.market.calendar
-    now = now or datetime.now(UTC)
-    last_known = last_known_day(calendar)
-    if asked is not None and asked <= last_known < now.date():
-        # All sessions of the calendar have closed. `last_closed_session` would raise an error for
-        # a calendar that ends before now.
-        return require_session(calendar, asked)
-    closed = last_closed_session(calendar, now)
-    if asked is not None:
-        # The calendar may not reach a day that is far ahead: it is not asked about such a day.
-        is_far = asked > closed + timedelta(days=7)
-        if asked > closed and (is_far or is_session(calendar, asked)):
-            raise UsageError(
-                f"--as-of {asked} names a session that has not closed yet: "
-                f"the last closed session of {context.name} is {closed}"
-            )
-        return require_session(calendar, asked)
-    known = context.source.last_session()
-    if known is None:
-        return closed
-    return sessions_up_to(calendar, min(closed, known), 1)[0].date()

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,14 +18,14 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, fetches, nights, rankings
+from db.rows import attention, nights, rankings
 from db.rows import predictions as stored_predictions
-from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.prices.sessions import REMEDY, next_known_session
 from flows.log_lines import logged_run, logged_stage
+from flows.markets.stored_night import Night, finished_night, is_complete, last_page
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
@@ -35,11 +34,12 @@ from flows.nightly.own_code import change
 from flows.nightly.paper import follow_rankings
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.ranking import Trained, rank_night, rankers_for
-from flows.nightly.report import page_file, publish_night
+from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
-from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
+from flows.nightly.train import Model, load_model, train_with_progress, why_due
 from flows.second_source import fetch_and_compare, words_of_lost_bars
 from flows.upkeep.parquet_export import export_if_asked
+from flows.upkeep.training_states import drop_states
 
 log = logging.getLogger(__name__)
 
@@ -55,27 +55,6 @@ class NightRefusedError(DtmlError):
         super().__init__(message)
         self.exit_code = exit_code
         self.may_pass = may_pass  # the source failed, so another run may complete the night
-
-
-@dataclass(frozen=True)
-class Night:
-    """Hold how a night ended.
-
-    `row` is its row in the store, `report` its page. If an earlier run had completed the night,
-    `fetch_result` and `scored` are None, and `changed` says how the market's own code has changed
-    since its rankers were trained; it is empty otherwise, and where the code has not changed.
-    """
-
-    row: dict[str, Any]
-    report: Path
-    fetch_result: FetchResult | None = None
-    scored: Scored | None = None
-    changed: str = ""
-
-    @property
-    def was_done_before(self) -> bool:
-        """Return whether an earlier run had completed the night."""
-        return self.fetch_result is None
 
 
 def directly(name: str, work: Callable[[], T]) -> T:
@@ -109,17 +88,6 @@ def stored_stages(context: MarketContext, as_of: date, stage: Stage) -> Stage:
             nights.finish_stage(conn, context.name, as_of, name, status=status, seconds=seconds)
 
     return run_stage
-
-
-def finished_night(context: MarketContext, as_of: date) -> dict[str, Any] | None:
-    """Return the row of a complete night, or None when there is something to do."""
-    with reading(context.engine) as conn:
-        row = nights.night(conn, context.name, as_of)
-    return row if _is_complete(row) else None
-
-
-def _is_complete(row: Mapping[str, Any] | None) -> bool:
-    return row is not None and row["status"] in COMPLETE
 
 
 def run_night(
@@ -261,16 +229,12 @@ def _run_last_stages(
 def _ensure_last_stages(context: MarketContext, completed: Mapping[str, Any]) -> Path:
     """Run the last stages of a complete night if they are not done, and return its page.
 
-    The run that completed the night may have been killed before them. The page is written last: if
-    it is newer than the night's predictions and than the newest fetch up to that session, all
-    stages are done.
+    The run that completed the night may have been killed before them; `last_page` says whether it
+    was.
     """
     as_of = completed["as_of"]
-    page = page_file(context, as_of, context.market.level)
-    with reading(context.engine) as conn:
-        fetched_at = fetches.newest_known_at(conn, context.name, as_of)
-    changed_at = max(completed["finished_at"], fetched_at or completed["finished_at"])
-    if page.exists() and page.stat().st_mtime > changed_at.timestamp():
+    page = last_page(context, completed)
+    if page is not None:
         # The export follows the page, and may not have been done.
         export_if_asked(context.engine, context.name)
         return page
@@ -403,7 +367,7 @@ def _store(
     predictions = predicted.predictions.assign(run_id=model.run_id)
     looks = predicted.looks.assign(run_id=model.run_id)
     with transaction(context.engine) as conn:
-        if _is_complete(nights.night(conn, market, as_of)):
+        if is_complete(nights.night(conn, market, as_of)):
             return
         stored_predictions.save_predictions(
             conn, market, predictions, known_at=known_at, made_at=now
@@ -432,7 +396,7 @@ def _store(
 def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: FetchResult) -> None:
     """Record that a night ended without predictions, unless another process completed it."""
     with transaction(context.engine) as conn:
-        if _is_complete(nights.night(conn, context.name, as_of)):
+        if is_complete(nights.night(conn, context.name, as_of)):
             return
         nights.finish_night(
             conn,

@@ -2,11 +2,9 @@
 
 import logging
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
@@ -22,6 +20,7 @@ from dtml.pages.figures import records
 from dtml.pages.night import night_report
 from dtml.pages.night_ranking import ranking_part
 from dtml.prices.sessions import sessions_up_to
+from flows.markets.stored_night import page_file
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.predict import first_needed, look
@@ -29,7 +28,7 @@ from flows.nightly.score import day_counts
 from flows.nightly.train import load_run
 from flows.second_source import page_words
 from flows.service.status import REJECTED_SESSIONS
-from flows.settings import reports_folder, write_page
+from flows.settings import write_page
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def publish_night(
         title=context.market.title,
         night=night,
         level=level,
-        threshold=threshold_at(bands, level),
+        threshold=calibration.threshold_at(bands, level),
         coverage=coverage(counts),
         attention=seen(context, night_bars, night, run),
         rejected_sessions=REJECTED_SESSIONS,
@@ -89,12 +88,6 @@ def publish_night(
     file = page_file(context, as_of, level)
     write_page(file, page)
     return file
-
-
-def page_file(context: MarketContext, as_of: date, level: float) -> Path:
-    """Return the path of the page of a night, whether or not it was written."""
-    other = "" if level == context.market.level else f"-level-{level:g}"
-    return reports_folder() / context.name / f"{as_of}{other}.html"
 
 
 def rolling(
@@ -176,12 +169,6 @@ def receipt(
     lines["inputs hash"] = night["inputs_hash"]
     lines["config"] = run["config"]
     return lines
-
-
-def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
-    """Return the threshold of a run at a level; None where the run was not calibrated."""
-    thresholds = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
-    return None if thresholds.empty else float(thresholds.iloc[0])
 
 
 def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:

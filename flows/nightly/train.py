@@ -4,8 +4,6 @@ import hashlib
 import json
 import logging
 import platform
-import re
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -34,12 +32,12 @@ from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
 from flows.settings import data_folder, weights_file
+from flows.upkeep.training_states import drop_states, states_folder
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
 Kind = Literal["nightly", "backtest"]  # what a training is for
-REMOVING = ".over"  # suffix of the folder of a state that is being removed
 CALIBRATED = "calibrated"  # in the digest of a run, to tell it from one without calibration
 
 
@@ -454,39 +452,3 @@ def _saved_run(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str,
         "created_at": datetime.now(UTC),
         "computed_by": computed_by(choose_device(context.device)),
     }
-
-
-def states_folder(kind: str) -> Path:
-    """Return the folder of the training states of a kind, "nightly" or "backtest"."""
-    training = data_folder() / "training"
-    return training if kind == "nightly" else training / "backtests"
-
-
-def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
-    """Remove the states of trainings that are finished, from which none will resume.
-
-    For the kind "backtest", the state of `run_id` is removed; for "nightly", the states of all
-    trainings of the market as of sessions up to `as_of`. Each folder is renamed before it is
-    removed: a training that resumed from half a state would make another model.
-    """
-    parent = states_folder(kind)
-    if not parent.exists():
-        return
-    state_name = re.compile(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}")
-    for folder in sorted(parent.iterdir()):
-        name = folder.name.removesuffix(REMOVING)
-        match = state_name.fullmatch(name)
-        if match is None:  # another market's, or no state
-            continue
-        night = date.fromisoformat(match[1])
-        is_finished = name == run_id if kind == "backtest" else night <= as_of
-        if is_finished:
-            _remove_state(folder, folder.with_name(f"{name}{REMOVING}"))
-
-
-def _remove_state(folder: Path, renamed: Path) -> None:
-    """Rename the folder of a state and remove it, with what an interrupted removal has left."""
-    if folder != renamed:
-        shutil.rmtree(renamed, ignore_errors=True)
-        folder.rename(renamed)
-    shutil.rmtree(renamed, ignore_errors=True)

@@ -3,7 +3,8 @@
 from prefect import flow
 
 from dtml.pages.ranking import Ranking
-from flows.nightly.context import RunRequest, open_stored_context
+from flows.markets.opened import RunRequest
+from flows.nightly.context import open_stored_context
 from flows.ranking.walk import Plan, Walk, run_ranking
 from flows.service.flows import as_task
 from flows.signals import signals_of

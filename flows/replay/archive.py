@@ -23,9 +23,10 @@ from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import changes, computed_by, is_by_cpu
 from dtml.markets import Constituent, Market
-from flows.market_files import read_market
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest, StoredSource
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, RunRequest, StoredSource, experiment_for, read_bars
+from flows.nightly.context import MarketContext, experiment_for, read_bars
 from flows.nightly.predict import first_needed, night_windows, predict_windows
 from flows.nightly.ranking import load_trained, rank_night
 from flows.nightly.train import Model, load_run

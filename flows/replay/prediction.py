@@ -30,8 +30,9 @@ from dtml.markets import Market
 from dtml.pages.figures import records
 from dtml.training.fit import EpochReport, no_report
 from dtml.training.self_test import TOLERANCE
-from flows.market_files import read_market
-from flows.nightly.context import MarketContext, StoredSource, experiment_of, stored_bars
+from flows.markets.files import read_market
+from flows.markets.opened import StoredSource
+from flows.nightly.context import MarketContext, experiment_of, stored_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.train import Model, fit_bars
 from flows.replay.archive import (

@@ -29,15 +29,11 @@ from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
 from flows.console import rendered
 from flows.log_lines import logged_run, logged_stage
-from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
-from flows.nightly.context import (
-    MarketContext,
-    RunRequest,
-    choose_as_of,
-    open_context,
-    open_stored_context,
-)
-from flows.nightly.night import Night, run_night
+from flows.markets.opened import RunRequest, choose_as_of
+from flows.markets.stored_night import Night, missed_nights
+from flows.nightly.catch_up import CaughtUp, catch_up
+from flows.nightly.context import MarketContext, open_context, open_stored_context
+from flows.nightly.night import run_night
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.second_source import fetch_and_compare

@@ -21,8 +21,8 @@ from db.rows import nights
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
 from dtml.prices.sessions import last_closed_session
-from flows.market_files import read_market
-from flows.nightly.context import RunRequest
+from flows.markets.files import read_market
+from flows.markets.opened import RunRequest
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
 from flows.service.schedules import TRANSLATING, WATCHING, Schedule, next_night, schedules_of
 from flows.service.serving import LOCK, write_serving

@@ -32,7 +32,7 @@ from dtml.prices.sessions import (
     sessions_between,
     sessions_up_to,
 )
-from flows.market_files import read_market
+from flows.markets.files import read_market
 from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # until a night is late: one that cannot fetch is retried for 65 min

@@ -25,9 +25,10 @@ from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
 from flows.service.prefect_database import old_runs, tidy_apart
 from flows.settings import MODELS, data_folder, own_prefect_folder, prefect_folder, reports_folder
+from flows.upkeep.training_states import REMOVING
 from translation.atomic_files import write_whole
 
-# So many sessions back, missed nights are run (`flows.nightly.catch_up.LIMIT`). They may need a
+# So many sessions back, missed nights are run (`flows.markets.stored_night.LIMIT`). They may need a
 # model that no stored night uses yet.
 FEWEST_NIGHTS = 30
 KEPT_NIGHTS = 252  # by default: a year
@@ -35,7 +36,6 @@ KEPT_NIGHTS = 252  # by default: a year
 UNTOUCHED = timedelta(days=30)
 PAGE = re.compile(r"(\d{4}-\d\d-\d\d)(-level-[\d.]+)?\.html")
 INPUTS = "-inputs.json"  # after a model's name: what drift is measured against
-REMOVING = ".over"  # suffix of the folder of a state that is being removed
 # Folders of states from which interrupted trainings, backtests and rankings resume.
 STATES = ("training", "training/backtests", "backtests", "rankings")
 # Folders among the states that are not removed: one holds states itself, the other is the

@@ -20,7 +20,8 @@ from dtml.training import fit
 from flows.backtest import folds as backtest_module
 from flows.backtest.folds import Backtest, Job, jobs_of, one_by_one, run_fold, run_seed
 from flows.backtest.results import Result, run_backtest
-from flows.nightly.context import RunRequest, stored_bars
+from flows.markets.opened import RunRequest
+from flows.nightly.context import stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of

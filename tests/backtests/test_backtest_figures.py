@@ -20,7 +20,7 @@ from dtml.pages.backtest import settlements
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest.folds import Backtest
 from flows.backtest.results import run_backtest
-from flows.nightly.context import RunRequest
+from flows.markets.opened import RunRequest
 from flows.nightly.night import run_night
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
 from tests.support.bounds import as_drawn, in_float64

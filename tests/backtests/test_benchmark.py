@@ -25,7 +25,8 @@ from dtml.training.recipe import Epoch, Member, TrainingConfig
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import PublishedExperiment, members_of, train_models
 from flows.commands.studies import run_published
-from flows.nightly.context import MarketContext, RunRequest, open_stored_context
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64

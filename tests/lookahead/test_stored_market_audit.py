@@ -26,9 +26,10 @@ from flows.audit import stored_nights
 from flows.backtest import folds as folds_module
 from flows.backtest.folds import Nights
 from flows.commands.studies import LookAheadError, audit
+from flows.markets.opened import RunRequest
 from flows.nightly import train as train_module
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, RunRequest, read_bars, stored_bars
+from flows.nightly.context import MarketContext, read_bars, stored_bars
 from flows.settings import data_folder
 from tests.support.backtest_market import context_of
 from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource
@@ -44,9 +45,7 @@ def context() -> MarketContext:
     experiment = vary(
         nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL
     )
-    return MarketContext(
-        market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu", None
-    )
+    return MarketContext(market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu")
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 from db.engine import open_engine, reading
 from db.rows.nights import alerts
 from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext, RunRequest
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from tests.support.commands import as_served
 from tests.support.nights import AS_OF, BARS, SMALL

@@ -22,8 +22,9 @@ from db.rows import markets, predictions, prices, runs
 from db.rows import nights as stored_nights
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
+from flows.markets.stored_night import LIMIT, missed_nights
 from flows.nightly.bars import NightBars
-from flows.nightly.catch_up import LIMIT, catch_up, missed_nights
+from flows.nightly.catch_up import catch_up
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import run_night

@@ -13,9 +13,11 @@ from dtml.errors import UsageError
 from dtml.markets.definition import Calendar
 from dtml.prices.sessions import next_session, session_close
 from flows.dashboard.app import dashboard
-from flows.market_files import read_market
-from flows.nightly.catch_up import catch_up, missed_nights
-from flows.nightly.context import MarketContext, choose_as_of
+from flows.markets.files import read_market
+from flows.markets.opened import choose_as_of
+from flows.markets.stored_night import missed_nights
+from flows.nightly.catch_up import catch_up
+from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import after_night, watch_markets
 from flows.settings import data_folder

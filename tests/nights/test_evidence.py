@@ -18,8 +18,10 @@ from dtml.markets.definition import LEVELS
 from dtml.pages.figures import percent
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.backtest.results import run_backtest
-from flows.nightly.context import MarketContext, RunRequest, stored_bars
-from flows.nightly.night import Night, run_night
+from flows.markets.opened import RunRequest
+from flows.markets.stored_night import Night
+from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.night import run_night
 from flows.nightly.predict import LOOKS, first_needed, look
 from flows.nightly.train import load_model
 from tests.support.backtest_market import backtest_of, context_of

@@ -38,7 +38,7 @@ from flows.explain import (
     shortened,
     train_networks,
 )
-from flows.nightly.context import RunRequest
+from flows.markets.opened import RunRequest
 from flows.nightly.train import train_model
 from tests.support.backtest_market import context_of
 from tests.support.commands import Command

@@ -16,8 +16,9 @@ from sqlalchemy import Engine, text
 from db.engine import reading, transaction
 from db.rows import runs as stored_runs
 from flows.backtest.results import run_backtest
+from flows.markets.opened import RunRequest
 from flows.nightly import train
-from flows.nightly.context import MarketContext, RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import load_model, train_model, why_due

@@ -17,10 +17,11 @@ from db.rows import nights, predictions
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, sessions_up_to
+from flows.markets.opened import StoredSource
 from flows.nightly import night as night_module
 from flows.nightly import predict
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, StoredSource, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.predict import forecast
@@ -192,7 +193,14 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "stage",
-    ["fetch_bars", "train_with_progress", "forecast", "_store", "score_market", "publish_night"],
+    [
+        "fetch_and_compare",
+        "train_with_progress",
+        "forecast",
+        "_store",
+        "score_market",
+        "publish_night",
+    ],
 )
 def test_a_night_that_died_anywhere_is_completed_by_the_next_run(
     context: MarketContext, stage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

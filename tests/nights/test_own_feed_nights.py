@@ -23,8 +23,9 @@ from dtml.prices.sessions import next_session
 from dtml.sources.own_feed import source as own_feed
 from dtml.sources.own_feed.code import FeedCode, FeedError
 from dtml.sources.own_feed.source import OwnFeed
-from flows.nightly import context as contexts
-from flows.nightly.context import CheckedFeed, MarketContext, RunRequest
+from flows.markets import opened
+from flows.markets.opened import CheckedFeed, RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, directly, run_night
 from flows.replay.archive import Archive, replay_of
@@ -82,13 +83,13 @@ def rows(context: MarketContext, query: str) -> list[tuple[object, ...]]:
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The feeds that were checked."""
     checked: list[str] = []
-    admit = contexts.admit
+    admit = opened.admit
 
     def counted(feed: OwnFeed, first: dict[str, date], last: date) -> object:
         checked.append(feed.code)
         return admit(feed, first, last)
 
-    monkeypatch.setattr(contexts, "admit", counted)
+    monkeypatch.setattr(opened, "admit", counted)
     return checked
 
 

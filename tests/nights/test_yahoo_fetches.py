@@ -124,7 +124,7 @@ def fetch(folder: Path, day: date, whole: bool) -> FetchResult:
     market = read_market(folder / "made.toml")
     engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
     source = YahooSource(market)
-    context = MarketContext(market, source, engine, experiment_for(market), "cpu", None)
+    context = MarketContext(market, source, engine, experiment_for(market), "cpu")
     try:
         return fetch_bars(context, day, whole=whole)
     finally:

@@ -18,7 +18,8 @@ from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market, market_names
 from dtml.prices.sessions import REMEDY, last_known_day, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from flows.nightly.context import MarketContext, RunRequest
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext
 from flows.service import flows
 from flows.service.alerts import watch_markets
 from flows.service.deployments import next_run
@@ -53,7 +54,7 @@ def served(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[str, MarketC
             SMALL,
         )
         source = SimulatedSource(calendar=calendar, market=STOCKS)
-        contexts[name] = MarketContext(market, source, engine, experiment, "cpu", None)
+        contexts[name] = MarketContext(market, source, engine, experiment, "cpu")
     return contexts
 
 

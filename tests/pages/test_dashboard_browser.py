@@ -39,7 +39,7 @@ from tests.support.dashboard_store import (
 )
 from tests.support.nights import AS_OF
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 PAGES = {
     "markets": "/",

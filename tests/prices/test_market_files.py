@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from db.engine import reading
 from db.rows import markets
 from dtml.errors import UsageError
-from flows.market_files import read_market
+from flows.markets.files import read_market
 from flows.service.status import named_markets
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, small_market

@@ -25,7 +25,8 @@ from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
 from dtml.ranking.rules import RULES
 from dtml.ranking.walk import folds
-from flows.nightly.context import RunRequest, open_context, open_stored_context
+from flows.markets.opened import RunRequest
+from flows.nightly.context import open_context, open_stored_context
 from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking
 from flows.settings import data_folder
 from tests.support.bounds import in_float64

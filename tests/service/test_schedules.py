@@ -17,7 +17,8 @@ from db.rows import nights
 from dtml.markets import load_market, market_names
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from dtml.sources import Fetched
-from flows.nightly.context import MarketContext, RunRequest
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.night import directly, run_night
 from flows.service import flows as scheduled
 from flows.service.flows import MINUTE

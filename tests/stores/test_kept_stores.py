@@ -25,10 +25,10 @@ from db.migrations import REVISION, revisions
 from db.rows.nights import alerts, raise_alert
 from dtml.markets import load_market
 from dtml.training.state import StateFolder, start
-from flows.nightly.train import states_folder
 from flows.replay.archive import Archive, replay_of
 from flows.service.alerts import Kind
 from flows.settings import data_folder
+from flows.upkeep.training_states import states_folder
 from tests.support.kept_store import (
     ABOUT,
     NIGHTS,

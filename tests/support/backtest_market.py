@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from flows.backtest.folds import Backtest, Plan, open_backtest
-from flows.nightly.context import MarketContext, RunRequest, open_context
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars
 from tests.support.nights import BARS, FrameSource, small_market
 

@@ -29,8 +29,9 @@ from dtml.prices.sessions import next_session
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
-from flows.nightly.train import states_folder, train_model
+from flows.nightly.train import train_model
 from flows.settings import data_folder
+from flows.upkeep.training_states import states_folder
 from tests.support.nights import SMALL, FrameSource
 from tests.support.places import ROOT
 from tests.support.recipe import TEST, write_recipe
@@ -103,7 +104,7 @@ def small_context(engine: Engine) -> MarketContext:
         nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SETTINGS
     )
     source = FrameSource(SimulatedSource(market=MARKET).bars(date(2024, 12, 31)))
-    return MarketContext(market, source, engine, experiment, "cpu", None)
+    return MarketContext(market, source, engine, experiment, "cpu")
 
 
 def leave_a_state(context: MarketContext) -> None:

@@ -96,7 +96,7 @@ def context(engine: Engine) -> MarketContext:
     experiment = vary(
         nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL
     )
-    return MarketContext(market, FrameSource(BARS), engine, experiment, "cpu", None)
+    return MarketContext(market, FrameSource(BARS), engine, experiment, "cpu")
 
 
 def after_nights(context: MarketContext, *days: date) -> None:

@@ -23,6 +23,7 @@ from tests.support.run_folder import RUN_FOLDER, made_once
 
 PATIENCE_S = 600.0
 SHARED = "prefect-server"
+LOG = "server.log"
 
 
 def give_tables(home: Path) -> None:
@@ -64,7 +65,8 @@ def shared_server() -> str:
 
 
 def _share(folder: Path) -> None:
-    address, server = _start(folder / "home")
+    # Beside `folder`, which is renamed when it is complete: the server opens its database by path.
+    address, server = _start(RUN_FOLDER / f"{SHARED}-home")
     (folder / "pid").write_text(str(server.pid))
     (folder / "address").write_text(address)
 
@@ -104,6 +106,7 @@ def _start(home: Path) -> tuple[str, "subprocess.Popen[bytes]"]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     give_tables(home)
+    log = (home / LOG).open("ab")
     server = subprocess.Popen(
         [
             sys.executable,
@@ -119,9 +122,10 @@ def _start(home: Path) -> tuple[str, "subprocess.Popen[bytes]"]:
         env=_environment(str(home)) | {SERVER_LOGIN: login},
         start_new_session=True,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
     )
+    log.close()  # the server has its own
     _wait_for(f"http://127.0.0.1:{port}/api/health")
     return f"http://127.0.0.1:{port}/api", server
 

@@ -115,7 +115,7 @@ def fill(engine: Engine) -> None:
         returns=market.returns,
         max_return=market.checks.max_return,
     )
-    context = MarketContext(market, SOURCE, engine, experiment, "cpu", None)
+    context = MarketContext(market, SOURCE, engine, experiment, "cpu")
     score_market(context, NightBars(context, LAST))
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import Engine
 from db.engine import open_engine, open_store, reading, transaction
 from db.rows import translation_queue
 from flows.commands import translate as commands
-from flows.nightly.context import RunRequest
+from flows.markets.opened import RunRequest
 from flows.service.runner import service_of
 from flows.service.schedules import DELAY, TRANSLATING
 from flows.translating import worker

@@ -24,7 +24,8 @@ from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext, RunRequest
+from flows.markets.opened import RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
@@ -55,7 +56,7 @@ def context() -> MarketContext:
     experiment = vary(
         nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL
     )
-    return MarketContext(market, FrameSource(BARS), open_store(), experiment, "cpu", None)
+    return MarketContext(market, FrameSource(BARS), open_store(), experiment, "cpu")
 
 
 def night(as_of: date) -> None:

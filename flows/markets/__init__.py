@@ -1,0 +1,1 @@
+"""Open a market: its file, its source, the store, and the nights stored there."""

@@ -1,0 +1,252 @@
+"""Open a market: its source of prices and the store.
+
+This imports nothing that computes, so that a command which only shows what is stored starts
+quickly. `flows.nightly.context` adds the model that the market's nights train.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Engine
+
+from db.engine import open_store, reading
+from db.rows import fetches, markets
+from db.rows import prices as stored_prices
+from dtml.errors import UsageError
+from dtml.markets import Market
+from dtml.markets.definition import Universe
+from dtml.own.process import warm
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.prices.sessions import (
+    is_session,
+    last_closed_session,
+    last_known_day,
+    require_session,
+    sessions_up_to,
+)
+from dtml.sources import Fetched, Source, open_source
+from dtml.sources.files import FileSource
+from dtml.sources.own_feed.admission import admit
+from dtml.sources.own_feed.source import OwnFeed, unanswered
+from dtml.sources.simulated import SimulatedSource
+from flows.markets.files import read_market
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Hold what the user asked for, in plain values, so that it can be a flow's parameters."""
+
+    market: str
+    market_file: Path | None = None
+    source: str | None = None  # None: the market's own
+    prices: Path | None = None  # the file of prices, and that of the index, of the source "files"
+    index: Path | None = None
+    universe: Universe | None = None  # None: the list, unless the source has too little of it
+    overrides: Mapping[str, Any] | None = None  # of the experiment, by name
+    device: str = "auto"
+    attended: bool = False  # started by a command: a signal ends it at once
+
+
+@dataclass(frozen=True)
+class OpenedMarket:
+    """Hold a market with its stocks, its source and the store."""
+
+    market: Market
+    source: Source
+    engine: Engine
+    # For the user, about the universe or the source.
+    notice: str | None = field(default=None, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """Return the market's name."""
+        return self.market.name
+
+    @property
+    def feed_code(self) -> str | None:
+        """Return the text of the user's own feed, once it is admitted; None for other sources."""
+        if isinstance(self.source, CheckedFeed) and self.source.is_admitted:
+            return self.source.feed.code
+        return None
+
+    def constituents(self, as_of: date) -> tuple[str, ...]:
+        """Return the stocks that a night predicts: the constituents of the market on that day."""
+        return tuple(constituent.symbol for constituent in self.market.constituents_on(as_of))
+
+
+def open_market(request: RunRequest) -> OpenedMarket:
+    """Open the market, the source and the store of a request; an empty database gets its tables."""
+    market = read_market(request.market, request.market_file)
+    if market.code is not None:
+        # The process for own code imports its packages while Prefect starts and prices come.
+        warm()
+    source_name = request.source or ("files" if request.prices else market.source)
+    source = open_source(source_name, market, prices=request.prices, index=request.index)
+    engine = open_store()
+    if isinstance(source, OwnFeed):
+        source = CheckedFeed(source, engine)
+    opened = _with_stocks(market, source, engine, request.universe)
+    if isinstance(source, SimulatedSource | FileSource):  # the sources that have a remark
+        notices = [notice for notice in (opened.notice, source.remark()) if notice]
+        return replace(opened, notice="; ".join(notices) or None)
+    return opened
+
+
+def open_stored_market(request: RunRequest) -> OpenedMarket:
+    """Open a market that works with what the store holds and asks no source."""
+    market = read_market(request.market, request.market_file)
+    engine = open_store()
+    return _with_stocks(market, StoredSource(engine, market), engine, "source")
+
+
+def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None = None) -> date:
+    """Return the session `as_of` of a night: the last one whose bars it knows.
+
+    It is the session asked for, or else the last closed one that the source has. Raises UsageError
+    for a day that is no session, or whose session has not closed yet.
+    """
+    calendar = opened.market.calendar
+    now = now or datetime.now(UTC)
+    last_known = last_known_day(calendar)
+    if asked is not None and asked <= last_known < now.date():
+        # All sessions of the calendar have closed. `last_closed_session` would raise an error for
+        # a calendar that ends before now.
+        return require_session(calendar, asked)
+    closed = last_closed_session(calendar, now)
+    if asked is not None:
+        # The calendar may not reach a day that is far ahead: it is not asked about such a day.
+        is_far = asked > closed + timedelta(days=7)
+        if asked > closed and (is_far or is_session(calendar, asked)):
+            raise UsageError(
+                f"--as-of {asked} names a session that has not closed yet: "
+                f"the last closed session of {opened.name} is {closed}"
+            )
+        return require_session(calendar, asked)
+    known = opened.source.last_session()
+    if known is None:
+        return closed
+    return sessions_up_to(calendar, min(closed, known), 1)[0].date()
+
+
+def _with_stocks(
+    market: Market, source: Source, engine: Engine, universe: Universe | None
+) -> OpenedMarket:
+    """Choose the stocks of a market, as `_universe` does."""
+    chosen, notice = _universe(market, source, universe)
+    # The stocks of a model are in the same order, whatever lists them.
+    ordered = chosen.with_symbols(sorted(chosen.symbols))
+    return OpenedMarket(market=ordered, source=source, engine=engine, notice=notice)
+
+
+@dataclass
+class CheckedFeed(Source):
+    """A feed of the user's own that answers once it is admitted.
+
+    It is if a fetch with the same code is stored last, or else by the check of `admit`.
+    """
+
+    feed: OwnFeed
+    engine: Engine
+    is_admitted: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of the feed's file or entry point."""
+        return self.feed.name
+
+    def symbols(self) -> list[str] | None:
+        """Return the stocks that the feed lists; None where it lists none."""
+        return self.feed.symbols()
+
+    def last_session(self) -> date | None:
+        """Return the last session that the feed holds whole; None when it does not say."""
+        return self.feed.last_session()
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        """Return the answer of the feed, with no bar and one status where it cannot be checked yet.
+
+        Raises FeedError where the check refuses it.
+        """
+        if not self.is_admitted:
+            with reading(self.engine) as conn:
+                stored_code = fetches.newest_code(conn, self.feed.market.name, self.name)
+            reason = None if stored_code == self.feed.code else admit(self.feed, first, last)
+            if reason is not None:
+                return unanswered(first, reason.status, reason.detail)
+            self.is_admitted = True
+        return self.feed.fetch(first, last)
+
+
+@dataclass(frozen=True)
+class StoredSource:
+    """Serve what the store holds, as a source that never has anything new."""
+
+    engine: Engine
+    market: Market
+    name: str = "store"
+
+    def symbols(self) -> list[str]:
+        """Return the stocks of the market's last night or fetch."""
+        with reading(self.engine) as conn:
+            stored = markets.constituents(conn, self.market.name)
+        if stored.empty:
+            raise UsageError(
+                f"nothing is stored for {self.market.name}: "
+                f"run `dtml fetch {self.market.name}` first"
+            )
+        return [str(symbol) for symbol in stored["symbol"].unique()]
+
+    def last_session(self) -> date | None:
+        """Return the last session with a bar of the index."""
+        with reading(self.engine) as conn:
+            stored = stored_prices.last_sessions(conn, self.market.name)
+        index = self.market.index.symbol
+        if index not in stored.index:
+            raise UsageError(
+                f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` first"
+            )
+        return stored[index].date()
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:  # noqa: ARG002 - a source has both
+        """Return nothing, for any symbol."""
+        outcomes = pd.DataFrame(
+            {"symbol": list(first), "status": "not_asked", "rows": 0, "detail": "only the store"}
+        )
+        return Fetched(pd.DataFrame(columns=list(BAR_COLUMNS)), outcomes)
+
+
+def _universe(
+    market: Market, source: Source, universe: Universe | None
+) -> tuple[Market, str | None]:
+    """Return the market with the stocks of its own list or of the source, and a notice.
+
+    The source's stocks are taken if the user asks for them, if the market has no list, and if the
+    source lacks more of the list than the market's checks allow. In the last case the notice tells
+    the user; otherwise it is None. If the source cannot list its stocks, the market's list is taken
+    even where the user asks for the source's. Raises UsageError if the market has no list, and the
+    source has none either or the user asks for the market's.
+    """
+    source_symbols = source.symbols()
+    if source_symbols is None or universe == "list":
+        if market.constituents:
+            return market, None
+        raise UsageError(
+            f"market {market.name} lists no constituents: "
+            "take them from a file with --source files --prices FILE, "
+            "or list them in a market file"
+        )
+    if not market.constituents or universe == "source":
+        return market.with_symbols(source_symbols), None
+    listed = len(set(source_symbols) & set(market.symbols))
+    if listed >= (1 - market.checks.max_missing) * len(market.symbols):
+        return market, None
+    notice = (
+        f"only {listed} of the {len(market.symbols)} constituents of {market.name} have prices, "
+        f"so the {len(source_symbols)} stocks in the prices are used instead "
+        "(--universe list keeps the list)"
+    )
+    return market.with_symbols(source_symbols), notice

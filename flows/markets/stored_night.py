@@ -1,0 +1,112 @@
+"""Find the nights that earlier runs have completed, without loading what runs a night."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from db.engine import reading
+from db.rows import fetches, nights
+from db.rows.nights import COMPLETE
+from dtml.prices.sessions import sessions_between
+from flows.log_lines import logged_run
+from flows.markets.opened import OpenedMarket
+from flows.settings import reports_folder
+from flows.upkeep.parquet_export import export_if_asked
+from flows.upkeep.training_states import drop_states
+
+if TYPE_CHECKING:  # these modules load torch
+    from flows.nightly.fetch import FetchResult
+    from flows.nightly.score import Scored
+
+# Sessions up to the last one among which nights can be missed. `dtml backtest` predicts older ones.
+LIMIT = 30
+
+
+@dataclass(frozen=True)
+class Night:
+    """Hold how a night ended.
+
+    `row` is its row in the store, `report` its page. If an earlier run had completed the night,
+    `fetch_result` and `scored` are None, and `changed` says how the market's own code has changed
+    since its rankers were trained; it is empty otherwise, and where the code has not changed.
+    """
+
+    row: dict[str, Any]
+    report: Path
+    fetch_result: "FetchResult | None" = None
+    scored: "Scored | None" = None
+    changed: str = ""
+
+    @property
+    def was_done_before(self) -> bool:
+        """Return whether an earlier run had completed the night."""
+        return self.fetch_result is None
+
+
+def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
+    """Return a night for which nothing is left to do, or None where `run_night` is needed.
+
+    Of a market with the user's own code, it always is: it compares the code with the rankers'.
+    """
+    row = finished_night(opened, as_of)
+    if row is None or opened.market.code is not None:
+        return None
+    page = last_page(opened, row)
+    if page is None:
+        return None
+    with logged_run("night", market=opened.name, night=as_of) as run:
+        # A run that was killed after it completed the night may have left these two undone.
+        drop_states(opened.name, as_of)
+        export_if_asked(opened.engine, opened.name)
+        run.outcome = f"{row['status']} before"
+    return Night(row=row, report=page)
+
+
+def finished_night(opened: OpenedMarket, as_of: date) -> dict[str, Any] | None:
+    """Return the row of a complete night, or None when there is something to do."""
+    with reading(opened.engine) as conn:
+        row = nights.night(conn, opened.name, as_of)
+    return row if is_complete(row) else None
+
+
+def is_complete(row: Mapping[str, Any] | None) -> bool:
+    """Say whether a night's row, None before its first run, has its predictions."""
+    return row is not None and row["status"] in COMPLETE
+
+
+def missed_nights(opened: OpenedMarket, last: date) -> list[date]:
+    """Return which of the last 30 sessions up to `last` lack a complete night, oldest first.
+
+    Sessions before the market's first complete night are not missed. If there is no complete night
+    up to `last`, only `last` itself is.
+    """
+    with reading(opened.engine) as conn:
+        stored = nights.nights(conn, opened.name)
+    complete = stored.loc[stored["status"].isin(COMPLETE), "as_of"]
+    first = last if complete.empty else min(complete.min().date(), last)
+    sessions = sessions_between(opened.market.calendar, first, last)[-LIMIT:]
+    return [session.date() for session in sessions[~sessions.isin(complete)]]
+
+
+def last_page(opened: OpenedMarket, completed: Mapping[str, Any]) -> Path | None:
+    """Return the page of a complete night if all its stages are done; otherwise None.
+
+    The page is written last: if it is newer than the night's predictions and than the newest fetch
+    up to that session, all stages are done.
+    """
+    as_of = completed["as_of"]
+    page = page_file(opened, as_of, opened.market.level)
+    with reading(opened.engine) as conn:
+        fetched_at = fetches.newest_known_at(conn, opened.name, as_of)
+    changed_at = max(completed["finished_at"], fetched_at or completed["finished_at"])
+    if page.exists() and page.stat().st_mtime > changed_at.timestamp():
+        return page
+    return None
+
+
+def page_file(opened: OpenedMarket, as_of: date, level: float) -> Path:
+    """Return the path of the page of a night, whether or not it was written."""
+    other = "" if level == opened.market.level else f"-level-{level:g}"
+    return reports_folder() / opened.name / f"{as_of}{other}.html"
