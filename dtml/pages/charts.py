@@ -413,7 +413,7 @@ def cells(
     is_signed: bool = False,
     is_written: bool = False,
 ) -> Chart:
-    """Return a map of cells, in a stronger colour for a larger value, from rows `x, y, value`.
+    """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in the order in which their names first
     appear. `side` is the width and the height of a cell in pixels. With `is_signed` values above

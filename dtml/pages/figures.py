@@ -139,7 +139,8 @@ def interval(row: Row, name: str, digits: int | None = None, *, signed: bool = F
     It is empty where there is none.
     """
     ends = _ends(row, name, digits, signed=signed)
-    unit = {"share": " %", "points": " points"}.get(kind_of(name), "")
+    # The blanks do not break: no unit begins a line.
+    unit = {"share": "\u00a0%", "points": "\u00a0points"}.get(kind_of(name), "")
     return f"{ends}{unit}" if ends else ""
 
 

@@ -63,7 +63,7 @@ def test_a_figure_is_written_by_its_kind_and_only_differences_have_a_plus_sign(
 
 def test_an_interval_alone_has_its_unit_and_paper_keeps_its_digits() -> None:
     accuracy = row("acc", 0.5353, 0.512, 0.561)
-    assert interval(accuracy, "acc") == "[51.2, 56.1] %"
+    assert interval(accuracy, "acc") == "[51.2, 56.1]\u00a0%"
     assert interval(row("acc", 0.5), "acc") == ""
     assert in_print(accuracy, "acc") == ".5353 [.512, .561]"
     assert written({"acc_rule": 0.52}, "acc_rule") == "52.0 %"
