@@ -393,20 +393,19 @@ def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
     return last_rank_scores(conn, market, date.max)
 
 
-def shown_ranker(conn: Connection, market: str) -> tuple[str, str] | None:
-    """Return the predictor whose ranking the newest ranked night shows, and its leg; None before.
+def shown_ranker(conn: Connection, market: str) -> dict[str, Any] | None:
+    """Return what the newest ranked night shows: predictor, leg, target, made_at; None before.
 
-    The leg is the name of the return that it ranks by.
+    `predictor` is the ranker, `leg` the name of the return that it ranks by.
     """
     history = view("ranking_history").c
     statement = (
-        sa.select(history.predictor, history.leg)
+        sa.select(history.predictor, history.leg, history.target, history.made_at)
         .where(history.market == market, history.chosen == 1)
         .order_by(history.target.desc(), history.made_at.desc())
         .limit(1)
     )
-    row = conn.execute(statement).first()
-    return None if row is None else (row.predictor, row.leg)
+    return row(conn, statement)
 
 
 def ranked_stocks(market: str, *, predictor: str, first: date) -> Statement:

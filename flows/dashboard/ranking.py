@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
+from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.connection.frames import Statement, frame, sql_text
@@ -27,16 +29,15 @@ from dtml.evaluation.tear_sheet import (
     monthly_ic,
     net_spread,
 )
-from dtml.markets import Market
+from dtml.markets.definition import Costs, Leg
 from dtml.pages.rankings.sheet import sheet_values
-from dtml.ranking.outcomes import Leg, sessions_to
+from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import Grid
-from flows.dashboard.markets import require_market
+from flows.dashboard.markets import Row, require_market
 from flows.markets.files import market_of_store
 
 NIGHTS = 252  # of whose single stocks the page computes figures, at most
 TRADED_LEG = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
-OUTCOME_LEG = "next_close"  # of the outcomes that the store has of each stock
 
 
 class RankedNights(NamedTuple):
@@ -58,27 +59,51 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     shown = rankings.shown_ranker(conn, market)
     if shown is None:
         return {"market": market, "ranker": None}
-    predictor, leg = shown
     definition = market_of_store(conn.engine, market)
-    rule = _best_rule(conn, market)
+    costs = None if definition is None else definition.trading.costs
+    running = rankings.newest_rank_scores(conn, market)
+    version = (*shown.values(), running["scored_at"].max(), repr(costs))
+    place = (str(conn.engine.url), market)
+    kept = _pages.get(place)
+    if kept is None or kept[0] != version:
+        kept = (version, _page(conn, market, shown, _best_rule(running), costs))
+        _pages[place] = kept
+    return kept[1]
+
+
+# The newest page of each market of a store, and the version of the rows that it is made of: the
+# intervals of a page take a second of computation, and change only when a night scores rankings.
+_pages: dict[tuple[str, str], tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+
+def _page(
+    conn: Connection, market: str, shown: Row, rule: str | None, costs: Costs | None
+) -> dict[str, Any]:
+    """Return the page of a ranker, a row of `shown_ranker`, beside the best rule."""
+    predictor = shown["predictor"]
+    leg = shown["leg"]
     names = [name for name in (predictor, rule) if name is not None]
     statements = _statements(conn, market, names, leg)
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
+    ranked = ranked_nights(tables["stocks"])
     sheet = TearSheet(
         predictor=predictor,
         rule=rule,
         leg=leg,
         **_figures_of_days(tables, names, predictor),
-        **_figures_of_stocks(
-            conn, market, ranked_nights(tables["stocks"]), tables["legs"], leg, definition
-        ),
+        **_figures_of_stocks(ranked, tables["legs"], leg, costs),
         legs=_by_leg(tables["legs"]),
+        coverage=coverage(
+            ranked.sessions,
+            _constituents(conn, market, ranked.sessions),
+            ranked.scores,
+            ranked.outcome,
+        ),
     )
     return {
         "market": market,
         "ranker": predictor,
         "nights": NIGHTS,
-        "outcome_leg": OUTCOME_LEG,
         **sheet_values(sheet, unit="nights", sql=_sql(conn, statements)),
     }
 
@@ -101,11 +126,10 @@ def _statements(
     }
 
 
-def _best_rule(conn: Connection, market: str) -> str | None:
+def _best_rule(running: pd.DataFrame) -> str | None:
     """Return the rule with the best running rank IC so far; None before the first score."""
-    scores = rankings.newest_rank_scores(conn, market)
-    is_scored_rule = (scores["is_rule"] == 1) & scores["rank_ic"].notna()
-    rules = scores[is_scored_rule].sort_values("rank_ic")
+    is_scored_rule = (running["is_rule"] == 1) & running["rank_ic"].notna()
+    rules = running[is_scored_rule].sort_values("rank_ic")
     return None if rules.empty else str(rules["predictor"].iloc[-1])
 
 
@@ -160,37 +184,32 @@ def ranked_nights(rows: pd.DataFrame) -> RankedNights:
 
 
 def _figures_of_stocks(
-    conn: Connection,
-    market: str,
-    ranked: RankedNights,
-    scores_by_leg: pd.DataFrame,
-    leg: str,
-    definition: Market | None,
+    ranked: RankedNights, scores_by_leg: pd.DataFrame, leg: str, costs: Costs | None
 ) -> dict[str, Any]:
     """Return the tables of a sheet that are computed from the ranking of each stock."""
     spread_leg = TRADED_LEG if (scores_by_leg["leg"] == TRADED_LEG).any() else leg
     spreads = scores_by_leg[scores_by_leg["leg"] == spread_leg].set_index("target")
     gross = spreads["decile_spread"].reindex(ranked.sessions).to_numpy(dtype=float)
-    costs = None if definition is None else definition.trading.costs
-    constituents = _constituents(conn, market).reindex(ranked.sessions).fillna(0)
     return {
         "spread_leg": spread_leg,
         "groups": group_returns(ranked.scores, ranked.outcome),
         "spread": net_spread(ranked.scores, gross, ranked.sessions, costs),
         "horizons": by_horizon(ranked.scores),
         "sectors": by_sector(ranked.scores, ranked.outcome, ranked.sectors),
-        "coverage": coverage(
-            ranked.sessions, constituents.to_numpy(dtype=int), ranked.scores, ranked.outcome
-        ),
     }
 
 
-def _constituents(conn: Connection, market: str) -> "pd.Series[int]":
-    """Return how many constituents each session had: those predicted, and those left out."""
+def _constituents(
+    conn: Connection, market: str, sessions: pd.DatetimeIndex
+) -> Int[ndarray, " sessions"]:
+    """Return how many constituents each session had: those predicted, and those left out.
+
+    0 where no night of the session is stored.
+    """
     log = frame(conn, nights.night_log(market)).dropna(subset=["target", "predictions"])
     left_out = log["gaps"].map(lambda gaps: len(gaps or []))
-    counts = log["predictions"].astype(int) + left_out
-    return counts.set_axis(log["target"])
+    counts = (log["predictions"].astype(int) + left_out).set_axis(log["target"])
+    return counts.reindex(sessions).fillna(0).to_numpy(dtype=int)
 
 
 def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:

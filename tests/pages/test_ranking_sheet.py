@@ -12,10 +12,11 @@ from urllib.parse import unquote
 import pandas as pd
 import pytest
 
-from db.engine import open_engine, reading, upgrade
+from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import rankings
 from dtml.pages.rankings.page import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
+from flows.dashboard.ranking import market_ranking_page
 from tests.support.benchmark_rows import (
     ranking,
     ranking_differences,
@@ -23,7 +24,7 @@ from tests.support.benchmark_rows import (
     ranking_scores,
 )
 from tests.support.browser import Page, Site, served
-from tests.support.dashboard_store import served_to_a_reader
+from tests.support.dashboard_store import moment, served_to_a_reader
 from tests.support.ranked_nights import LEG, MARKET, RULE, SECTORS, TRADED, fill_ranked_nights
 from tests.support.tear_sheets import sheet
 
@@ -144,6 +145,27 @@ def test_the_sql_behind_a_chart_runs_and_has_its_rows(site: Site, text: str) -> 
     cumulative = csv_of(text, "cumulative")
     shown = cumulative[cumulative["predictor"] == "blend"]["rank_ic"]
     assert shown.to_list() == pytest.approx(blend.to_list(), rel=1e-6)
+
+
+def test_a_page_that_was_kept_is_made_again_when_a_night_scores_rankings(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
+    owner = open_engine(url)
+    upgrade(owner)
+    fill_ranked_nights(owner, 30)
+    with reading(owner) as conn:
+        first = market_ranking_page(conn, MARKET)
+        assert market_ranking_page(conn, MARKET) is first
+        scores = rankings.rank_scores(conn, MARKET, span="running", leg=LEG)
+    last = scores[scores["target"] == scores["target"].max()]
+    later = moment(pd.Timestamp("2025-01-02"))
+    changed = last.drop(columns=["market", "scored_at"]).assign(rank_ic=0.125)
+    with transaction(owner) as conn:
+        rankings.save_rank_scores(conn, MARKET, changed, scored_at=later)
+    with reading(owner) as conn:
+        assert market_ranking_page(conn, MARKET) is not first
+    owner.dispose()
 
 
 def test_a_reader_of_postgresql_sees_the_same_figures(text: str, postgresql_server: str) -> None:
