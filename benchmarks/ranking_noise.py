@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from dtml.evaluation.ranking import score_ranking
 from dtml.ranking.models import BoostingConfig
-from dtml.ranking.outcomes import LEGS, outcomes, overlap_of
+from dtml.ranking.outcomes import LEGS, outcomes, overlap_of, sessions_to
 from dtml.ranking.panel import Panel
 from dtml.ranking.rankers import RankersConfig, walk
 from dtml.ranking.rules import RULES, rule_scores

@@ -16,7 +16,6 @@ from datetime import UTC, date, datetime
 from functools import partial
 from importlib import resources
 from importlib.metadata import version
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,8 @@ from dtml.evaluation.ranking import (
     both_known,
     figures_of,
     mean_of_days,
-    paired_rank_ic,
     pearson_ics,
+    rank_differences,
     rank_ics,
     score_ranking,
 )
@@ -49,7 +48,7 @@ from dtml.prices.bars import check
 from dtml.prices.returns import on_grid
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import FEATURES
-from dtml.ranking.outcomes import Leg, sessions_to
+from dtml.ranking.outcomes import Leg, overlap_of, sessions_to
 from dtml.ranking.panel import Grid
 from dtml.ranking.rankers import RankersConfig
 from dtml.ranking.rankers import walk as walk_rankers
@@ -300,8 +299,8 @@ def _rows(
         "read_at": datetime.now(UTC),
     }
     score_rows = pd.DataFrame(list(_score_rows(tested, outcome, sessions)))
-    differences = pd.DataFrame(list(_differences(tested, outcome)))
-    return row, score_rows, differences
+    differences = pd.DataFrame(rank_differences(tested, outcome, overlap=overlap_of(LEG)))
+    return row, score_rows, differences.assign(leg=LEG)
 
 
 def _table(found: Set, table: Table, split: Split, tested: Mapping[str, Grid]) -> dict[str, Any]:
@@ -327,7 +326,7 @@ def _score_rows(
     """Yield the scores of each model and rule over all days, and over each year."""
     for name, grid in tested.items():
         for part, value, rows in _parts(sessions):
-            score = score_ranking(grid[rows], outcome[rows], overlap=sessions_to(LEG))
+            score = score_ranking(grid[rows], outcome[rows], overlap=overlap_of(LEG))
             yield {
                 "predictor": name,
                 "leg": LEG,
@@ -336,13 +335,6 @@ def _score_rows(
                 "is_rule": name in RULES,
                 **figures_of(score),
             }
-
-
-def _differences(tested: Mapping[str, Grid], outcome: Grid) -> Iterator[dict[str, Any]]:
-    """Yield how far each model and rule is ahead of each other, on the same stock-days."""
-    for name, other in permutations(tested, 2):
-        gain = paired_rank_ic(tested[name], tested[other], outcome)
-        yield {"predictor": name, "other": other, "leg": LEG, **gain.named("gain")}
 
 
 def _parts(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarray]]:

@@ -89,7 +89,7 @@ def constituents_digest(conn: Connection, market: str) -> str:
 def _by_night(rows: pd.DataFrame, model: str) -> dict[tuple[date, str], pd.DataFrame]:
     """Return the rows of each night and model; `model` is the column that names the model."""
     return {
-        (as_of.date(), str(name)): of_night
+        (date.fromisoformat(str(as_of)[:10]), str(name)): of_night
         for (as_of, name), of_night in rows.groupby(["as_of", model])
     }
 

@@ -238,5 +238,7 @@ def test_the_best_predictor_of_a_walk_comes_first() -> None:
     scores = ranking_scores().assign(rank_ic=[0.01, 0.02, 0.03])
     text = ranking_page(Ranking(ranking(), scores, ranking_differences(), ranking_portfolios()))
     table = text[text.index("All days, the best predictor first") :]
-    places = [table.index(f'<th scope="row">{name}') for name in ("blend", "ridge", "day_losers")]
+    places = [
+        table.index(f'<th scope="row">{name}') for name in ("blend", "ridge", "the day&#39;s losers")
+    ]
     assert places == sorted(places)

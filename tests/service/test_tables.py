@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 
 from db.views import views
 from dtml.pages.benchmark import PROTOCOL_WORDS
-from flows import text_tables
-from flows.commands import history, nightly, printed_studies, questions, ranking, status
+from flows import printed_studies, text_tables
+from flows.commands import history, nightly, questions, ranking, status
 from flows.commands.query import query
 from flows.console import print_frame, print_scores
 from flows.nightly.context import MarketContext
