@@ -1,6 +1,5 @@
 """Laws of a backtest's page, its verdict and its README tables."""
 
-import json
 import re
 from html import unescape
 from typing import get_args
@@ -14,10 +13,7 @@ from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
 from dtml.pages.backtest import PAPER_SUFFIX, readme_lines, verdict
-from dtml.pages.backtest_returns import drawdowns, extremes, ratios, rolling_chart, tracks_chart
-from dtml.pages.chart_rows import POINTS, thin
-from dtml.pages.charts import Panel, over_sessions
-from dtml.pages.colours import colour
+from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
 from dtml.pages.figures import figure, named, percent, quoted
 from dtml.pages.survivorship import of_backtest
 from tests.support.backtest_page import (
@@ -37,7 +33,7 @@ from tests.support.backtest_page import (
     random_tracks,
     score,
 )
-from tests.support.bounds import assert_arrays_close_in_float64, in_float64
+from tests.support.bounds import in_float64
 from tests.support.pages import Reader, curve, without_script
 
 FILLS: tuple[tuple[Fill, Costs], ...] = (("next_open", Costs()), ("close", FREE))
@@ -141,66 +137,6 @@ def test_every_portfolio_is_drawn_with_its_own_look_and_all_but_a_few_wait() -> 
 def _drawn_lines() -> int:
     """Every portfolio, the best one and the yardsticks again, and the predictors."""
     return len(PORTFOLIOS) + 3 + 1 + len(RULES)
-
-
-def test_a_portfolio_that_never_trades_is_drawn_without_a_sharpe_ratio() -> None:
-    sessions = pd.bdate_range("2018-01-02", periods=300)
-    swings = pd.Series(np.tile([0.01, -0.02, 0.03], 100), sessions)
-    net = {"idle": 0 * swings, "index": swings}
-    for chart in (tracks_chart(net, hidden=(), dashed=()), rolling_chart(net)):
-        assert chart
-        assert {key.name for key in chart.keys} == {"idle", "index"}
-
-
-def test_rolling_figures_are_those_of_the_last_63_sessions_alone() -> None:
-    generator = np.random.default_rng(23)
-    sessions = pd.bdate_range("2018-01-02", periods=130)
-    index = pd.Series(0.01 * generator.standard_normal(130), sessions)
-    line = 0.5 * index + 0.001 * generator.standard_normal(130)
-    chart = rolling_chart({"long, next open": line, "index": index})
-    assert chart
-    last = line.to_numpy()[-63:]
-    sharpe, volatility, beta = (
-        chart.data[f"panel{number}"]["v0"].dropna().to_numpy() for number in range(3)
-    )
-    assert len(sharpe) == len(volatility) == len(beta) == 130 - 62
-    # The definitions of quantstats: a sample deviation, a year of 252 sessions.
-    assert volatility[-1] == pytest.approx(last.std(ddof=1) * 252**0.5)
-    assert sharpe[-1] == pytest.approx(last.mean() / last.std(ddof=1) * 252**0.5)
-    slope = np.polyfit(index.to_numpy()[-63:], last, 1)[0]
-    assert beta[-1] == pytest.approx(slope)
-
-
-def test_the_best_and_the_worst_sessions_and_months_are_those_of_the_returns() -> None:
-    sessions = pd.bdate_range("2018-01-02", periods=400)
-    line = pd.Series(0.01 * np.random.default_rng(29).standard_normal(400), sessions)
-    rows = extremes(line)
-    assert [row["place"] for row in rows] == [1, 2, 3, 4, 5]
-    assert rows[0]["best_day"] == str(line.idxmax().date())
-    assert rows[0]["best_day_return"] == line.max()
-    assert rows[0]["worst_day_return"] == line.min()
-    months = (1 + line).resample("ME").prod() - 1
-    assert rows[0]["best_month"] == f"{months.idxmax():%Y-%m}"
-    assert rows[0]["best_month_return"] == pytest.approx(months.max())
-    assert rows[4]["worst_month_return"] == pytest.approx(months.nsmallest(5).iloc[-1])
-    few = extremes(line[:3])
-    assert len(few) == 1
-    assert few[0]["best_month"] is None
-    assert extremes(line[:1]) == []
-
-
-def test_drawdowns_are_shaded_from_the_value_up_to_the_highest_so_far() -> None:
-    days = pd.bdate_range("2018-01-01", periods=4)
-    net = {
-        "long, next open": pd.Series([0.1, -0.5, 1.5, -0.1], days),
-        "index": pd.Series(0.0, days),
-    }
-    chart = tracks_chart(net, hidden=(), dashed=(), shaded="long, next open")
-    assert chart
-    rows = chart.data["panel0"]
-    assert_arrays_close_in_float64(rows["lowv0"], [1, 1.1, 0.55, 1.375, 1.2375])
-    assert_arrays_close_in_float64(rows["highv0"], [1, 1.1, 1.1, 1.375, 1.375])
-    assert "lowv1" not in rows
 
 
 @pytest.mark.slow
@@ -472,68 +408,6 @@ def test_the_readme_tables_are_exact() -> None:
         "| 4.0 bp |\n"
         "| index | - | - | - | - | - | - | - | - |\n"
     )
-
-
-def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> None:
-    values = np.random.default_rng(19).standard_normal(1801)
-    kept = thin(values)
-    assert len(kept) <= POINTS
-    assert {0, 1800, values.argmin(), values.argmax()} <= set(kept)
-    assert 0 < np.diff(kept).min() <= np.diff(kept).max() < 4 * 1801 / POINTS
-    assert thin(values[:POINTS]).tolist() == list(range(POINTS))
-
-
-def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
-    days = pd.bdate_range("2018-01-01", periods=3)
-    lines = {"whole": pd.Series([0.0, 2.0, 4.0], days), "late": pd.Series([NAN, 4.0], days[1:])}
-    chart = over_sessions(
-        "title",
-        [Panel("upwards", lines), Panel("below", {"late": -lines["late"]})],
-        hidden=["late"],
-    )
-    assert chart
-    assert [(key.name, key.is_shown, key.last) for key in chart.keys] == [
-        ("whole", True, "4.000"),
-        ("late", False, "4.000"),
-    ]
-    rows = chart.data["panel0"]
-    assert rows["t"].tolist() == ["2018-01-01", "2018-01-02", "2018-01-03"]
-    assert rows["v1"].tolist()[-1] == 4.0
-    assert rows["v1"].isna().sum() == 2
-    assert chart.data["panel1"]["v1"].tolist() == [-4.0]
-    assert over_sessions("title", [Panel("upwards", {"one": lines["whole"][:1]})]) is None
-
-
-def test_the_value_beside_a_line_is_that_of_its_newest_session() -> None:
-    days = pd.bdate_range("2018-01-01", periods=3)
-    line = pd.Series([3.0, 1.0, 2.0], [days[2], days[0], days[1]])
-    chart = over_sessions("title", [Panel("upwards", {"one": line})])
-    assert chart
-    assert [key.last for key in chart.keys] == ["3.000"]
-    assert "3.000 at the end" in chart.words
-
-
-def test_the_same_description_is_drawn_still_and_alive() -> None:
-    days = pd.bdate_range("2018-01-01", periods=1000)
-    lines = {
-        "dtml": pd.Series(np.arange(1000.0), days),
-        "</script>": pd.Series(np.arange(1000.0) % 7, days),
-    }
-    chart = over_sessions(
-        "title", [Panel("upwards", lines, base=3.0)], hidden=["</script>"], dashed=["dtml"]
-    )
-    assert chart
-    alive = json.loads(chart.json)
-    assert "<" not in chart.json
-    assert len(alive["datasets"]["panel0"]["rows"]) == 1000
-    assert [each["name"] for each in alive["params"]] == ["hidden", "zoom"]
-    assert alive["params"][0]["value"] == ["v1"]
-    drawn = chart.svg
-    assert drawn.startswith("<svg aria-hidden")
-    assert "var(--s0)" in drawn  # the page's own colour, in the light and in the dark
-    assert "tooltip" not in drawn
-    assert len(drawn) < 30_000
-    assert colour("dtml") == colour("long, next open") != colour("always_up")
 
 
 def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> None:
