@@ -234,11 +234,11 @@ def skill_line(
     daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)
     if predictor not in daily or daily[predictor].count() < 2:
         return None
-    rules = [str(name) for name in daily if name != predictor]
     sums = daily.cumsum()
+    totals = daily.drop(columns=predictor).sum()  # of the rules
     shown = [predictor]
-    if rules:
-        shown.append(max(rules, key=lambda name: float(daily[name].sum())))
+    if len(totals):
+        shown.append(str(totals.idxmax()))
     ends = [f"{name} {figure(float(sums[name].dropna().iloc[-1]), 2)}" for name in shown]
     words = f"rank IC added up over {len(daily)} nights: {', '.join(ends)}"
     return Sparkline(words=words, lines=_values(sums, shown), base=0.0)

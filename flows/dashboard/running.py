@@ -104,14 +104,14 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
     for name, seconds in earlier_seconds.items():
         rows.append({"stage": name, "status": None, "seconds": None, "before": seconds})
     running_stages = [stage for stage in stages if stage["status"] == "running"]
-    present_stage = running_stages[-1] if running_stages else None
+    current_stage = running_stages[-1] if running_stages else None
     is_alive = is_held(conn, market)
     return {
         "market": market,
         "as_of": night["as_of"],
         "started_at": night["started_at"],
         "is_alive": is_alive,
-        "stage": present_stage,
+        "stage": current_stage,
         "stages": rows,
         "before": previous_night,
         "work": _night_as_work(market, night["as_of"], rows, earlier, is_alive=is_alive),
