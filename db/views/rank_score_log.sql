@@ -3,7 +3,7 @@
 -- market         text       Name of the market.
 -- target         date       Session for which the stocks were ranked.
 -- span           text       'night' for the scores of that session alone, 'running' for those of all sessions up to it; running scores cover only the return that the market ranks by.
--- leg            text       Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days.
+-- leg            text       Return scored: next_close, overnight, intraday, open_to_open, second_close, five_days, ten_days or twenty_days.
 -- predictor      text       Name of a ranker, as in ranking_history, or of a one-line rule.
 -- is_rule        integer    1 for a one-line rule, which needs no training, else 0.
 -- days           integer    Sessions scored.
