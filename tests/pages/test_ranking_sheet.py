@@ -239,6 +239,7 @@ def test_the_best_predictor_of_a_walk_comes_first() -> None:
     text = ranking_page(Ranking(ranking(), scores, ranking_differences(), ranking_portfolios()))
     table = text[text.index("All days, the best predictor first") :]
     places = [
-        table.index(f'<th scope="row">{name}') for name in ("blend", "ridge", "the day&#39;s losers")
+        table.index(f'<th scope="row">{name}')
+        for name in ("blend", "ridge", "the day&#39;s losers")
     ]
     assert places == sorted(places)
