@@ -2,7 +2,6 @@
 
 import pandas as pd
 import pytest
-
 from dtml.pages.ranking import Ranking, verdict
 
 
