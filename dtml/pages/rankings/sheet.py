@@ -95,7 +95,9 @@ def sheet_values(
     notes = _notes(sheet, unit)
     parts = []
     for name, chart in charts_of(sheet):
-        table = TABLES.get(name, name)
+        table = sheet.tables[TABLES.get(name, name)]
+        if name == "distribution" and chart is not None:
+            table = chart.data["rows"]  # short: the daily figures are those of another chart
         parts.append(
             Part(
                 name=name,
@@ -103,7 +105,7 @@ def sheet_values(
                 note=notes[name],
                 chart=chart,
                 empty=EMPTY[name],
-                csv=csv_address(sheet.tables[table]),
+                csv=csv_address(table),
                 sql=statements.get(name),
             )
         )
@@ -116,7 +118,7 @@ def sheet_values(
 
 def csv_address(table: pd.DataFrame) -> str:
     """Return an address that is the table as CSV itself, so that a page alone can offer it."""
-    text = table.to_csv(index=False, float_format="%.8g", date_format="%Y-%m-%d")
+    text = table.to_csv(index=False, float_format="%.7g", date_format="%Y-%m-%d")
     return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
 
 
