@@ -1,10 +1,11 @@
 """Set published figures on the NASDAQ stocks of 2017 beside orders without skill, a leak, and ours.
 
-`python -m benchmarks.nasdaq_2017 [--boosting] [--prices FOLDER]`. StockMixer (Fan and Shen, AAAI 2024) and RSR (Feng
-et al., TOIS 2019) predict the 1,026 stocks of one file on 237 days. All figures here are computed
-by their formulas on the same days: returns from close to close, no costs. Printed are equal parts
-of all stocks, 200 random orders, the order by the close over the highest close of the whole file,
-which is what their inputs are divided by, and rankers that are trained on earlier days alone.
+`python -m benchmarks.nasdaq_2017 [--boosting] [--prices FOLDER]`. StockMixer (Fan and Shen, AAAI
+2024) and RSR (Feng et al., TOIS 2019) predict the 1,026 stocks of one file on 237 days. All figures
+here are computed by their formulas on the same days: returns from close to close, no costs. Printed
+are equal parts of all stocks, 200 random orders, the order by the close over the highest close of
+the whole file, which is what their inputs are divided by, and rankers that are trained on earlier
+days alone.
 """
 
 import argparse

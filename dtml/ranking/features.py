@@ -323,8 +323,8 @@ def ranked_features(
     The last axis is in the order of the `feature_set` in `FEATURE_SETS`. A rank is NaN where the
     feature is missing or the stock is not ranked; features that are not in `names` are all NaN. A
     stock is ranked on the days on which it has a bar and is `among` the constituents (None: all
-    are). A change beyond `max_return` counts as a change of the unit of account: no feature reads prices
-    from both sides of it.
+    are). A change beyond `max_return` counts as a change of the unit of account: no feature reads
+    prices from both sides of it.
     """
     bars = Bars.of(panel, max_return=max_return)
     is_unit_change = np.abs(np.nan_to_num(bars.returns)) > max_return
