@@ -1,12 +1,11 @@
 """Measure what a ranking earns above equal parts when it is held for 1, 5, 10 or 20 sessions.
 
 `python -m benchmarks.horizons [kospi200 sp500 csi300] [--boosting] [--prices FOLDER]`. For each
-market and holding
-period, rankers are trained and walked with the gap that its outcomes need. Three ways to trade are
-compared: all at once, in staggered parts, and by separate ranks to buy and to hold. Features,
-penalty, model and the settings of each way are chosen on the sessions before the first scored close
-alone; the scored days are then read once. Figures are net of the costs in the market's file, less
-what equal parts of all stocks earned without costs.
+market and holding period, rankers are trained and walked with the gap that its outcomes need. Three
+ways to trade are compared: all at once, in staggered parts, and by separate ranks to buy and to
+hold. Features, penalty, model and the settings of each way are chosen on the sessions before the
+first scored close alone; the scored days are then read once. Figures are net of the costs in the
+market's file, less what equal parts of all stocks earned without costs.
 """
 
 import argparse
