@@ -43,7 +43,7 @@ from dtml.pages.charts import environment, script
 from flows.dashboard import monitoring
 from flows.dashboard.compare import compare_page
 from flows.dashboard.downloads import FORMS, Download, File, answer_file
-from flows.dashboard.explore import sql_page, table_page, topics
+from flows.dashboard.explore import rows_link, sql_page, table_page, topics
 from flows.dashboard.market import Asked, market_page
 from flows.dashboard.markets import NotThereError, live_page, markets_page, require_market
 from flows.dashboard.other_sites import OtherSitesRefused
@@ -415,16 +415,6 @@ def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> 
     if not parameters:
         return path
     return f"{path}?{urlencode(parameters)}"
-
-
-def rows_link(view: str, where: Mapping[str, object]) -> str:
-    """Return the address of the rows of a view in which each of these columns has its value."""
-    query: list[tuple[str, object]] = []
-    for column, value in where.items():
-        query.append(("column", column))
-        query.append(("value", value))
-    query.extend([("is", "=")] * len(where))
-    return f"/table/{view}?{urlencode(query)}"
 
 
 def templates() -> jinja2.Environment:

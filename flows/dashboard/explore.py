@@ -4,7 +4,7 @@ Both show an answer, read as `dtml query` reads it, with a chart where it has a 
 sends an answer as a file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -264,3 +264,13 @@ def _is_dated(values: "pd.Series[Any]") -> bool:
     """Return whether a column has values, and each begins with a day."""
     present = values.dropna()
     return len(present) > 0 and all(DAY.match(str(value)) for value in present)
+
+
+def rows_link(view: str, where: Mapping[str, object]) -> str:
+    """Return the address of the rows of a view in which each of these columns has its value."""
+    query: list[tuple[str, object]] = []
+    for column, value in where.items():
+        query.append(("column", column))
+        query.append(("value", value))
+    query.extend([("is", "=")] * len(where))
+    return f"/table/{view}?{urlencode(query)}"
