@@ -101,13 +101,20 @@ def night_report(
         **_calibration(bins, coverage, by_run, level),
         **_attention(rows, attention, explanation),
         **ranking,
-        rejected=records(rejected),
-        warnings=records(warnings),
+        **_bars(rejected, warnings, rejected_sessions),
         second_source=second_source,
         survivorship=survivorship,
-        rejected_sessions=rejected_sessions,
         **_receipt(receipt),
     )
+
+
+def _bars(rejected: pd.DataFrame, warnings: pd.DataFrame, rejected_sessions: int) -> dict[str, Any]:
+    """Return the bars that were rejected in the last sessions, and those that look odd."""
+    return {
+        "rejected": records(rejected),
+        "warnings": records(warnings),
+        "rejected_sessions": rejected_sessions,
+    }
 
 
 def _receipt(receipt: Mapping[str, object]) -> dict[str, Any]:

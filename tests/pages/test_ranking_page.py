@@ -2,7 +2,8 @@
 
 import pandas as pd
 import pytest
-from dtml.pages.ranking import Ranking, verdict
+
+from dtml.pages.rankings.page import Ranking, verdict
 
 
 def made(p: float | None) -> Ranking:
