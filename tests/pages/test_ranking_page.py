@@ -34,9 +34,9 @@ def made(p: float | None) -> Ranking:
 @pytest.mark.parametrize(
     ("p", "words"),
     [
-        (0.004, "the blend beats day_losers"),
-        (0.21, "the blend does not differ significantly from day_losers"),
-        (None, "the blend beats day_losers"),  # stored before there were such p-values
+        (0.004, 'the blend beats "the day\'s losers"'),
+        (0.21, 'the blend does not differ significantly from "the day\'s losers"'),
+        (None, 'the blend beats "the day\'s losers"'),  # stored before there were such p-values
     ],
 )
 def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it(
@@ -44,5 +44,5 @@ def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it
 ) -> None:
     said = verdict(made(p))
     assert words in said
-    assert "+.0200 [.001, .039]" in said
+    assert "+.020 [.001, .039]" in said
     assert ("among all pairs of 2 predictors" in said) is (p is not None)
