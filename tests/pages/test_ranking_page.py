@@ -44,5 +44,5 @@ def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it
 ) -> None:
     said = verdict(made(p))
     assert words in said
-    assert "+.020 [.001, .039]" in said
+    assert "+.020 [+.001, +.039]" in said
     assert ("among all pairs of 2 predictors" in said) is (p is not None)
