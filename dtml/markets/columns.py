@@ -1,5 +1,6 @@
 """What a market's file says of the layout of its price files: the table [columns]."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -88,10 +89,13 @@ def _date_format(table: Table) -> str | None:
     if written is None or written == EXCEL or written in UNITS:
         return written
     sample = datetime(2026, 11, 24, tzinfo=UTC)
-    try:
-        read = datetime.strptime(sample.strftime(written), written)  # noqa: DTZ007 - a date
-    except ValueError:  # a directive that strptime does not know
-        read = None
+    with warnings.catch_warnings():
+        # From Python 3.14 on, strptime warns of a format without a year.
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            read = datetime.strptime(sample.strftime(written), written)  # noqa: DTZ007 - a date
+        except (ValueError, DeprecationWarning):  # also a directive that strptime does not know
+            read = None
     if read is None or read.date() != sample.date():
         others = ", ".join([EXCEL, *UNITS])
         raise table.error(
