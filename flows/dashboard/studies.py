@@ -24,7 +24,9 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
     make_page = page_functions[kind]
     page = make_page(conn, name)
     if page is None:
-        raise NotThereError(f"no finished {kind} {name!r} in the store")
+        raise NotThereError(
+            f"the store has no finished {kind} {name!r}: the market's page lists those that it has"
+        )
     return page
 
 
