@@ -24,8 +24,10 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
     make_page = page_functions[kind]
     page = make_page(conn, name)
     if page is None:
+        # The page of a market lists no benchmarks.
+        listed_in = "view benchmark_configuration" if kind == "benchmark" else "market's page"
         raise NotThereError(
-            f"the store has no finished {kind} {name!r}: the market's page lists those that it has"
+            f"the store has no finished {kind} {name!r}: the {listed_in} lists those that it has"
         )
     return page
 
