@@ -402,6 +402,7 @@ def test_an_old_bar_that_neither_source_has_any_more_is_settled(second: Second) 
     later = AS_OF
     for _ in range(OVERLAP + 2):
         later = next_session("XNYS", later)
+    fetch_bars(mine, later)
     compare_sources(mine, later, FetchResult())
     assert rows(mine)[-1] == (STOCK, str(AS_OF), "bar", "second", True)
 
