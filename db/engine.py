@@ -224,8 +224,8 @@ def _parse_url(url: str) -> URL:
         )
     if not parsed.database or parsed.database == ":memory:":
         raise StoreUsageError(
-            "the database URL of SQLite names no file, and a store in memory would be lost: write "
-            "sqlite:///FILE"
+            "the database URL names no file, and a store in memory would be lost: set "
+            f"{URL_VARIABLE} to sqlite:///FILE"
         )
     return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
 
@@ -438,8 +438,8 @@ def _recorded_revision(conn: Connection, tables: Collection[str], where: str) ->
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
     if not stored and _has_tables_of_ours(tables):
         raise StoreError(
-            f"{where} does not record its schema: alembic_version has no rows. It is damaged: "
-            f"{RESTORE}"
+            f"{where} is damaged, because the table alembic_version, which records its schema, is "
+            f"missing or empty: {RESTORE}"
         )
     if not stored and set(tables) - {"alembic_version"}:
         raise StoreUsageError(

@@ -132,8 +132,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     except (KeyError, TypeError) as error:  # an entry of the card is missing, or is unknown here
         reason = " ".join(str(error).split())  # on one line
         raise DtmlError(
-            f"{file} is not a dtml checkpoint: its metadata do not fit ({reason}); "
-            f"{_way_out(market)}"
+            f"checkpoint {file} cannot be used: an entry of its metadata is missing or unknown "
+            f"({reason}); {_way_out(market)}"
         ) from error
 
 

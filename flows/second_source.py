@@ -139,8 +139,11 @@ def _spans(
     is_restated = differing["symbol"].isin(fetched.restated)
     open_rows = differing[is_recent | is_restated]
     earliest = open_rows.groupby("symbol")["session"].min()
-    # An adjusted close is compared by its change from the session before.
-    needs_one_more = set(open_rows.loc[open_rows["field"] == "adj_close", "symbol"])
+    # An adjusted close is compared by its change from the session before. And a bar that neither
+    # source has any more is settled only if one of them has an earlier bar: otherwise a
+    # disagreement about it that is older than OVERLAP would stay open.
+    is_of_two_sessions = open_rows["field"].isin(["adj_close", BAR])
+    needs_one_more = set(open_rows.loc[is_of_two_sessions, "symbol"])
     is_unanswered = ~fetched.outcomes["status"].isin(ANSWERED)
     left_out = set(fetched.outcomes.loc[is_unanswered, "symbol"])
     if market.index.of_constituents:
@@ -164,10 +167,15 @@ def _compared(
     spans: Mapping[str, date],
     differing: pd.DataFrame,
 ) -> _Found:
-    """Ask the second source for some symbols at a time, and compare what it answers."""
+    """Ask the second source for some symbols at a time, and compare what it answers.
+
+    `spans` has the first session of each symbol, and `differing` the values that differed before.
+    An error ends the comparison; what was found by then is kept.
+    """
     found = _Found()
     clock = _Clock(second.seconds)
-    symbols = iter(spans)
+    symbols = iter(spans)  # `_batches` takes its symbols from it: those left were not asked
+    first: Mapping[str, date] = {}
     try:
         source = clock.within(lambda: open_second_source(context.market))
         held = clock.within(source.fields)
@@ -180,12 +188,20 @@ def _compared(
                 break
     except SecondSourceError as error:
         found.failure = str(error)
+        found.outcomes.extend(_unanswered(first, found))
     not_asked = [(symbol, "not_asked", 0, "the comparison had ended") for symbol in symbols]
     if not_asked and found.outcomes:
         found.outcomes.append(pd.DataFrame(not_asked, columns=list(OUTCOME_COLUMNS)))
     if found.failure is None and not found.symbols:
         found.failure = _why_nothing(found.failures(), len(spans))
     return found
+
+
+def _unanswered(first: Mapping[str, date], found: _Found) -> list[pd.DataFrame]:
+    """Return the outcomes of the symbols of a batch that failed before they had one; [] if none."""
+    answered = {symbol for outcomes in found.outcomes for symbol in outcomes["symbol"]}
+    rows = [(symbol, "unreachable", 0, found.failure) for symbol in first if symbol not in answered]
+    return [pd.DataFrame(rows, columns=list(OUTCOME_COLUMNS))] if rows else []
 
 
 def _batches(symbols: Iterator[str], spans: Mapping[str, date]) -> Iterator[dict[str, date]]:

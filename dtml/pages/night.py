@@ -384,7 +384,8 @@ def _attention(
 ) -> dict[str, Any]:
     """Return the page's values of the attention, always beside the findings of its test.
 
-    The test says whether attention may be read as an explanation; None stands for no test.
+    The test says whether attention may be read as an explanation; an `explanation` of None stands
+    for no test.
     """
     sectors = {row["symbol"]: row["sector"] for row in rows}
     drivers = attention.drivers()
@@ -400,6 +401,7 @@ def _attention(
             (symbol, own, drivers[symbol])
             for symbol, own in zip(attention.symbols, attention.own, strict=True)
         ],
+        # Columns of the table of drivers; the template fills shorter rows with "-".
         "kept": max((len(sources) for sources in drivers.values()), default=0),
         "tested": explained(explanation),
         "outcome": verdict(explanation),

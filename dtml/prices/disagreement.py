@@ -294,16 +294,22 @@ def _rows(pairs: pd.DataFrame, name: str, judged: Mapping[str, _Field]) -> pd.Da
 
 
 def _agreeing(pairs: pd.DataFrame, field: _Field, before: pd.DataFrame) -> pd.DataFrame:
-    """Return the values of a field that differed `before` and agree now, and who changed."""
+    """Return the values of a field that differed `before` and agree now.
+
+    `before` has the rows of this one field, as in `compare`; `settled_by` says which source's value
+    changed, or both.
+    """
     now = pairs[KEY].assign(
         now_first=field.first,
         now_second=field.second,
         now_difference=field.difference,
         agrees=field.is_known & ~field.differs,
     )
+    # The first session compared of each symbol.
     begin = pairs.groupby("symbol")["session"].min()
     rows = before.merge(now, on=KEY, how="left")
-    agrees = rows["agrees"].eq(True)  # missing where neither has the bar
+    # Missing where neither has the bar, or it is not compared now.
+    agrees = rows["agrees"].eq(True)
     if before["field"].iloc[0] == BAR:
         # A bar that neither has any more is no disagreement.
         began = pd.to_datetime(rows["symbol"].map(begin.to_dict())) <= rows["session"]

@@ -31,7 +31,7 @@ def brief_jumps(
     marked = np.zeros(len(price), dtype=bool)
     for first in unexplained_leaps:
         if marked[first - 1]:
-            continue  # the bar after an earlier run, which came back
+            continue  # within an earlier run, or the bar after it, which came back
         end = _first_bar_back(level, int(first), max_return)
         # A split in the run, or on the bar that comes back, explains it.
         is_explained = explained[first : end + 1].any()

@@ -62,7 +62,7 @@ def read_chart(http_status: int, host: str, content: bytes) -> Json:
     if http_status in REFUSED:
         raise AnswerError("unreachable", f"Yahoo refused the request: HTTP {http_status}, {reason}")
     if answer is None or "chart" not in answer:
-        raise AnswerError("malformed", f"no price table: HTTP {http_status}, {reason}")
+        raise AnswerError("malformed", f"Yahoo sent no prices: HTTP {http_status}, {reason}")
     chart = answer["chart"] or {}
     for result in chart.get("result") or []:
         _fill_adjusted_closes(result)

@@ -33,10 +33,11 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     resumed = _probabilities(_interrupted(device, folder), device)
     distance = _distance(resumed, undisturbed)
     if not distance <= allowed:  # also where the distance is NaN
+        other_device = "" if device == cpu else ", or use another device"
         raise DtmlError(
-            f"a resumed training run differs by {distance:.1e} from an uninterrupted one in its "
-            f"probabilities on {device}, more than the {allowed:.0e} allowed: use another device, "
-            "or train without interruption"
+            f"on {device}, a training that was interrupted and resumed gives probabilities that "
+            f"differ by {distance:.1e} from those of an uninterrupted one (allowed: {allowed:g}): "
+            f"train without interruption{other_device}"
         )
     on_cpu = _probabilities(_trained(cpu, None), cpu)
     distance = _distance(undisturbed, on_cpu)

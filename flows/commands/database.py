@@ -213,7 +213,10 @@ def redate(
     with reading(engine) as conn:
         # Every fetch of a market stores its list of stocks.
         if markets.constituents(conn, market).empty:
-            raise UsageError(f"nothing is stored for market {market} in {location(engine)}")
+            raise UsageError(
+                f"nothing is stored for market {market} in {location(engine)}: check the market's "
+                "name, or set DTML_DATABASE_URL to the store that has it"
+            )
     with market_lock(engine, market), transaction(engine) as conn:
         moved = redate_moments(conn, market)
     if not moved:

@@ -24,7 +24,11 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
     make_page = page_functions[kind]
     page = make_page(conn, name)
     if page is None:
-        raise NotThereError(f"no finished {kind} {name!r} in the store")
+        # The page of a market lists no benchmarks.
+        listed_in = "view benchmark_configuration" if kind == "benchmark" else "market's page"
+        raise NotThereError(
+            f"the store has no finished {kind} {name!r}: the {listed_in} lists those that it has"
+        )
     return page
 
 

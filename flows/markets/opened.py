@@ -237,9 +237,8 @@ def _universe(
         if market.constituents:
             return market, None
         raise UsageError(
-            f"market {market.name} lists no constituents: "
-            "take them from a file with --source files --prices FILE, "
-            "or list them in a market file"
+            f"market {market.name} lists no constituents: list them in a market file, or take them "
+            "from a file with --source files --prices FILE, without --universe list"
         )
     if not market.constituents or universe == "source":
         return market.with_symbols(source_symbols), None

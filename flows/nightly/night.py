@@ -365,8 +365,9 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
         reason = pd.Series(predicted.gaps).mode().iloc[0]
         constituents = len(context.constituents(as_of))
         raise DtmlError(
-            f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted "
-            f"as of {as_of}; the most common reason: {reason}"
+            f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
+            f"{as_of}, which is more than max_missing allows (most common reason: {reason}): fetch "
+            "what is missing, or raise max_missing in the market's file"
         )
 
 

@@ -138,8 +138,8 @@ def train_model(
 ) -> Model:
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record the run.
 
-    Equal data, settings and seeds give an equal run. A training that was interrupted resumes from
-    its last epoch.
+    Equal data, settings and seeds give an equal run. A run that is stored already is loaded. A
+    training that was interrupted resumes from its last epoch.
     """
     previous = _previous(context, as_of, known_at)
     model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=previous)

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -105,20 +106,21 @@ def _is_of_settings(database: Path) -> bool:
 
 
 async def _delete_old() -> None:
-    """Delete what Prefect's own service would, in the same order, for at most LIMIT_S.
-
-    Runs are kept where Prefect's settings do not let its service delete them.
-    """
+    """Delete what the enabled cleanups of Prefect's own service would, for at most LIMIT_S."""
     from prefect.server.database import provide_database_interface
     from prefect.server.services import db_vacuum
     from prefect.settings import get_current_settings
 
-    settings: Any = get_current_settings().server.services.db_vacuum
+    services: Any = get_current_settings().server.services
+    enabled = services.db_vacuum.enabled_vacuum_types
     database = provide_database_interface()
-    deletions = [db_vacuum.vacuum_events_with_retention_overrides, db_vacuum.vacuum_old_events]
-    if "flow_runs" in settings.enabled_vacuum_types:
+    deletions: list[Callable[..., Awaitable[None]]] = []
+    if "events" in enabled and services.event_persister.enabled:
+        deletions += [db_vacuum.vacuum_events_with_retention_overrides, db_vacuum.vacuum_old_events]
+    if "flow_runs" in enabled:
+        deletions.append(db_vacuum.vacuum_old_flow_runs)
+    if "orphans" in enabled:  # "flow_runs" implies it
         deletions += [
-            db_vacuum.vacuum_old_flow_runs,
             db_vacuum.vacuum_orphaned_logs,
             db_vacuum.vacuum_orphaned_artifacts,
             db_vacuum.vacuum_stale_artifact_collections,

@@ -118,7 +118,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
 def _translated(
     engine: Engine, worker: str, model: Model, texts: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
-    """Translate texts that the worker has taken, renewing their lease.
+    """Translate and store texts that the worker has taken, renewing their lease.
 
     `texts` are as `take_texts` returns them. Returns how many were stored as done and as failed;
     texts that another worker has taken meanwhile count as neither. A text whose `unfit` has a

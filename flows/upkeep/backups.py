@@ -166,8 +166,8 @@ def _weights_of_models(folder: Path, manifest: Manifest, source: Engine) -> list
     others = [name for name, sha in weights if (name, sha) not in in_store]
     if others:
         raise UsageError(
-            f"{folder} has weights that belong to no model in its store: {_some(others)}; nothing "
-            "was restored"
+            f"nothing was restored, because the backup {folder} has weights that belong to no "
+            f"model in its store ({_some(others)}): use another backup"
         )
     return weights
 

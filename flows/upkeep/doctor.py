@@ -260,9 +260,9 @@ def _yahoo() -> str:
 
 
 def _feeds() -> str:
-    """Return what the users' own feeds of the store's markets answered for their indices.
+    """Return what the users' own feeds of the store's markets answered, as `_last_week` says it.
 
-    Raises DtmlError that names the markets whose feed gave no bar, with the reasons.
+    Raises DtmlError that names the markets whose feed failed or gave no bar, with the reasons.
     """
     answers: list[str] = []
     faults: list[str] = []

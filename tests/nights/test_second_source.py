@@ -24,7 +24,7 @@ from dtml.sources import Fetched
 from dtml.sources.second import SecondFeed
 from flows.nightly.catch_up import catch_up
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import OVERLAP, FetchResult
+from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.second_source import compare_sources, fetch_and_compare
 from flows.service.alerts import after_night
@@ -364,6 +364,47 @@ def test_a_stock_that_either_source_did_not_answer_is_no_difference(second: Seco
         last = fetches.comparison(conn, mine.name)
     assert last is not None
     assert [failure["symbol"] for failure in last["failures"]] == [STOCK]
+
+
+@dataclass
+class Ending(FrameSource):
+    """A source that raises when it is asked a second time."""
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        answer = super().fetch(first, last)
+        if len(self.asked) > 1:
+            raise RuntimeError("no more")
+        return answer
+
+
+def test_the_symbols_that_a_source_was_asked_for_when_it_failed_are_failures(
+    second: Second, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.second_source.SYMBOLS_AT_ONCE", 4)
+    mine = second(Ending(BARS, name="files"))
+    compare_sources(mine, AS_OF, fetch_bars(mine, AS_OF))
+    with reading(mine.engine) as conn:
+        last = fetches.comparison(conn, mine.name)
+    assert last is not None
+    assert (last["symbols"], last["failure"]) == (4, "RuntimeError: no more")
+    symbols = [mine.market.index.symbol, *mine.market.symbols]
+    assert [failure["symbol"] for failure in last["failures"]] == symbols[4:]
+    statuses = [failure["status"] for failure in last["failures"]]
+    assert statuses == ["unreachable"] * 4 + ["not_asked"] * (len(symbols) - 8)
+
+
+def test_an_old_bar_that_neither_source_has_any_more_is_settled(second: Second) -> None:
+    lacking = without(BARS, [STOCK])
+    mine = replace(second(BARS), source=FrameSource(lacking))
+    fetch_and_compare(mine, AS_OF)
+    assert rows(mine) == [(STOCK, str(AS_OF), "bar", None, True)]
+    second(lacking)
+    later = AS_OF
+    for _ in range(OVERLAP + 2):
+        later = next_session("XNYS", later)
+    fetch_bars(mine, later)
+    compare_sources(mine, later, FetchResult())
+    assert rows(mine)[-1] == (STOCK, str(AS_OF), "bar", "second", True)
 
 
 def test_the_same_sessions_are_asked_of_both(second: Second) -> None:

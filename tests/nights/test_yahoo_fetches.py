@@ -260,7 +260,7 @@ def test_a_page_instead_of_prices_is_named_and_its_stock_asked_for_again(
     page = f"a web page of {host} instead of prices"
     assert fetches.second.outcome(symbol) == (
         "malformed",
-        f"{symbol}: no price table: HTTP 200, {page}",
+        f"{symbol}: Yahoo sent no prices: HTTP 200, {page}",
     )
     assert not fetches.second.has(symbol, SECOND)
     assert fetches.third.has(symbol, SECOND)

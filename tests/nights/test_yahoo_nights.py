@@ -140,8 +140,8 @@ def nights(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Iterat
 @pytest.mark.parametrize(
     ("symbol", "status", "words"),
     [
-        ("S01", "malformed", "no price table"),
-        ("T01", "malformed", "no price table"),
+        ("S01", "malformed", "Yahoo sent no prices"),
+        ("T01", "malformed", "Yahoo sent no prices"),
         ("S02", "malformed", "Something went wrong"),
         ("T02", "no_data", "no price data found"),
         (SKIPPING, "", ""),

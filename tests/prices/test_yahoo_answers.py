@@ -65,7 +65,7 @@ def test_what_is_no_chart_is_malformed_and_says_what_it_is(content: bytes, words
     with pytest.raises(AnswerError) as malformed:
         read_chart(200, HOST, content)
     assert malformed.value.status == "malformed"
-    assert str(malformed.value) == f"no price table: HTTP 200, {words}"
+    assert str(malformed.value) == f"Yahoo sent no prices: HTTP 200, {words}"
 
 
 @pytest.mark.parametrize(

@@ -175,5 +175,5 @@ def test_a_device_that_loses_the_state_of_a_training_fails_its_self_test(
         return found
 
     monkeypatch.setattr(StateFolder, "restore", damaged)
-    with pytest.raises(DtmlError, match="a resumed training run differs"):
+    with pytest.raises(DtmlError, match="that was interrupted and resumed gives"):
         trial.self_test(torch.device("cpu"), StateFolder(tmp_path, write_whole))

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import time
+import uuid
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,6 +54,27 @@ def test_runs_that_ended_long_ago_go_with_all_that_is_theirs_and_others_stay(hom
     }
     assert old_runs(home) == 0
     assert database.stat().st_size - empty < 0.25 * (grown - empty)
+
+
+def test_events_and_orphans_go_only_where_the_settings_of_prefect_let_them(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = home / DATABASE
+    add_runs(database, RECENT, LONG_AGO)
+    with closing(sqlite3.connect(database)) as conn, conn:
+        conn.execute("update log set flow_run_id = ?", (str(uuid.uuid4()),))
+    before = counts(database)
+    assert before["log"] > 0
+    assert before["events"] > 0
+    enabled = "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"
+    monkeypatch.setenv(enabled, "events")
+    monkeypatch.setenv("PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED", "false")
+    tidy_apart(home)
+    assert counts(database) == before
+    monkeypatch.delenv("PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED")
+    monkeypatch.setenv(enabled, "orphans")
+    tidy_apart(home)
+    assert counts(database) == before | {"log": 0}
 
 
 @pytest.mark.soak

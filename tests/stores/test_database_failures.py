@@ -219,7 +219,7 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
             "insert into alembic_version values ('9999')",
             f"records 2 schemas: alembic_version has '{REVISION}', '9999'",
         ),
-        ("delete from alembic_version", "does not record its schema"),
+        ("delete from alembic_version", "is damaged, because the table alembic_version"),
     ],
 )
 def test_a_store_of_two_schemas_or_of_none_is_noticed(

@@ -153,7 +153,10 @@ class IncrementalTransformer:
     def step(
         self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Implement `IncrementalDecoder`."""
+        """Implement `IncrementalDecoder`.
+
+        The attention is that of the last layer, averaged over its heads.
+        """
         position = torch.full_like(tokens[:1, :1], state.length)  # [1, 1]: the same for all beams
         x = self.network.embed_target(tokens, position)
         weights: Weights = None
@@ -161,8 +164,8 @@ class IncrementalTransformer:
         past = state.mask_of_past()
         for layer, remembered, own in zip(self.layers, state.memory, state.own, strict=True):
             attended = _attend_past(layer, x, own, state.length, past)
-            # Always with weights: `attend` then computes with plain products, for whose softmax
-            # `FIRST_CAPACITY` was chosen.
+            # Always with weights: `translation.transformer.attend` then computes with plain
+            # products, for whose softmax `FIRST_CAPACITY` was chosen.
             x, weights = layer.attend_memory(
                 x,
                 attended,
@@ -173,6 +176,7 @@ class IncrementalTransformer:
         scores = fast_linear(self.network.decoder_norm(x), self.output_weight)
         if not need_weights or weights is None:
             return scores, None
+        # The mean over the heads, without the keys that `start` added.
         return scores, weights.mean(dim=-3)[..., : state.source_positions]
 
 

@@ -89,7 +89,8 @@ def sheet_values(
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
-    `unit` is "nights" or "days". `sql` has the statement of each chart's rows by its name.
+    `unit` is "nights" or "days". `sql` has the statement of each chart's rows, by the chart's
+    name.
     """
     statements = sql or {}
     notes = _notes(sheet, unit)
@@ -97,7 +98,8 @@ def sheet_values(
     for name, chart in charts_of(sheet):
         table = sheet.tables[TABLES.get(name, name)]
         if name == "distribution" and chart is not None:
-            table = chart.data["rows"]  # short: the daily figures are those of another chart
+            # The counts drawn; the daily figures are in the CSV of the chart "cumulative".
+            table = chart.data["rows"]
         parts.append(
             Part(
                 name=name,

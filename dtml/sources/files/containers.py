@@ -94,7 +94,10 @@ class Container:
         ) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             ending = "".join(self.place.suffixes[-2:])
-            raise UsageError(f"{self.place}: cannot be read as {ending}: {reason}") from error
+            raise UsageError(
+                f"{self.place}: cannot be read as {ending}: {reason}; check that the file is "
+                "complete and of a kind that is read"
+            ) from error
 
 
 def containers_of(file: Path) -> list[Container]:

@@ -59,7 +59,7 @@ class FileSource(Source):
         return sorted(symbols - {self._market.index.symbol})
 
     def last_session(self) -> date | None:
-        """Return the last date that both the prices and the index reach.
+        """Return the last date of the prices, or that of the index's own file if it ends earlier.
 
         Raises UsageError, naming a row, when few stocks reach the last date of the prices: its date
         is wrong, or most of the prices are old.
