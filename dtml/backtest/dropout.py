@@ -71,8 +71,8 @@ def follow_dropout(
         equity.append(worth)
         turnover.append((proceeds + spent * int(bought.sum())) / worth)
     values = np.array(equity)
-    # `values` begins at the close of the second session. Returns begin after the session of the first
-    # purchase, so that the cost of this purchase is in none of them.
+    # `values` begins at the close of the second session. Returns begin after the session of the
+    # first purchase, so that the cost of this purchase is in none of them.
     begun = int(np.argmax(np.array(turnover) > 0)) + 1
     return pd.DataFrame(
         {

@@ -245,7 +245,7 @@ def net_spread(
 def _tenths(scores: Days) -> Float[ndarray, "days stocks"]:
     """Return the weights of the best tenth, in total 1, and of the worst, in total -1.
 
-    A day without a ranking keeps the weights of the day before; they are 0 before the first ranking.
+    A day without a ranking keeps the weights of the day before, which are 0 before any ranking.
     """
     group_of = score_groups(scores)
     weights = np.zeros(scores.shape)

@@ -151,7 +151,10 @@ def _day(path: Path, line: int, symbol: str, name: str, text: str) -> date | Non
 
 
 def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) -> None:
-    """Raise UsageError where two spells of a stock share a day; they are sorted by stock and day."""
+    """Raise UsageError where two spells of a stock share a day.
+
+    The spells are sorted by stock and first day.
+    """
     for before, spell in pairwise(spells):
         if before.stock != spell.stock:
             continue
@@ -206,8 +209,8 @@ def refuse_other_counts(
 
     first = min(stay.since for stay in stays if stay.since is not None)
     sessions = sessions_between(calendar, first, as_of)
-    # How many more members each session has than the one before. A stay that begins or ends on a day
-    # that is no session changes the next session, if there is one up to `as_of`.
+    # How many more members each session has than the one before. A stay that begins or ends on a
+    # day that is no session changes the next session, if there is one up to `as_of`.
     changes = dict.fromkeys(sessions, 0)
     for stay in stays:
         for day, change in ((stay.since, 1), (stay.until, -1)):
