@@ -72,10 +72,12 @@ class TearSheet:
 
 
 def running_means(rank_ic: Daily) -> pd.DataFrame:
-    """Return the mean rank IC of the first so many days, with its interval, at `POINTS` places.
+    """Return the mean rank IC of the first so many days, with its interval.
 
-    Columns: `days, rank_ic, rank_ic_low, rank_ic_high`. Days without a rank IC are left out. The
-    last row has all days, and so the figures of `score_ranking`. No rows below `MINIMUM_DAYS`.
+    Columns: `days, rank_ic, rank_ic_low, rank_ic_high`. There are `POINTS` rows at most, for
+    numbers of days from `MINIMUM_DAYS` up to all. The last row so has the figures that
+    `score_ranking` gives without an overlap. Days without a rank IC are left out. No rows below
+    `MINIMUM_DAYS`.
     """
     known = rank_ic[np.isfinite(rank_ic)]
     rows = []

@@ -64,7 +64,7 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     running = rankings.newest_rank_scores(conn, market)
     version = (*shown.values(), running["scored_at"].max(), repr(costs))
     place = (str(conn.engine.url), market)
-    kept = _pages.get(place)
+    kept = _pages.get(place)  # the version and the page
     if kept is None or kept[0] != version:
         kept = (version, _page(conn, market, shown, _best_rule(running), costs))
         _pages[place] = kept

@@ -135,6 +135,7 @@ def _night_as_work(
         usual = earlier.loc[earlier["stage"] == row["stage"], "seconds"]
         stage_left_s = _time_left(row, usual.dropna().to_numpy(dtype=float))
         spent_s += row["seconds"] or 0.0
+        # Once a stage is without an estimate, so is the night.
         left_s = None if left_s is None or stage_left_s is None else left_s + stage_left_s
         if row["status"] == "running":
             stage_words = row["stage"]
@@ -142,7 +143,9 @@ def _night_as_work(
         left_s = None
     if not is_alive:  # the clock of its last stage goes on without work
         left_s = None
-    done = None if left_s is None or not spent_s + left_s else spent_s / (spent_s + left_s)
+    done = None
+    if left_s is not None and spent_s + left_s != 0:
+        done = spent_s / (spent_s + left_s)
     return Work(
         kind="night",
         name=day(as_of),
