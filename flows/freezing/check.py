@@ -142,8 +142,8 @@ def _changed_parts(
     """Yield the parts of nights, and the weights, that are no longer as they were frozen.
 
     Links of the numbers `left_out` and nights before `first` are not compared. Where the store
-    lacks a model that one of the links names, nothing is compared: the only change is then one of
-    the last link, which says which model.
+    lacks the run that one of the links names, nothing is compared: the only change is then one of
+    the last link, which says which run.
     """
     covered = [link for link in nights_of(chain, left_out) if first is None or link.as_of >= first]
     if not covered:
@@ -211,7 +211,7 @@ class _Weights:
     def _read_file(self, model: str, sha: str) -> str | None:
         """Read a file of weights and say what is wrong with it; None where nothing is.
 
-        A run and rankers may have one name: it is that of rankers if these have the SHA-256.
+        `model` names rankers, if the store has rankers of this name and SHA-256, and else a run.
         """
         ranker = rankings.ranker(self.conn, model)
         is_of_rankers = ranker is not None and ranker["checkpoint_hash"] == sha

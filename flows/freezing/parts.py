@@ -54,7 +54,7 @@ def read_parts(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -
     """Return the parts of links, by their numbers.
 
     Each kind of row is read by one statement for all links. There must be at least one link. Raises
-    StoreUsageError where the store lacks the model of one.
+    StoreUsageError where the store lacks the run of one.
     """
     first = min(link.as_of for link in of_links)
     last = max(link.as_of for link in of_links)
@@ -114,7 +114,7 @@ def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]
     """Return the SHA-256 of each link's list: the stocks left out, and the model's universe.
 
     The stocks that the night predicted are in its predictions. Those left out are None where the
-    night is not complete any more. Raises StoreUsageError where the store lacks a model.
+    night is not complete any more. Raises StoreUsageError where the store lacks a run.
     """
     rows = {row["as_of"]: row for row in nights.complete_nights(conn, market)}
     universes: dict[str, Any] = {}
