@@ -102,7 +102,8 @@ def print_backtest(result: Result) -> None:
 def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then how much data the audit used."""
     findings = audit.findings
-    not_passed = np.where(findings["has_power"], "FAILED", "no power")  # it cannot fail
+    # A check without power proves nothing in either case.
+    not_passed = np.where(findings["has_power"], "FAILED", "no power")
     passed = np.where(findings["has_power"], "passed", "cannot tell")
     verdicts = np.where(findings["passed"], passed, not_passed)
     shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)

@@ -80,7 +80,8 @@ def print_table(
                 range(len(measured)),
                 key=lambda place: (ranks.get(measured[place].column.name, len(ranks)), place),
             )
-            left_out.append(" ".join(measured.pop(least).column.name.split()))
+            name = measured.pop(least).column.name
+            left_out.append(" ".join(name.split()))  # a heading may have several lines
             widths = _widths(measured, out.width)
     if widths is None:
         _print_blocks(measured)
@@ -92,12 +93,15 @@ def print_table(
 
 
 def _fitted(column: Column) -> _Fitted:
-    """Measure a column: its texts on one line each, or broken between words where it is prose."""
+    """Measure a column: at its least width, prose and headings are broken between words.
+
+    At its greatest width no line is broken but where the text itself has line breaks.
+    """
     cells = column.cells
     lines = [line for cell in cells for line in cell.split("\n")]
     body = max((cell_len(line) for line in lines), default=0)
     heading = max(cell_len(line) for line in column.name.split("\n"))
-    longest_word = max((cell_len(word) for word in column.name.split()), default=0)
+    longest_heading_word = max((cell_len(word) for word in column.name.split()), default=0)
     narrowest_body = body
     if column.is_prose:
         words = [word for line in lines for word in line.split()]
@@ -106,7 +110,7 @@ def _fitted(column: Column) -> _Fitted:
     return _Fitted(
         column=column,
         cells=cells,
-        least=max(narrowest_body, longest_word, 1),
+        least=max(narrowest_body, longest_heading_word, 1),
         greatest=max(body, heading, 1),
     )
 

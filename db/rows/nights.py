@@ -293,7 +293,10 @@ def save_link(conn: Connection, link: Mapping[str, object]) -> int:
 
 
 def links(conn: Connection, market: str, after: int = 0) -> list[dict[str, Any]]:
-    """Return the links of a market's chain by number, those above `after`; none before a freeze."""
+    """Return the links of a market's chain whose number is above `after`, by number.
+
+    There are none for a market that is not frozen.
+    """
     table = tables.frozen_night
     statement = (
         sa.select(table)

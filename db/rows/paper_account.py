@@ -67,7 +67,7 @@ def paper_orders(conn: Connection, market: str, target: date) -> pd.DataFrame:
 
 
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:
-    """Return the returns of the paper account up to a session: the columns of paper_return.
+    """Return the paper account up to a session: the columns of the view paper_account but holdings.
 
     The portfolios that it is compared with have rows too.
     """

@@ -185,7 +185,7 @@ def night_ranking(
     if shown is not None:
         ranker_id, predictor = shown
         is_shown += [history.ranker_id == ranker_id, history.predictor == predictor]
-    is_read = []
+    is_read = []  # further conditions: the rows of the ranking that are asked for
     if ends is not None:
         last_place = sa.select(sa.func.max(history.place)).where(*is_shown).scalar_subquery()
         is_read.append(sa.or_(history.place <= ends, history.place > last_place - ends))
@@ -454,6 +454,7 @@ def lasting_skill(
     # A missing interval, that of too few days, shows no skill.
     has_no_skill = sa.func.coalesce(log.rank_ic_low, 0) <= 0
     last_without_skill = sa.select(sa.func.max(log.target)).where(*of_predictor, has_no_skill)
+    # Where every session shows skill, `until` is before them all.
     until = conn.execute(last_without_skill).scalar() or date.min
     lasting = sa.select(sa.func.min(log.target), sa.func.count()).where(
         *of_predictor, log.target > until

@@ -52,8 +52,10 @@ def follow_dropout(
     turnover: list[float] = []
     for place in range(1, len(sessions)):
         trades = _trades(scores[place - 1], units, settings)
-        before, price = last_close[place - 1], close[place]
+        before = last_close[place - 1]
+        price = close[place]
         change = price / before - 1
+        # Negated, so that a stock without an earlier close, whose change is NaN, can be traded.
         can_sell = np.isfinite(price) & ~(change <= -settings.limit)
         can_buy = np.isfinite(price) & ~(change >= settings.limit)
         sold = trades.sold & can_sell
@@ -69,7 +71,8 @@ def follow_dropout(
         equity.append(worth)
         turnover.append((proceeds + spent * int(bought.sum())) / worth)
     values = np.array(equity)
-    # Before the first purchase the equity is its initial 1.
+    # `values` begins at the close of the second session. Returns begin after the session of the
+    # first purchase, so that the cost of this purchase is in none of them.
     begun = int(np.argmax(np.array(turnover) > 0)) + 1
     return pd.DataFrame(
         {

@@ -49,14 +49,14 @@ class Stagger:
             )
 
     def sessions_of(self, part: int, days: int) -> "np.ndarray":
-        """Return which of some days a part is traded on: the first, and then its own.
+        """Return which of some days a part, counted from 0, is traded on: the first, and its own.
 
         The parts are traded at equal distances, as far as whole sessions allow. All are traded on
         the first day, so that no part waits in cash for its turn.
         """
-        day = np.arange(days)
-        own = part * self.horizon // self.parts
-        is_traded = day % self.horizon == own
+        day_places = np.arange(days)
+        own_turn = part * self.horizon // self.parts
+        is_traded = day_places % self.horizon == own_turn
         is_traded[:1] = True
         return np.asarray(is_traded)
 
@@ -142,7 +142,8 @@ def _aim_by_two(
 def _targets_on(place: Days, is_traded: "np.ndarray", trading: Trading) -> tuple[Days, Kept]:
     """Return the targets on the days on which a part is traded, NaN on the others.
 
-    `place` is the place of each stock, NaN where it is not ranked.
+    `place` is the place of each stock, NaN where it is not ranked. A day without a ranking has NaN
+    too, and the part keeps the targets that it had before.
     """
     weights = np.full(place.shape, np.nan)
     is_kept = np.zeros(place.shape, dtype=bool)
@@ -155,9 +156,9 @@ def _targets_on(place: Days, is_traded: "np.ndarray", trading: Trading) -> tuple
 
 
 def _together(tracks: list[pd.DataFrame]) -> pd.DataFrame:
-    """Return the track of parts that begin with the same equity."""
+    """Return the track of the whole from those of its parts, which begin with the same equity."""
     net = np.stack([track["net"].to_numpy() for track in tracks], axis=1)  # [fills parts]
-    # Of each part before the return of the fill, as a share of the whole.
+    # Of each part before the return of the fill; each began with 1.
     equity = np.vstack([np.ones(net.shape[1]), np.cumprod(1 + net, axis=0)])[:-1]
     share = equity / equity.sum(axis=1, keepdims=True)
     whole = tracks[0].copy()

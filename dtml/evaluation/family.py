@@ -49,6 +49,7 @@ def family_p(
     block, widening = _block(varying, overlap)
     block_means = _block_means(varying, block)
     blocks = max(round(len(varying) / block), 2)
+    # The same estimate of the error as `_drawn` makes from the blocks of a resample.
     error = np.sqrt(block_means.var(axis=0) / (blocks - 1))
     statistic = np.abs(varying.mean(axis=0)) / (error * widening)
     drawn = _drawn(block_means, blocks, resamples, seed)
@@ -81,7 +82,7 @@ def compared(gain: Any, p: Any) -> str | None:
 
 
 def _block(gains: Float[ndarray, "days comparisons"], overlap: int) -> tuple[int, PerComparison]:
-    """Return the length of all blocks, in days, and by how much each error is too small.
+    """Return the length of all blocks, in days, and the factor by which each error is too small.
 
     All comparisons are resampled together, so that the length is the longest that any of them
     needs. Blocks are no longer than a tenth of the days, so that there are ten or more.
@@ -101,8 +102,8 @@ def _block_means(
     """
     centred = gains - gains.mean(axis=0)
     wrapped = np.concatenate([centred, centred[: block - 1]])
-    sums = np.concatenate([np.zeros((1, gains.shape[1])), wrapped.cumsum(axis=0)])
-    return np.asarray((sums[block:] - sums[:-block]) / block)
+    sums_before = np.concatenate([np.zeros((1, gains.shape[1])), wrapped.cumsum(axis=0)])
+    return np.asarray((sums_before[block:] - sums_before[:-block]) / block)
 
 
 def _drawn(
@@ -110,7 +111,8 @@ def _drawn(
 ) -> Float[ndarray, "resamples comparisons"]:
     """Return the size of each studentised mean gain in resamples in which no gain exists.
 
-    A resample is `blocks` blocks of days; its error is that of its own blocks.
+    A resample is `blocks` blocks of days; its error is that of its own blocks. A mean whose blocks
+    are all alike has no error, and size 0.
     """
     days = len(block_means)
     generator = np.random.default_rng(seed)
@@ -119,8 +121,10 @@ def _drawn(
     for start in range(0, resamples, CHUNK):
         rows = min(CHUNK, resamples - start)
         first_day = generator.integers(0, days, (rows, blocks))
+        # Number the pairs of resample and day, to count the blocks of all resamples at once.
         cell = first_day + days * np.arange(rows)[:, None]
-        counts = np.bincount(cell.ravel(), minlength=rows * days).reshape(rows, days)
+        counts = np.bincount(cell.ravel(), minlength=rows * days)
+        counts = counts.reshape(rows, days)  # how often each resample has the block of a day
         mean = counts @ block_means / blocks
         variance = np.maximum(counts @ squares / blocks - mean**2, 0)
         error = np.sqrt(variance / (blocks - 1))

@@ -44,16 +44,18 @@ def overlapping_interval(summands: Summands, statistic: Statistic, *, overlap: i
 def transforms(days: int, overlap: int) -> int:
     """Return the number of cosine transforms, which are the degrees of freedom of the variance."""
     usual = int(SHARE * days ** (2 / 3))
-    # The wave of the j-th transform is 2 days / j long.
-    longest = 2 * days // (WAVES * overlap)
-    return min(max(min(usual, longest), FEWEST), days - 1)
+    # The wave of the j-th transform is 2 days / j long: up to this j the waves are long enough.
+    last_long_enough = 2 * days // (WAVES * overlap)
+    wanted = max(min(usual, last_long_enough), FEWEST)
+    return min(wanted, days - 1)  # a series of so many days has no more
 
 
 def long_run_variance(series: Float[ndarray, "days models"], count: int) -> PerModel:
     """Return the long-run variance of each series: the mean of its squared cosine transforms."""
     days = len(series)
-    place = np.arange(days) + 0.5
+    middle_of_day = np.arange(days) + 0.5
     frequency = np.pi * np.arange(1, count + 1) / days
-    cosines = np.sqrt(2 / days) * np.cos(frequency[:, None] * place)  # [transforms days]
+    phase = frequency[:, None] * middle_of_day  # [transforms days]
+    cosines = np.sqrt(2 / days) * np.cos(phase)
     coordinates = cosines @ (series - series.mean(axis=0))
     return np.asarray((coordinates**2).mean(axis=0))

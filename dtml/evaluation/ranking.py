@@ -155,7 +155,8 @@ def paired_rank_ic(scores: Days, others: Days, outcome: Days, *, overlap: int = 
     is_known = np.isfinite(score_ics) & np.isfinite(other_ics)
     # The rank IC and the day (1) of both, whose totals `ratio` turns into the two means.
     summands = np.stack([score_ics, is_known, other_ics, is_known], axis=-1)[is_known]
-    return _estimate(summands[:, None].astype(float), difference(ratio), overlap)
+    of_one_model = summands[:, None].astype(float)  # [days models 4]
+    return _estimate(of_one_model, difference(ratio), overlap)
 
 
 def rank_differences(
@@ -342,8 +343,8 @@ def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
 def mean_of_days(daily: Daily, *, overlap: int = 1) -> Estimate:
     """Return the mean of a figure over the days that have one; `overlap` as in `score_ranking`."""
     known_days = daily[np.isfinite(daily)]
-    summands = np.stack([known_days, np.ones_like(known_days)], axis=-1)  # of `ratio`
-    return _estimate(summands[:, None], ratio, overlap)
+    summands = np.stack([known_days, np.ones_like(known_days)], axis=-1)  # [days 2], of `ratio`
+    return _estimate(summands[:, None], ratio, overlap)  # [days models 2], of a single model
 
 
 def _estimate(summands: Summands, statistic: Statistic, overlap: int = 1) -> Estimate:

@@ -72,10 +72,12 @@ class TearSheet:
 
 
 def running_means(rank_ic: Daily) -> pd.DataFrame:
-    """Return the mean rank IC of the first so many days, with its interval, at `POINTS` places.
+    """Return the mean rank IC of the first so many days, with its interval.
 
-    Columns: `days, rank_ic, rank_ic_low, rank_ic_high`. Days without a rank IC are left out. The
-    last row has all days, and so the figures of `score_ranking`. No rows below `MINIMUM_DAYS`.
+    Columns: `days, rank_ic, rank_ic_low, rank_ic_high`. There are `POINTS` rows at most, for
+    numbers of days from `MINIMUM_DAYS` up to all. The last row so has the figures that
+    `score_ranking` gives without an overlap. Days without a rank IC are left out. No rows below
+    `MINIMUM_DAYS`.
     """
     known = rank_ic[np.isfinite(rank_ic)]
     rows = []
@@ -100,6 +102,7 @@ def cumulative_ic(
     is_known = np.isfinite(rank_ic)
     known = rank_ic[is_known]
     days = np.arange(1, len(known) + 1)
+    # A night without a rank IC repeats the number of days of the night before.
     ends = running.drop_duplicates("days").set_index("days").reindex(days)
     return pd.DataFrame(
         {
@@ -165,6 +168,7 @@ def score_groups(scores: Days) -> Groups:
     edges = np.arange(1, DECILES) / DECILES
     middle = DECILES // 2
     # Edges belong to the outer group on both sides, so that both ends are cut alike.
+    # The comparisons are [days stocks edges].
     lower = (share_below[..., None] > edges[:middle]).sum(axis=-1)
     upper = (share_below[..., None] >= edges[middle:]).sum(axis=-1)
     return np.where(np.isfinite(share_below), lower + upper, NO_GROUP)
@@ -243,7 +247,7 @@ def net_spread(
 def _tenths(scores: Days) -> Float[ndarray, "days stocks"]:
     """Return the weights of the best tenth, in total 1, and of the worst, in total -1.
 
-    A day without a ranking keeps the weights of the day before.
+    A day without a ranking keeps the weights of the day before, which are 0 before any ranking.
     """
     group_of = score_groups(scores)
     weights = np.zeros(scores.shape)
@@ -349,7 +353,7 @@ def coverage(
 
 @dataclass(frozen=True)
 class Answers:
-    """The figures that answer whether there is an order, whether it is steady, and its trade.
+    """The figures of a ranking that say whether it has an order, is steady, and can be traded.
 
     `days` have a rank IC, `positive` is the share of them above 0; `months` is the number of
     months, `positive_months` how many of them have a mean above 0. `gross`, `net` and `cost` are of

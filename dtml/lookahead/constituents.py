@@ -33,9 +33,9 @@ class EarlierList:
 def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp) -> Finding:
     """Check that a market's list has the constituents that earlier lists had on their own day.
 
-    Only days before the date of the list are compared, because a list agrees with itself. Without
-    one the check has no power; it passes all the same, since a list is known for the first time
-    once.
+    Only earlier lists whose day is before the date of this list are compared, because a list agrees
+    with itself; all are, if this list has no date. Without such an earlier list the check has no
+    power. It passes all the same: no list can be known before it is recorded for the first time.
     """
     own_day = market.constituents_as_of
     comparable = [each for each in earlier if own_day is None or each.day < own_day]

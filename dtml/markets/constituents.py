@@ -91,7 +91,8 @@ def _refuse_other_count(
 ) -> None:
     """Raise UsageError where the key `count` is not the number of constituents.
 
-    Without a table of members it is that of the entries, with one that of each session's members.
+    Without a table of members, the entries are counted; with one, the members of each session up to
+    `as_of`, which is known there.
     """
     count = table.optional("count", int, None)
     if count is None:

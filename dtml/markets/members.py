@@ -81,7 +81,7 @@ def _text_of(table: Table, path: Path) -> str:
 
 
 def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
-    """Yield the spell of each row."""
+    """Yield the spell of each row; a row whose cells are all empty is skipped."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -132,7 +132,10 @@ def _spell(
 
 
 def _day(path: Path, line: int, symbol: str, name: str, text: str) -> date | None:
-    """Return a date; None for an empty cell."""
+    """Return the date in the column `name` of a row; None for an empty cell.
+
+    Of the forms of ISO 8601 only YYYY-MM-DD is taken.
+    """
     if not text:
         return None
     try:
@@ -148,7 +151,10 @@ def _day(path: Path, line: int, symbol: str, name: str, text: str) -> date | Non
 
 
 def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) -> None:
-    """Raise UsageError where two spells of a stock share a day; they are in order of time."""
+    """Raise UsageError where two spells of a stock share a day.
+
+    The spells are sorted by stock and first day.
+    """
     for before, spell in pairwise(spells):
         if before.stock != spell.stock:
             continue
@@ -161,6 +167,7 @@ def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) 
                 f"but {spell.symbol} joins again on {spell.since}; end the first, or delete one"
             )
         hint = ""
+        # They share a single day, which is the first one's `until` in the file.
         if last_day_counts and before.until == spell.since + timedelta(days=1):
             hint = f'; or set until = "{EXCLUDED}" in the market\'s file, if until is no member-day'
         raise UsageError(
@@ -195,13 +202,15 @@ def refuse_other_counts(
 ) -> None:
     """Raise UsageError for the first session, up to `as_of`, that has another number of members.
 
-    A list whose spells end early, which is look-ahead, has too few of them.
+    A list that ends spells before their ends, which is look-ahead, has too few members then.
     """
     # Imported only here: the calendar of an exchange takes a second.
     from dtml.prices.sessions import sessions_between
 
     first = min(stay.since for stay in stays if stay.since is not None)
     sessions = sessions_between(calendar, first, as_of)
+    # How many more members each session has than the one before. A stay that begins or ends on a
+    # day that is no session changes the next session, if there is one up to `as_of`.
     changes = dict.fromkeys(sessions, 0)
     for stay in stays:
         for day, change in ((stay.since, 1), (stay.until, -1)):

@@ -170,7 +170,7 @@ class Panel:
             is_repeated = line_values.index.duplicated()
             distinct[column] = line_values[~is_repeated].sort_index()
             stretch = stretches(distinct[column].index)
-            if stretch[-1:].any():
+            if stretch[-1:].any():  # the last stretch is not number 0: the line is broken
                 distinct[f"part{column}"] = pd.Series(stretch, distinct[column].index)
         frame = pd.DataFrame(distinct)
         frame = frame.dropna(how="all").sort_index()
@@ -363,7 +363,8 @@ def _domain(curves: Iterable[pd.DataFrame]) -> list[float]:
     values = np.concatenate([np.array([0.5]), *points])
     low = float(np.nanmin(values))
     high = float(np.nanmax(values))
-    margin = max(0.3 * max(high - 0.5, 0.5 - low), 0.02)
+    furthest = max(high - 0.5, 0.5 - low)
+    margin = max(0.3 * furthest, 0.02)  # room for parts of the intervals
     return [
         round(max(low - margin, 0), 3),
         round(min(high + margin, 1), 3),
@@ -398,7 +399,7 @@ def stacked(
             "band": band,
             # At least 8 rows, so that few marks lie as close together as many.
             "rows": max(highest, 8),
-            "height": max(60, 7 * highest),
+            "height": max(60, 7 * highest),  # pixels
         },
     )
 

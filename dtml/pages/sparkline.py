@@ -55,7 +55,10 @@ class Sparkline:
         return Markup(f"{opening}{''.join(parts)}</svg>")  # noqa: S704 - the words are escaped
 
     def _ends(self, drawn: Sequence[str]) -> tuple[float, float]:
-        """Return the lowest and the highest value to draw, never the same; the base is one."""
+        """Return the lowest and the highest value to draw, with the base among them.
+
+        They are never the same, so that `_height` can divide by their difference.
+        """
         values = [np.asarray(self.lines[name], dtype=float) for name in drawn]
         whole = np.concatenate([np.array([self.base]), *values])
         low = float(np.nanmin(whole))
@@ -74,7 +77,7 @@ def _path(values: Float[ndarray, " sessions"], low: float, high: float) -> str:
     steps = max(len(values) - 1, 1)
     parts: list[str] = []
     is_open = False
-    for place in thin(values):
+    for place in thin(values):  # the places of the values to draw
         value = float(values[place])
         if not np.isfinite(value):
             is_open = False

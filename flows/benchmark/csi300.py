@@ -124,11 +124,13 @@ class Set:
 def market_of(members: Path, last: date) -> Market:
     """Return the market of the benchmark: that of CSI 300, with the constituents of a table.
 
-    `last` is the last day on which the table is true. Raises UsageError for a table in which a
-    session has not 300 constituents.
+    Its file is the shipped one with another source, index and list of constituents, and without the
+    facts, which are about the shipped list. `last` is the last day on which the table is true.
+    Raises UsageError for a table in which a session has not 300 constituents.
     """
     shipped = (resources.files("dtml.markets") / "csi300.toml").read_text(encoding="utf-8")
     head, rest = shipped.split("[index]\n")
+    # What lies between the index and the constituents: costs, checks, and the settings of DTML.
     tables = rest[rest.index("[trading]") : rest.index("[constituents]")]
     facts_begin = head.index("facts = [")
     head = head[:facts_begin].replace('source = "yahoo"', 'source = "files"')
@@ -173,12 +175,13 @@ def history_of(market: Market, bars: pd.DataFrame, leg: Leg) -> History:
 
 
 def split_of(history: History, table: Table) -> tuple[Split, slice]:
-    """Return the days trained on with those tested, and those up to the end of validation.
+    """Return two spans to train on: up to the validation, with the days tested, and up to its end.
 
-    Outcomes of the first were known before the validation began, those of the second before the
-    test.
+    The outcomes of the first, `trained` of the split, were known before the validation began. Those
+    of the second, which networks need, were known before the first day tested.
     """
     sessions = history.panel.sessions
+    # Places of the first sessions of the validation and of the test; the test ends before `stop`.
     first_validation, first, stop = (
         int(sessions.searchsorted(pd.Timestamp(day)))
         for day in (table.validation[0], table.test[0], table.test[1])
@@ -224,7 +227,11 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
 
 
 def _config(found: Set, networks: tuple[NetworkName, ...], seeds: int) -> RankersConfig:
-    """Return the shipped settings; networks choose their epoch on the years of validation."""
+    """Return the shipped settings, except that a network serves a single fold.
+
+    A network is trained once, on all days before the test; the years of validation, the last of
+    these, choose its epoch.
+    """
     sessions = found.history.panel.sessions
     table = Table.read()
     first, last = (pd.Timestamp(day) for day in table.validation)
@@ -232,7 +239,7 @@ def _config(found: Set, networks: tuple[NetworkName, ...], seeds: int) -> Ranker
     configs = [
         replace(
             RelativeConfig.for_network(name, seeds),
-            sessions=len(sessions),
+            sessions=len(sessions),  # no day is too old
             validation=validation,
             folds=1,
         )
@@ -258,8 +265,12 @@ def _id(found: Set, config: RankersConfig) -> str:
 def _scores(
     history: History, split: Split, validated: slice, config: RankersConfig, folder: Path
 ) -> dict[str, Grid]:
-    """Return the scores of each model and rule on all sessions, NaN outside the test."""
+    """Return the scores of each model and rule on all sessions, [sessions stocks].
+
+    Those of models are NaN outside the test, and all are NaN where a stock is not ranked.
+    """
     once = partial(train_once, folder)
+    # All but networks learn only from days before the validation.
     scores = walk_rankers(history, [split], replace(config, networks=()), once)
     if config.networks:
         # The last days of these are the validation on which a network chooses its epoch.
@@ -347,15 +358,17 @@ def _parts(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarray]]:
 def _column(
     scores: Grid, history: History, days: slice, index: Float[ndarray, " sessions"]
 ) -> dict[str, float]:
-    """Return the figures of a model in the published table, each with its interval over days.
+    """Return the figures of a model in the published table, with their intervals over days.
 
-    Excess is the return of the portfolio over that of the index, a year by Qlib's scale.
+    `scores` are those of the `days`, [days stocks], and `index` has the closes of the index on all
+    sessions. Excess is the return of the portfolio over that of the index, a year by Qlib's scale;
+    the ratio is its mean over its standard deviation. The turnover has no interval.
     """
     known_scores, known_outcome = both_known(scores, history.outcome[days])
     rank_ic = rank_ics(known_scores, known_outcome)
     pearson = pearson_ics(known_scores, known_outcome)
     panel = history.panel
-    # Two sessions more, on which the last scores are traded and earn their return.
+    # Two sessions more, as far as there are any: the last scores are traded and earn on them.
     span = slice(days.start, min(days.stop + 2, len(panel.sessions)))
     padded = np.full((span.stop - span.start, scores.shape[1]), np.nan)
     padded[: len(scores)] = scores
@@ -375,9 +388,12 @@ def _column(
 
 
 def _per_day_ratio(daily: Float[ndarray, " days"]) -> Estimate:
-    """Return the mean of a daily figure over its standard deviation."""
+    """Return the mean of a daily figure over its standard deviation, not annualised.
+
+    The ends of its interval are NaN where `sharpe_interval` has none.
+    """
     known = daily[np.isfinite(daily)]
-    low, high = sharpe_interval(known[:, None])
+    low, high = sharpe_interval(known[:, None])  # of ratios a year; [days 1], of one series
     a_year = YEAR**0.5
     return Estimate(session_sharpe(known), float(low[0] / a_year), float(high[0] / a_year))
 

@@ -92,7 +92,7 @@ def _names(networks: NetworksOption) -> tuple[NetworkName, ...]:
 def _csi300(
     request: RunRequest, members: Path | None, networks: tuple[NetworkName, ...], seeds: int
 ) -> ranking_pages.Ranking:
-    """Run Qlib's benchmark on the files that the user names; one that is stored is only read."""
+    """Run Qlib's benchmark on the files that the user names; a stored result is only read."""
     if request.prices is None or request.index is None or members is None:
         raise UsageError(
             "csi300 needs its three files: dtml benchmark csi300 --prices FILE --index FILE "

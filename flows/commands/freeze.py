@@ -77,7 +77,10 @@ def freeze(
 
 
 def _check(market: str, file: Path | None, *, as_json: bool) -> None:
-    """Check a chain and its file, and print what was found; raise NotFrozenError for a change."""
+    """Check a chain and its file, and print what was found; raise NotFrozenError for a change.
+
+    The file is by default that of the reports, and none is checked where that is missing.
+    """
     begun = time.perf_counter()
     checked = check_chain(open_reader(), market)
     if file is None and chain_file(market).exists():
@@ -106,7 +109,7 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
 
 
 def _document(checked: Checked, changes: list[Any], file: Path | None) -> dict[str, Any]:
-    """Return what a check found as plain values."""
+    """Return what a check found as plain values; `changes` are those of the file too."""
     return {
         "market": checked.market,
         **_ends(checked.links, file),

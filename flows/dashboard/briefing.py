@@ -75,19 +75,20 @@ def ranking_of_night(
 ) -> pd.DataFrame:
     """Return the ranking of a night, with the change of each place since the night `before`.
 
-    With `ends`, it has only so many stocks of each end, and `bar` is their place among these.
+    With `ends`, it has only so many stocks of each end.
 
     The columns are those of `rankings.night_ranking` with `moved`, the places gained (NaN for a
     stock that was not ranked then), `return_before`, its return in the session that was ranked
-    then, and `bar`, the score on a scale from -1 to 1 whose middle is the night's median. There are
-    no rows where no stock was ranked.
+    then, and `bar`, the score on a scale from -1 to 1. Its 0 is the median of the stocks returned,
+    and the stock that is furthest from that has 1 or -1. There are no rows where no stock was
+    ranked.
     """
     market = night["market"]
     target = target_of(night)
     ranking = rankings.night_ranking(
         conn, market, target, shown=shown.of(market, target), ends=ends
     )
-    earlier = ranking.iloc[:0]
+    earlier = ranking.iloc[:0]  # no rows, with the same columns
     if before is not None:
         target_before = target_of(before)
         earlier = rankings.night_ranking(
@@ -100,7 +101,7 @@ def ranking_of_night(
     earlier_place = earlier.set_index("symbol")["place"].astype(float)
     moved = ranking["symbol"].map(earlier_place) - ranking["place"]
     distance = ranking["score"].astype(float) - ranking["score"].median()
-    furthest = distance.abs().max()
+    furthest = distance.abs().max()  # 0 where all scores are equal
     return_before = ranking["symbol"].map(earlier.set_index("symbol")["realised_return"])
     return ranking.assign(
         moved=moved.astype(float),
@@ -112,7 +113,8 @@ def ranking_of_night(
 def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the best and of the worst stocks of a ranking, each from its end on.
 
-    The ranking may have only END_STOCKS stocks of each end. A short one is divided in its middle.
+    The ranking may have only END_STOCKS stocks of each end. A shorter one is divided in its middle,
+    so that no stock is in both; of an odd number the middle one is in neither.
     """
     half = len(ranking) // 2
     number = min(END_STOCKS, half)
@@ -147,7 +149,8 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
 
     Columns: symbol, action ("buy", "sell", "keep" or "adjust"), weight (the share of equity to
     hold, 0 for a sale), and held (the share held after the last open, NaN without). Trades come
-    first, the largest weight before the others. There are no rows where nothing was decided.
+    first, the largest weight before the others; the columns `kept` and `place` only serve this.
+    There are no rows where nothing was decided.
     """
     market = night["market"]
     wanted = paper_account.paper_orders(conn, market, target_of(night)).set_index("symbol")
@@ -216,7 +219,10 @@ def _new_drift(conn: Connection, night: Row, before: Row | None) -> list[dict[st
 
 
 def _new_at_top(ranking: pd.DataFrame) -> list[str]:
-    """Return the stocks of the best END_STOCKS that had a place below them the night before."""
+    """Return the stocks of the best END_STOCKS that had a place below them the night before.
+
+    A stock that was not ranked then is not among them: its `moved` is NaN.
+    """
     top = ranking.head(END_STOCKS)
     place_before = top["place"] + top["moved"]
     symbols: list[str] = top.loc[place_before > END_STOCKS, "symbol"].tolist()
@@ -228,7 +234,8 @@ def skill_line(
 ) -> Sparkline | None:
     """Return a drawing of the rank IC of a predictor, added up over the nights up to a session.
 
-    Beside it is the rule with the best sum. None where fewer than two nights have one.
+    Beside it is the rule with the best sum. None where the predictor has a rank IC on fewer than
+    two nights.
     """
     rank_ics = rankings.night_rank_ics(conn, market, leg, predictor, last - SPAN, last)
     daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)

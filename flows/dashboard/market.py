@@ -216,8 +216,9 @@ def _ranking_of_night(
     """Return a night's ranking beside its directions, the orders, and how good rankings have been.
 
     Where the night is not complete, `ranked_night` is the last complete one before it, whose
-    ranking is shown; None without any. `level` is the requested one. `rank_scores` has the running
-    scores of all predictors, and `ranked` those of the one that ranks (`ranking_of_day`).
+    ranking is shown. Without any it is None, and only `ranking` and `account` are there beside it.
+    `level` is the requested one. `rank_scores` has the running scores of all predictors, and
+    `ranked` those of the one that ranks (`ranking_of_day`).
     """
     market = night["market"]
     ranked_night = _complete_night(conn, night)

@@ -103,8 +103,9 @@ def briefing(
     """Return what a market's morning begins with; `row` is its row of `market_rows`.
 
     Keys: `state` of `state_of_night`; `best` and `worst` stocks of the newest ranking, its `leader`
-    (the first row), None without a ranking; `changes` in sentences, None without a complete night;
-    `skill_line` and `account_line`, small drawings or None.
+    (the first row) and `target_ranked` (the session ranked), both None without a ranking; `changes`
+    in sentences, None without a complete night; `skill_line` and `account_line`, small drawings or
+    None.
     """
     market = row["market"]
     newest = nights.night(conn, market)

@@ -64,7 +64,7 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     running = rankings.newest_rank_scores(conn, market)
     version = (*shown.values(), running["scored_at"].max(), repr(costs))
     place = (str(conn.engine.url), market)
-    kept = _pages.get(place)
+    kept = _pages.get(place)  # the version and the page
     if kept is None or kept[0] != version:
         kept = (version, _page(conn, market, shown, _best_rule(running), costs))
         _pages[place] = kept
@@ -136,7 +136,7 @@ def _best_rule(running: pd.DataFrame) -> str | None:
 def _first_of_last_nights(conn: Connection, market: str) -> date:
     """Return the first session that the last `NIGHTS` nights of a market predicted.
 
-    It is the first day of all where no night has a session.
+    It is `date.min` where no night has a session that it predicts.
     """
     log = frame(conn, nights.night_log(market)).dropna(subset="target")
     targets = log["target"].nlargest(NIGHTS)
@@ -213,7 +213,10 @@ def _constituents(
 
 
 def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the rank IC over the nights of each leg, as the store has it of the market's own."""
+    """Return the mean rank IC over the nights for each leg, the table `legs` of a tear sheet.
+
+    The store has running figures for the market's own leg alone, so that all are computed here.
+    """
     rows = []
     for leg, daily in scores.groupby("leg"):
         rank_ic = daily["rank_ic"].to_numpy(dtype=float)

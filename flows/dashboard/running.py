@@ -77,8 +77,9 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
 
     Each stage has its `seconds` so far, and those that it took in the night before (`before`; None
     if unknown). The stages that the night has not begun yet are taken from the night before; their
-    status is None. `stage` is the stage that is running, None between two. `is_alive` tells whether
-    a process still works on the night, and `work` is the night as a piece of work.
+    status is None. `before` beside them is that night's `as_of`, None without one. `stage` is the
+    stage that is running, None between two. `is_alive` tells whether a process still works on the
+    night, and `work` is the night as a piece of work.
     """
     market = night["market"]
     earlier = nights.earlier_stages(conn, market, night["as_of"], EARLIER_STAGES)
@@ -134,6 +135,7 @@ def _night_as_work(
         usual = earlier.loc[earlier["stage"] == row["stage"], "seconds"]
         stage_left_s = _time_left(row, usual.dropna().to_numpy(dtype=float))
         spent_s += row["seconds"] or 0.0
+        # Once a stage is without an estimate, so is the night.
         left_s = None if left_s is None or stage_left_s is None else left_s + stage_left_s
         if row["status"] == "running":
             stage_words = row["stage"]
@@ -141,7 +143,9 @@ def _night_as_work(
         left_s = None
     if not is_alive:  # the clock of its last stage goes on without work
         left_s = None
-    done = None if left_s is None or not spent_s + left_s else spent_s / (spent_s + left_s)
+    done = None
+    if left_s is not None and spent_s + left_s != 0:
+        done = spent_s / (spent_s + left_s)
     return Work(
         kind="night",
         name=day(as_of),
@@ -178,8 +182,8 @@ def _seconds(stage: Mapping[str, Any], now: datetime) -> float:
 def _backtests(conn: Connection, now: datetime) -> list[Work]:
     """Return the backtests that have begun in the last days and have not ended.
 
-    How far one is, is the share of its days whose folds are done. The pace is the median time
-    between the models of two folds: those of an interrupted run count no break.
+    `done` is the share of its days whose folds are done. The pace is the median time between the
+    models of two folds, so that the break of a run that was interrupted does not count.
     """
     works = []
     for row in records(backtests.unfinished(conn, now - SHOWN_FOR)):
@@ -188,7 +192,7 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
         done = 0.0
         left_s = None
         last_sign = row["created_at"]
-        silent_s = SHOWN_FOR.total_seconds()
+        silent_s = SHOWN_FOR.total_seconds()  # before its first fold, it counts as alive
         if len(folds):
             done = min(1.0, ((folds["last"].max() - row["first"]).days + 1) / days)
             pace_s = _pace(folds["created_at"], float(folds["seconds"].median()))
@@ -202,6 +206,7 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
                 stage=f"{count(len(folds))} folds done, up to {_last_day(folds)}",
                 done=done,
                 left_s=left_s,
+                # Ten minutes are allowed to the shortest folds.
                 is_alive=(now - last_sign).total_seconds() < max(silent_s, 600),
                 market=row["market"],
             )
@@ -222,7 +227,7 @@ def _pace(moments: "pd.Series[Any]", otherwise: float) -> float:
 def _translators(conn: Connection, now: datetime) -> list[Work]:
     """Return the trainings of translators that logged a step not long ago.
 
-    A model whose first training has ended is stored, and so has its languages.
+    A model has languages once its first training has ended and it is stored; it is left out then.
     """
     works = []
     for row in records(translations.trainings(conn, now - SILENT_FOR)):

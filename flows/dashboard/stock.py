@@ -38,9 +38,9 @@ def stock_page(
     the first and the last session with a prediction or a price, None without any. `spans` has the
     scores over these predictions, `whole` those over all predictions of the stock by kind of model.
     Scores count every session, by the raw probability; what is listed and drawn are the directions
-    at each model's default level. `moved` are the places gained since the night before.
-    Raises UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or
-    stock.
+    at each model's default level. `moved` are the places gained since the ranking before; None with
+    a `last`. Raises UsageError for an unknown kind or a wrong span, NotThereError for an unknown
+    market or stock.
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
@@ -86,7 +86,7 @@ def stock_page(
 
 
 def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataFrame:
-    """Return a stock's directions at the level by which its market decides them.
+    """Return a stock's directions, each at the default level of its model.
 
     `banded` are those of `predictions.default_directions`. A direction of a model without a band
     stays as it is: a rise above one half, else a fall. `correct` is missing where there is no
@@ -103,7 +103,10 @@ def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataF
 
 
 def _moved(newest_of_stock: list[dict[str, Any]], directions: pd.DataFrame) -> float | None:
-    """Return the places that a stock has gained since the night before; None where not known."""
+    """Return the places that a stock has gained since its ranking before; None where not known.
+
+    `newest_of_stock` has its row of the newest night, if any; `directions` are the newest first.
+    """
     if not newest_of_stock or pd.isna(newest_of_stock[0]["place"]):
         return None
     target = pd.Timestamp(newest_of_stock[0]["target"])
@@ -114,7 +117,10 @@ def _moved(newest_of_stock: list[dict[str, Any]], directions: pd.DataFrame) -> f
 
 
 def _disagrees(newest_of_stock: list[dict[str, Any]], ranked: int) -> bool:
-    """Return whether the direction of a stock is not that of its half of the ranking."""
+    """Return whether a stock of the better half is predicted to fall, or of the worse to rise.
+
+    `ranked` is the number of stocks in the ranking.
+    """
     if not newest_of_stock or pd.isna(newest_of_stock[0]["place"]):
         return False
     is_better_half = newest_of_stock[0]["place"] <= (ranked + 1) / 2

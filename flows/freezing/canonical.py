@@ -39,7 +39,7 @@ def sha256_of_text(text: str) -> str:
 
 
 def table_of(frame: pd.DataFrame, columns: Sequence[str]) -> Table:
-    """Return columns of a frame as plain values, row by row; a missing value is None."""
+    """Return the named columns of a frame as plain values, row by row; a missing value is None."""
     values_by_column = []
     for name in columns:
         column = frame[name]
@@ -71,7 +71,7 @@ def sha256_of_bars(versions: pd.DataFrame, withdrawals: pd.DataFrame) -> str:
     }
     days = versions["session"].to_numpy().astype("datetime64[D]").astype("<i8")
     values = versions[list(BAR_VALUES)].to_numpy(dtype="<f8", copy=True)
-    values[np.isnan(values)] = np.nan  # one of the many NaNs
+    values[np.isnan(values)] = np.nan  # NaN has many bit patterns: always the same one
     digest = hashlib.sha256((canonical(header) + "\n").encode())
     digest.update(days.tobytes())
     digest.update(np.ascontiguousarray(values).tobytes())

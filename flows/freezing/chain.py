@@ -31,9 +31,9 @@ PACKAGES = ("db", "dtml", "flows", "translation")
 def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
     """Begin a market's chain at a complete night, by default the last; return the new links.
 
-    Nights after it that are complete already are linked too. Raises UsageError where the night is
-    not complete, or where the chain begins elsewhere already. With a chain, `since` may be None:
-    then it is extended.
+    Nights after it that are complete already are linked too. A chain that has begun is extended, if
+    `since` is None or its first night. Raises UsageError where the first night is not complete, and
+    for another `since` than the first night of the chain.
     """
     with reading(engine) as conn:
         chain = nights.links(conn, market)
@@ -46,7 +46,9 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
             f"the chain of {market} begins with the night of {chain[0]['as_of']} and never changes "
             "its beginning: leave out --since"
         )
-    first = chain[0]["as_of"] if chain else since or days[-1]
+    first = since or days[-1]
+    if chain:
+        first = chain[0]["as_of"]
     if first not in days:
         raise UsageError(
             f"the night of {first} of {market} is not complete: the complete nights are from "
@@ -56,10 +58,10 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
 
 
 def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]:
-    """Add a link for each complete night that has none or was run again since; return them.
+    """Add a link for each complete night that has none or was run again since; return these.
 
-    Without a chain nothing is added, unless `first` is the night with which it begins. Call it
-    while no other process works on the market.
+    `first` is the night with which a chain begins, and is not read where there is one: without
+    either nothing is added. Call it while no other process works on the market.
     """
     with transaction(engine) as conn:
         chain: list[Link] = [*nights.links(conn, market)]
@@ -94,10 +96,15 @@ def is_frozen(engine: Engine, market: str) -> bool:
 
 
 def nights_of(chain: Sequence[Link], left_out: Collection[int] = ()) -> list[NightOfLink]:
-    """Return what each link of a whole chain covers, but for those of the numbers `left_out`."""
+    """Return what each link of a whole chain covers, but for those of the numbers `left_out`.
+
+    The text of a link that is left out is not read, because it may be no JSON.
+    """
     covered: list[NightOfLink] = []
     known_after: datetime | None = None
     for link in chain:
+        # A night that was run late may have used no price as new as the link before did. The spans
+        # of links never go back, so that each version of a bar is in one link alone.
         known_until = link["known_at"]
         if known_after is not None:
             known_until = max(known_until, known_after)
@@ -120,7 +127,11 @@ def nights_of(chain: Sequence[Link], left_out: Collection[int] = ()) -> list[Nig
 def _due(
     complete: Sequence[Mapping[str, Any]], chain: Sequence[Link], begins: date | None
 ) -> list[Mapping[str, Any]]:
-    """Return the nights from `begins` on without a link of their own, in the order they ended."""
+    """Return the nights from `begins` on without a link, in the order in which they ended.
+
+    A night that was run again since its last link counts as one without: it ended at another time.
+    """
+    # By night, of its last link: a later link of a night replaces the earlier one.
     linked = {link["as_of"]: json.loads(link["link"])["finished_at"] for link in chain}
     due = []
     for night in complete:
@@ -133,11 +144,11 @@ def _due(
 def _covered(
     conn: Connection, market: str, due: Sequence[Night], chain: Sequence[Link]
 ) -> list[NightOfLink]:
-    """Return what the links of the nights that are due cover, after those of a chain."""
+    """Return what the links of the nights that are due will cover, after the links of a chain."""
     known_after = max((link["known_at"] for link in chain), default=None)
     covered = []
     for number, night in enumerate(due, start=len(chain) + 1):
-        known_until = night["known_at"]
+        known_until = night["known_at"]  # never before that of the link before, as in `nights_of`
         if known_after is not None:
             known_until = max(known_until, known_after)
         covered.append(
@@ -198,7 +209,7 @@ def _row(content: Mapping[str, Any], night: Night) -> dict[str, Any]:
 
 
 def weights_of(conn: Connection, run_id: str, ranker_id: str | None) -> dict[str, str | None]:
-    """Return the models of a night, the SHA-256 of their checkpoints, and that of their settings.
+    """Return the models of a night, and the SHA-256 of their checkpoints and of their settings.
 
     Those of rankers are None for a night that ranked no stocks.
     """

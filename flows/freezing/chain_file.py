@@ -42,6 +42,7 @@ def add_lines(engine: Engine, market: str) -> Path:
     file = chain_file(market)
     file.parent.mkdir(parents=True, exist_ok=True)
     written = file.read_bytes() if file.exists() else b""
+    # `rest` is a last line that a kill cut off, without its line feed; it is empty otherwise.
     whole, _, rest = written.rpartition(b"\n")
     last_line = whole.rpartition(b"\n")[2]
     with reading(engine) as conn:
@@ -58,7 +59,11 @@ def add_lines(engine: Engine, market: str) -> Path:
 
 
 def _lines_of(last_line: bytes, chain: Sequence[Link], file: Path) -> int:
-    """Return the number of the link in the last whole line of a file; 0 for a file without one."""
+    """Return the number of the link in the last whole line of a file; 0 for a file without one.
+
+    Links are numbered from 1, so it is the number of whole lines too. Raises ChainFileError for a
+    line that is not that of a link of the chain.
+    """
     if not last_line:
         return 0
     try:
@@ -104,9 +109,9 @@ def _lines(engine: Engine, market: str, chain: Sequence[Link], after: int) -> It
 
 
 def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
-    """Return what of a file of a chain differs from the chain, or within itself.
+    """Return what of a file of a chain differs from the stored links, or contradicts itself.
 
-    A file may end before the chain does, as one that was kept does. Raises ChainFileError for a
+    A file may end before the chain does, such as a copy that was kept. Raises ChainFileError for a
     file that cannot be read.
     """
     try:
@@ -121,6 +126,7 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
         try:
             line = json.loads(text)
             found = list(_flaws(line, number, previous, stored))
+            # A line that cannot be read leaves it as it was, so that the next line has a flaw too.
             previous = line["digest"]
         except (ValueError, KeyError, TypeError):
             found = [(LINK, "its line is not that of a link")]
@@ -145,7 +151,11 @@ def _flaws(
     previous: str | None,
     stored: Mapping[int, Link],
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a line of a file, and how."""
+    """Yield what is wrong with a line of a file, and how.
+
+    `number` is its place, from 1, and `previous` the digest of the line before, None for the first.
+    `stored` has the links of the store by number.
+    """
     link = line["link"]
     if sha256_of_text(canonical(link)) != line["digest"]:
         yield LINK, "its SHA-256 is not its digest"

@@ -141,7 +141,9 @@ def _changed_parts(
 ) -> Iterator[Change]:
     """Yield the parts of nights, and the weights, that are no longer as they were frozen.
 
-    Links of the numbers `left_out` and nights before `first` are not compared.
+    Links of the numbers `left_out` and nights before `first` are not compared. Where the store
+    lacks the run that one of the links names, nothing is compared: the only change is then one of
+    the last link, which says which run.
     """
     covered = [link for link in nights_of(chain, left_out) if first is None or link.as_of >= first]
     if not covered:
@@ -163,7 +165,7 @@ def _changed_parts(
 def _differences(
     content: Mapping[str, Any], parts: Parts, weights: "_Weights"
 ) -> Iterator[tuple[str, str]]:
-    """Yield what of a link differs from the store, and how."""
+    """Yield what of a link, whose text has the `content`, differs from the store, and how."""
     for part, what in PARTS.items():
         frozen = content["parts"][part]
         stored = parts.digests[part]
@@ -178,11 +180,13 @@ class _Weights:
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
+        # The results of `weights_of`, by run and rankers.
         self.stored: dict[tuple[str, str | None], dict[str, str | None]] = {}
-        self.files: dict[str, str | None] = {}  # what is wrong with a model's file; None: nothing
+        # What is wrong with a file of weights, by model and SHA-256; None where nothing is.
+        self.files: dict[str, str | None] = {}
 
     def differences(self, frozen: Mapping[str, Any]) -> Iterator[str]:
-        """Yield what differs from the weights that a link names."""
+        """Yield what of the store and of the files differs from the weights that a link names."""
         key = (frozen["run"], frozen["rankers"])
         if key not in self.stored:
             self.stored[key] = weights_of(self.conn, *key)
@@ -205,6 +209,10 @@ class _Weights:
         return self.files[name]
 
     def _read_file(self, model: str, sha: str) -> str | None:
+        """Read a file of weights and say what is wrong with it; None where nothing is.
+
+        `model` names rankers, if the store has rankers of this name and SHA-256, and else a run.
+        """
         ranker = rankings.ranker(self.conn, model)
         is_of_rankers = ranker is not None and ranker["checkpoint_hash"] == sha
         row = ranker if is_of_rankers else runs.run(self.conn, model)

@@ -53,7 +53,8 @@ class Parts:
 def read_parts(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -> dict[int, Parts]:
     """Return the parts of links, by their numbers.
 
-    Each kind of row is read by one statement for all links. There is at least one link.
+    Each kind of row is read by one statement for all links. There must be at least one link. Raises
+    StoreUsageError where the store lacks the run of one.
     """
     first = min(link.as_of for link in of_links)
     last = max(link.as_of for link in of_links)
@@ -87,7 +88,10 @@ def constituents_digest(conn: Connection, market: str) -> str:
 
 
 def _by_night(rows: pd.DataFrame, model: str) -> dict[tuple[date, str], pd.DataFrame]:
-    """Return the rows of each night and model; `model` is the column that names the model."""
+    """Return the rows of each night and model; `model` is the column that names the model.
+
+    The keys are dates, as those of links are; a frame has timestamps.
+    """
     return {
         (date.fromisoformat(str(as_of)[:10]), str(name)): of_night
         for (as_of, name), of_night in rows.groupby(["as_of", model])
@@ -109,7 +113,8 @@ def _table(
 def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -> dict[int, str]:
     """Return the SHA-256 of each link's list: the stocks left out, and the model's universe.
 
-    The stocks that the night predicted are in its predictions.
+    The stocks that the night predicted are in its predictions. Those left out are None where the
+    night is not complete any more. Raises StoreUsageError where the store lacks a run.
     """
     rows = {row["as_of"]: row for row in nights.complete_nights(conn, market)}
     universes: dict[str, Any] = {}
@@ -125,7 +130,7 @@ def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]
 def _price_digests(
     conn: Connection, market: str, of_links: Sequence[NightOfLink]
 ) -> dict[int, str]:
-    """Return the SHA-256 of the bars of each link."""
+    """Return the SHA-256 of the bars of each link; the span of all links is read at once."""
     bounds = [link.known_after for link in of_links]
     after = None if None in bounds else min(bound for bound in bounds if bound is not None)
     until = max(link.known_until for link in of_links)
@@ -138,7 +143,11 @@ def _price_digests(
 
 
 class _ByMoment:
-    """Find the rows that became known in a span of time."""
+    """Find the rows that became known in the span of a link.
+
+    `order` has the places of the rows by moment, and `moments` the moments in that order, in
+    nanoseconds.
+    """
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self.rows = rows
@@ -147,7 +156,7 @@ class _ByMoment:
         self.moments = moments[self.order]
 
     def of_link(self, link: NightOfLink) -> pd.DataFrame:
-        """Return the rows of a link, in their own order."""
+        """Return the rows that became known in the span of a link, in the order of all rows."""
         start = 0
         if link.known_after is not None:
             start = self._count_up_to(link.known_after)

@@ -135,7 +135,7 @@ def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None 
 def _with_stocks(
     market: Market, source: Source, engine: Engine, universe: Universe | None
 ) -> OpenedMarket:
-    """Choose the stocks of a market, as `_universe` does."""
+    """Return the opened market with the stocks that `_universe` chooses, sorted by symbol."""
     chosen, notice = _universe(market, source, universe)
     # The stocks of a model are in the same order, whatever lists them.
     ordered = chosen.with_symbols(sorted(chosen.symbols))
@@ -144,9 +144,10 @@ def _with_stocks(
 
 @dataclass
 class CheckedFeed(Source):
-    """A feed of the user's own that answers once it is admitted.
+    """A feed of the user's own, which is admitted before it answers.
 
-    It is if a fetch with the same code is stored last, or else by the check of `admit`.
+    It is admitted if the last stored fetch of an own feed of this name had the same code; otherwise
+    `admit` checks it first.
     """
 
     feed: OwnFeed
@@ -167,9 +168,10 @@ class CheckedFeed(Source):
         return self.feed.last_session()
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the answer of the feed, with no bar and one status where it cannot be checked yet.
+        """Return the answer of the feed, which the first call may have to check.
 
-        Raises FeedError where the check refuses it.
+        Where it cannot be checked yet, the answer has no bar, and one status for all symbols.
+        Raises FeedError where the check refuses the feed.
         """
         if not self.is_admitted:
             with reading(self.engine) as conn:
@@ -229,6 +231,9 @@ def _universe(
     the user; otherwise it is None. If the source cannot list its stocks, the market's list is taken
     even where the user asks for the source's. Raises UsageError if the market has no list, and the
     source has none either or the user asks for the market's.
+
+    A market with a table of members always keeps these, whatever the user asks for; its notice says
+    how many of them have no prices.
     """
     source_symbols = source.symbols()
     if market.members is not None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # these modules load torch
     from flows.nightly.fetch import FetchResult
     from flows.nightly.score import Scored
 
-# Sessions up to the last one among which nights can be missed. `dtml backtest` predicts older ones.
+# Of the sessions up to a day, the number that can be missed nights; `dtml backtest` predicts older
+# ones.
 LIMIT = 30
 
 
@@ -48,7 +49,8 @@ class Night:
 def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
     """Return a night for which nothing is left to do, or None where `run_night` is needed.
 
-    Of a market with the user's own code, it always is: it compares the code with the rankers'.
+    For a market with the user's own code it always returns None: `run_night` compares the code with
+    that of its rankers.
     """
     row = finished_night(opened, as_of)
     if row is None or opened.market.code is not None:
@@ -77,7 +79,7 @@ def is_complete(row: Mapping[str, Any] | None) -> bool:
 
 
 def missed_nights(opened: OpenedMarket, last: date) -> list[date]:
-    """Return which of the last 30 sessions up to `last` lack a complete night, oldest first.
+    """Return which of the last LIMIT sessions up to `last` lack a complete night, oldest first.
 
     Sessions before the market's first complete night are not missed. If there is no complete night
     up to `last`, only `last` itself is.

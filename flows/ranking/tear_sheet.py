@@ -37,7 +37,7 @@ TRADED_LEG: Leg = "open_to_open"  # of the spread: a ranking made at a close can
 LEG_COLUMNS = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
 SECTOR_COLUMNS = ["sector", "days", "n", "rank_ic", "rank_ic_low", "rank_ic_high"]
 TEXTS = ("predictor", "rule", "leg", "spread_leg")
-# Columns that are no numbers.
+# Columns that are no numbers: days, and names.
 DATES = ("session", "first", "last")
 NAMES = ("predictor", "leg", "sector")
 

@@ -96,7 +96,8 @@ def distribution_chart(sheet: TearSheet) -> Chart | None:
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
     if not len(daily):
         return None
-    counts, edges = np.histogram(daily, bins=min(BARS, max(5, len(daily) // 4)))
+    bar_count = min(BARS, max(5, len(daily) // 4))  # fewer bars for few days
+    counts, edges = np.histogram(daily, bins=bar_count)
     rows = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "sessions": counts})
     low, middle, high = np.quantile(daily, [0.05, 0.5, 0.95])
     words = (

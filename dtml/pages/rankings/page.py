@@ -92,8 +92,9 @@ def sentence(ranking: Ranking) -> str:
 def verdict(ranking: Ranking) -> str:
     """Say in one sentence whether the blend beats the best rule of the days before.
 
-    It does if the difference is significant among all pairs; in a ranking that was stored before
-    such p-values were, if its own interval lies above 0. Both rank the same stocks.
+    It does if the difference is significant among all pairs. Where the store has no p-value of it,
+    as in rankings of earlier versions, it does if its own interval is above 0. Both rank the same
+    stocks.
     """
     # The blend is always among the predictors, once.
     (blend,) = [row for row in whole_scores(ranking) if row["predictor"] == HEADLINE]
@@ -181,9 +182,8 @@ def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
     if name == other:
         return ""
     row = _gain(ranking, name, other)
-    mark = {"beats": AHEAD, "is beaten by": BEHIND}.get(
-        compared(row["gain"], row.get("gain_p")) or "", ""
-    )
+    verb = compared(row["gain"], row.get("gain_p")) or ""
+    mark = {"beats": AHEAD, "is beaten by": BEHIND}.get(verb, "")
     return f"{with_interval(row, 'gain', signed=True)}{mark}"
 
 
@@ -263,7 +263,8 @@ def ranking_page(
 ) -> str:
     """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
 
-    `sql` has the statements behind charts, by their names, to which a served page links.
+    `sql` has the statements behind charts, by their names, to which a served page links. Without a
+    stored sheet there are neither answers nor these charts.
 
     Years have the scores of the blend and of the best rule; ways to trade are drawn if validation
     days chose among them.
@@ -272,8 +273,8 @@ def ranking_page(
     sheet: dict[str, Any] = {"answers": None}
     if ranking.sheet is not None:
         sheet = sheet_values(ranking.sheet, unit="days", sql=sql)
-    compared = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
-    by_year = scores[(scores["slice"] == "year") & compared]
+    is_shown = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
+    by_year = scores[(scores["slice"] == "year") & is_shown]
     was_validated = (ranking.portfolios["span"] == "validation").any()
     return _template().render(
         served=served,

@@ -157,7 +157,11 @@ def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answe
 
 
 def _steadiness(found: Answers, unit: str, too_early: str) -> Answer:
-    """Return whether the rank IC is above 0 in both halves, each by its own interval."""
+    """Return whether the rank IC is above 0 in both halves, each by its own interval.
+
+    It is too early where a half has no interval. Otherwise the answer is No where the rank IC of a
+    half is not above 0, whatever its interval.
+    """
     question = "Is it steady?"
     if not found.halves:
         return Answer(question, "Too early", f"{too_early.capitalize()}.")
