@@ -40,8 +40,8 @@ class TearSheet:
     """The tables of a tear sheet, whose functions in this module describe their columns.
 
     `predictor` is the ranking shown and `rule` the best rule beside it, None without one. `leg` is
-    the return that its figures are of, `spread_leg` the one that the spread is of. A table without
-    data has no rows.
+    the return that its figures are of, `spread_leg` the one that the spread is of. The outcomes of
+    `leg` of `overlap` days share a part of their span. A table without data has no rows.
     """
 
     predictor: str
@@ -57,6 +57,7 @@ class TearSheet:
     legs: pd.DataFrame  # leg, days, rank_ic, rank_ic_low, rank_ic_high, t
     sectors: pd.DataFrame  # sector, days, n, rank_ic, rank_ic_low, rank_ic_high
     coverage: pd.DataFrame
+    overlap: int = 1
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -71,20 +72,20 @@ class TearSheet:
         return rows
 
 
-def running_means(rank_ic: Daily) -> pd.DataFrame:
+def running_means(rank_ic: Daily, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean rank IC of the first so many days, with its interval.
 
     Columns: `days, rank_ic, rank_ic_low, rank_ic_high`. There are `POINTS` rows at most, for
     numbers of days from `MINIMUM_DAYS` up to all. The last row so has the figures that
-    `score_ranking` gives without an overlap. Days without a rank IC are left out. No rows below
-    `MINIMUM_DAYS`.
+    `score_ranking` gives with the same `overlap`. Days without a rank IC are left out. No rows
+    below `MINIMUM_DAYS`.
     """
     known = rank_ic[np.isfinite(rank_ic)]
     rows = []
     if len(known) >= MINIMUM_DAYS:
         counts = np.linspace(MINIMUM_DAYS, len(known), POINTS).round().astype(int)
         for count in np.unique(counts):
-            mean = mean_of_days(known[:count])
+            mean = mean_of_days(known[:count], overlap=overlap)
             rows.append({"days": int(count), **mean.named("rank_ic")})
     return pd.DataFrame(rows, columns=["days", "rank_ic", "rank_ic_low", "rank_ic_high"])
 
@@ -132,19 +133,19 @@ def monthly_ic(cumulative: pd.DataFrame) -> pd.DataFrame:
     return months.set_axis(["year", "month", "days", "rank_ic"], axis=1)
 
 
-def halves_ic(cumulative: pd.DataFrame) -> pd.DataFrame:
+def halves_ic(cumulative: pd.DataFrame, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean rank IC of the first and of the second half of the days.
 
     Columns: `half` (1 or 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`. Of an odd
     number of days the first half has the middle one. No rows below two days. `cumulative` has the
-    columns `session, rank_ic`.
+    columns `session, rank_ic`; `overlap` is as in `score_ranking`.
     """
     columns = ["half", "first", "last", "days", "rank_ic", "rank_ic_low", "rank_ic_high"]
     middle = (len(cumulative) + 1) // 2
     rows = []
     if len(cumulative) > 1:
         for half, days in enumerate((cumulative.iloc[:middle], cumulative.iloc[middle:]), start=1):
-            mean = mean_of_days(days["rank_ic"].to_numpy(dtype=float))
+            mean = mean_of_days(days["rank_ic"].to_numpy(dtype=float), overlap=overlap)
             rows.append(
                 {
                     "half": half,
@@ -174,12 +175,12 @@ def score_groups(scores: Days) -> Groups:
     return np.where(np.isfinite(share_below), lower + upper, NO_GROUP)
 
 
-def group_returns(scores: Days, outcome: Days) -> pd.DataFrame:
+def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean return of each score group, and its excess over that of all stocks ranked.
 
     Columns: `group` (1 for the lowest scores, 10 for the highest), `days` (those on which the group
-    has a stock), `mean_return`, and `excess, excess_low, excess_high`. A stock-day counts as in
-    `score_ranking`.
+    has a stock), `mean_return`, and `excess, excess_low, excess_high`. A stock-day counts, and
+    outcomes `overlap`, as in `score_ranking`.
     """
     scores, outcome = both_known(scores, outcome)
     group_of = score_groups(scores)
@@ -187,7 +188,7 @@ def group_returns(scores: Days, outcome: Days) -> pd.DataFrame:
     rows = []
     for group in range(DECILES):
         of_group = _mean_of(outcome, group_of == group)
-        excess = mean_of_days(of_group - of_all)
+        excess = mean_of_days(of_group - of_all, overlap=overlap)
         rows.append(
             {
                 "group": group + 1,
@@ -298,7 +299,9 @@ def by_horizon(scores: Days) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["horizon", "days", *figures])
 
 
-def by_sector(scores: Days, outcome: Days, sectors: Sequence[str | None]) -> pd.DataFrame:
+def by_sector(
+    scores: Days, outcome: Days, sectors: Sequence[str | None], *, overlap: int = 1
+) -> pd.DataFrame:
     """Return the rank IC within each sector, the sectors in the order of their names.
 
     `sectors` has that of each column of the grids, None or "" without one. Columns: `sector, days,
@@ -315,7 +318,7 @@ def by_sector(scores: Days, outcome: Days, sectors: Sequence[str | None]) -> pd.
                 "sector": sector,
                 "days": int(np.isfinite(daily).sum()),
                 "n": int(np.isfinite(known_scores).sum()),
-                **mean_of_days(daily).named("rank_ic"),
+                **mean_of_days(daily, overlap=overlap).named("rank_ic"),
             }
         )
     columns = ["sector", "days", "n", "rank_ic", "rank_ic_low", "rank_ic_high"]
@@ -382,7 +385,7 @@ def answers(sheet: TearSheet) -> Answers:
     replaced = horizons.loc[horizons["horizon"] == 1, "replaced"].to_numpy(dtype=float)
     return Answers(
         days=len(daily),
-        rank_ic=mean_of_days(daily),
+        rank_ic=mean_of_days(daily, overlap=sheet.overlap),
         positive=mean_of_known_days((daily > 0).astype(float)),
         months=len(sheet.months),
         positive_months=int((sheet.months["rank_ic"] > 0).sum()),

@@ -232,8 +232,10 @@ def points(value: float | None) -> str:
     return f"{_hundredfold(value, has_sign=True)} points"
 
 
-def signed_percent(value: float, digits: int = 1) -> str:
+def signed_percent(value: float | None, digits: int = 1) -> str:
     """Return a change as +54.0 %."""
+    if value is None or pd.isna(value):
+        return "-"
     return f"{100 * value:+.{digits}f} %"
 
 

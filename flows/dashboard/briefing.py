@@ -186,7 +186,7 @@ def changes(conn: Connection, night: Row, before: Row | None, ranking: pd.DataFr
     """
     market = night["market"]
     sentences = []
-    champion = rankings.champion(conn, market)
+    champion = rankings.champion(conn, market, night["target"])
     if before is not None and champion is not None and champion["replaced"]:
         is_new = champion["since"] > target_of(before)
         sentences += [f"{promotion_words(champion)}."] if is_new else []

@@ -31,7 +31,7 @@ from dtml.evaluation.tear_sheet import (
 )
 from dtml.markets.definition import Costs, Leg
 from dtml.pages.rankings.sheet import sheet_values
-from dtml.ranking.outcomes import sessions_to
+from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.panel import Grid
 from flows.dashboard.markets import Row, require_market
 from flows.markets.files import market_of_store
@@ -90,7 +90,8 @@ def _page(
         predictor=predictor,
         rule=rule,
         leg=leg,
-        **_figures_of_days(tables, names, predictor),
+        overlap=overlap_of(cast(Leg, leg)),
+        **_figures_of_days(tables, names, predictor, leg),
         **_figures_of_stocks(ranked, tables["legs"], leg, costs),
         legs=_by_leg(tables["legs"]),
         coverage=coverage(
@@ -144,7 +145,7 @@ def _first_of_last_nights(conn: Connection, market: str) -> date:
 
 
 def _figures_of_days(
-    tables: dict[str, pd.DataFrame], names: list[str], predictor: str
+    tables: dict[str, pd.DataFrame], names: list[str], predictor: str, leg: str
 ) -> dict[str, Any]:
     """Return the tables of a sheet that are computed from the stored scores of each night."""
     of_names = []
@@ -160,7 +161,7 @@ def _figures_of_days(
     return {
         "cumulative": cumulative,
         "months": monthly_ic(shown),
-        "halves": halves_ic(shown),
+        "halves": halves_ic(shown, overlap=overlap_of(cast(Leg, leg))),
     }
 
 
@@ -220,12 +221,13 @@ def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for leg, daily in scores.groupby("leg"):
         rank_ic = daily["rank_ic"].to_numpy(dtype=float)
+        overlap = overlap_of(cast(Leg, leg))
         rows.append(
             {
                 "leg": leg,
                 "days": int(np.isfinite(rank_ic).sum()),
-                **mean_of_days(rank_ic).named("rank_ic"),
-                "t": rank_ic_t(rank_ic, overlap=sessions_to(cast(Leg, leg))),
+                **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
+                "t": rank_ic_t(rank_ic, overlap=overlap),
             }
         )
     columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]

@@ -68,14 +68,14 @@ def _lines_of(last_line: bytes, chain: Sequence[Link], file: Path) -> int:
         return 0
     try:
         line = json.loads(last_line)
-        number = line["link"]["number"]
+        number = int(line["link"]["number"])
         digest = line["digest"]
     except (ValueError, KeyError, TypeError) as error:
         raise ChainFileError(_misfit(file, None)) from error
     is_stored = 0 < number <= len(chain) and chain[number - 1]["digest"] == digest
     if not is_stored:
         raise ChainFileError(_misfit(file, number))
-    return int(number)
+    return number
 
 
 def _misfit(file: Path, number: int | None) -> str:

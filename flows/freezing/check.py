@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
-from db.errors import StoreUsageError
+from db.errors import StoreError, StoreUsageError
 from db.rows import nights, rankings, runs
 from dtml.checkpoints import sha256
 from dtml.errors import DtmlError, UsageError
@@ -118,6 +118,7 @@ def _flaw(link: Link, place: int, previous: str | None) -> str | None:
             "replaces": content["replaces"],
         }
         missing = {*PARTS} - set(content["parts"])
+        missing |= {"weights", "constituents"} - set(content)
     except (ValueError, KeyError, TypeError):
         return UNREADABLE
     if missing:
@@ -215,12 +216,12 @@ class _Weights:
         """
         ranker = rankings.ranker(self.conn, model)
         is_of_rankers = ranker is not None and ranker["checkpoint_hash"] == sha
-        row = ranker if is_of_rankers else runs.run(self.conn, model)
-        assert row is not None
         try:
+            row = ranker if is_of_rankers else runs.run(self.conn, model)
+            assert row is not None
             file = weights_file(row["checkpoint_path"])
             actual = sha256(file)
-        except (DtmlError, OSError) as error:
+        except (DtmlError, StoreError, OSError) as error:
             return f"the file of {model} cannot be read ({error})"
         if actual == sha:
             return None

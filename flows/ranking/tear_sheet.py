@@ -27,7 +27,7 @@ from dtml.evaluation.tear_sheet import (
 )
 from dtml.markets import Market
 from dtml.pages.rankings.page import HEADLINE
-from dtml.ranking.outcomes import Leg
+from dtml.ranking.outcomes import Leg, overlap_of
 from dtml.ranking.panel import Grid
 from dtml.ranking.rules import rule_scores
 from dtml.ranking.walk import History
@@ -87,10 +87,11 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
     scores = days.scores[days.predictor]
     outcome = days.returns[leg]
     spread_leg = TRADED_LEG if TRADED_LEG in days.returns else leg
+    overlap = overlap_of(leg)
     cumulative = []
     for name in (days.predictor, days.rule):
         daily = rank_ics(*both_known(days.scores[name], outcome))
-        rows = cumulative_ic(days.sessions, daily, running_means(daily))
+        rows = cumulative_ic(days.sessions, daily, running_means(daily, overlap=overlap))
         cumulative.append(rows.assign(predictor=name))
     shown = cumulative[0]
     spread = decile_spreads(*both_known(scores, days.returns[spread_leg]))
@@ -102,13 +103,14 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
         spread_leg=spread_leg,
         cumulative=pd.concat(cumulative, ignore_index=True),
         months=monthly_ic(shown),
-        halves=halves_ic(shown),
-        groups=group_returns(scores, outcome),
+        halves=halves_ic(shown, overlap=overlap),
+        groups=group_returns(scores, outcome, overlap=overlap),
         spread=net_spread(scores, spread, days.sessions, market.trading.costs),
         horizons=by_horizon(scores),
         legs=_part(figures, days.predictor, "all")[LEG_COLUMNS],
         sectors=_sectors(figures, days.predictor),
         coverage=coverage(days.sessions, members, scores, outcome),
+        overlap=overlap,
     )
 
 

@@ -157,6 +157,10 @@ def a_setting(engine: Engine) -> None:
     )
 
 
+def the_hash_of_rankers(engine: Engine) -> None:
+    change(engine, "update ranker set checkpoint_hash = '0123456789abcdef'")
+
+
 def a_text_of_a_link(engine: Engine) -> None:
     change(engine, "update frozen_night set link = replace(link, '2024', '2025') where number = 1")
 
@@ -174,6 +178,7 @@ CHANGES: list[tuple[Callable[[Engine], None], set[tuple[int, str]]]] = [
     (a_stay, {(2, "the list of stocks")}),
     (a_bit_of_the_file_of_weights, {(1, WEIGHT), (2, WEIGHT)}),
     (a_setting, {(1, WEIGHT), (2, WEIGHT)}),
+    (the_hash_of_rankers, {(1, WEIGHT), (2, WEIGHT)}),
     (a_text_of_a_link, {(1, LINK)}),
     (a_column_of_a_link, {(1, LINK)}),
 ]
