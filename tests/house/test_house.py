@@ -145,6 +145,7 @@ def test_every_package_is_shipped() -> None:
     assert set(listed) == found
 
 
+@pytest.mark.slow
 def test_what_makes_the_figures_again_is_there() -> None:
     from typer.main import get_command
 

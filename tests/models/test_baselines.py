@@ -66,6 +66,7 @@ def test_stocks_and_days_do_not_see_each_other_and_nobody_sees_the_index(
     assert_close_in_float64(alone[0], before[2])
 
 
+@pytest.mark.slow
 @each_network
 def test_a_day_reads_the_sessions_of_its_window_alone(config: NetworkConfig) -> None:
     network, batch = drawn(config), batch_of()

@@ -106,6 +106,7 @@ def test_the_epoch_with_the_best_validation_accuracy_is_kept_and_no_early_one() 
     assert found.best_epoch == RECIPE.first_kept_epoch + eligible.index(max(eligible))
 
 
+@pytest.mark.slow
 def test_patience_ends_a_fit_that_no_longer_improves() -> None:
     found = fit(config=replace(RECIPE, epochs=500, patience=3, learning_rate=1e-9))
     assert len(found.epochs) == RECIPE.first_kept_epoch + 3

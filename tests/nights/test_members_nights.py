@@ -45,6 +45,7 @@ def listed(folder: Path, rows: str, as_of: date) -> MarketContext:
     return replace(open_context(request), source=FrameSource(BARS), notice=None)
 
 
+@pytest.mark.slow
 def test_a_table_that_changes_later_changes_no_replayed_night_and_is_found_by_the_audit(
     tmp_path: Path, engine: Engine
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_table_that_changes_later_changes_no_replayed_night_and_is_found_by_th
     assert f"L01 was a constituent on {KNOWN}, and now was none" in finding.detail
 
 
+@pytest.mark.slow
 def test_the_store_keeps_the_table_with_the_file_and_every_spell(
     tmp_path: Path, engine: Engine
 ) -> None:

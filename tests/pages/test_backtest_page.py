@@ -89,6 +89,7 @@ def test_the_tables_hold_the_figures_of_the_frames() -> None:
         assert (cells[4], cells[-1].split()[0]) == ("52.3 %", figure(mcc))
 
 
+@pytest.mark.slow
 def test_years_compound_their_own_sessions() -> None:
     tracks = random_tracks(378).sort_values(["portfolio", "session"])  # as SQL gives them
     rows = table_rows(page(tracks=tracks))
@@ -440,6 +441,7 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
     )
 
 
+@pytest.mark.slow
 def test_a_served_page_gives_the_rows_and_the_sql_of_its_chart_and_tables() -> None:
     text = page(served=True, backtest=BACKTEST | {"id": "it's"})
     for table in ("backtest_return", "backtest_summary", "backtest_score", "backtest_fold"):

@@ -212,6 +212,7 @@ def test_the_page_shows_what_there_is() -> None:
     assert "window 15, hidden 65" in Reader(shown(["dtml"], seed_scores=no_epochs)).seen
 
 
+@pytest.mark.slow
 def test_the_page_of_a_whole_grid_stays_small() -> None:
     predictors = ["dtml", *(f"predictor_{i}" for i in range(10))]
     text = page(

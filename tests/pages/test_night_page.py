@@ -31,6 +31,7 @@ from tests.support.night_page import (
 from tests.support.pages import Reader
 
 
+@pytest.mark.slow
 def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() -> None:
     directions = stocks()
     found = direction(page(directions))
@@ -46,6 +47,7 @@ def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() 
     assert not {row[1] for row in region(page(directions), "Directions")[1:]} & {"no direction"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [None, 1.0])
 def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
     threshold: float | None,
@@ -216,6 +218,7 @@ def test_what_a_night_says_of_own_code_is_on_its_page() -> None:
     assert "Own code" not in page()
 
 
+@pytest.mark.slow
 def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> None:
     ranking = pd.DataFrame(
         {"place": [1, 2], "symbol": ["S002", "S001"], "name": None, "probability": [0.6, 0.4]}

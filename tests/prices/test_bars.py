@@ -226,6 +226,7 @@ def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [100, 10, 0.01, 3.5])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_few_bars_at_another_level_are_rejected_and_the_good_one_after_them_is_not(

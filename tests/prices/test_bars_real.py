@@ -30,6 +30,7 @@ def test_each_real_set_loses_exactly_these_bars(name: str) -> None:
     assert len(checked(name).accepted) + len(checked(name).rejected) == len(bars_of(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_no_bar_of_an_index_with_all_prices_is_rejected(name: str) -> None:
     assert not checked(name).rejected["symbol"].str.startswith("^").any()
@@ -158,6 +159,7 @@ def test_sp500_mergers_and_special_dividends_are_rejected() -> None:
     assert artefacts < rejected("sp500", "unexplained_return")
 
 
+@pytest.mark.slow
 def test_sp500_returns_beyond_the_bound_are_rejected_real_ones_too() -> None:
     returns = checked("sp500").rejected["session"].dt.strftime("%Y-%m")
     assert (returns == "2020-03").sum() > 10

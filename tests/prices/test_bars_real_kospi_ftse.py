@@ -85,6 +85,7 @@ def test_kospi_halts_of_single_stocks_are_accepted() -> None:
     ).sum() == 1609 - 633 - 1 - ten_times_too_high
 
 
+@pytest.mark.slow
 def test_kospi_days_missing_for_all_are_days_without_a_bar() -> None:
     bars = bars_of("kospi200_2015").query("symbol != '^KS11'")
     days = pd.DatetimeIndex(bars["session"].unique())

@@ -140,6 +140,7 @@ def test_korean_moves_come_from_the_close_within_the_daily_limit_and_its_roundin
         assert 0.30 < market.checks.max_return < 0.31
 
 
+@pytest.mark.slow
 @beside_shared_data
 @pytest.mark.parametrize(("name", "left_out"), [("kdd17", set()), ("acl18", {"GMRE"})])
 def test_a_papers_set_is_the_set_in_the_prices(name: str, left_out: set[str]) -> None:

@@ -134,6 +134,7 @@ def test_a_session_opens_at_its_own_minute() -> None:
         session_open("XNYS", date(2016, 7, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calendar", "day", "hours", "weekdays"),
     [

@@ -62,6 +62,7 @@ def test_each_added_feature_is_ranked_within_the_day_and_the_others_are_as_they_
     assert np.isfinite(few).any(axis=(0, 1)).sum() == 1
 
 
+@pytest.mark.slow
 def test_no_added_feature_reads_a_later_bar_or_more_bars_than_it_says() -> None:
     bars = made_bars()
     prices = ["open", "high", "low", "close", "adj_close"]
@@ -85,6 +86,7 @@ def test_no_added_feature_reads_a_later_bar_or_more_bars_than_it_says() -> None:
         assert np.isfinite(whole[:, position]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leg", LEGS)
 def test_no_outcome_that_a_fold_trains_on_reads_a_price_of_the_days_it_scores(leg: str) -> None:
     panel = made_panel()

@@ -31,6 +31,7 @@ def made(seed: int = 0, skill: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
     return both_known(np.round(scores, 1), outcome)  # with ties
 
 
+@pytest.mark.slow
 def test_daily_figures_are_those_of_scipy_and_scikit_learn() -> None:
     scores, outcome = made()
     ics, aucs, counts = (

@@ -136,6 +136,7 @@ def test_the_return_of_peers_is_that_of_the_stocks_a_stock_moved_with_before_the
             assert found[day, stock] == in_float64(returns.iloc[day][own.index].mean())
 
 
+@pytest.mark.slow
 def test_peers_are_the_same_whenever_the_history_begins_and_whatever_follows() -> None:
     bars = made_bars(stocks=23)
     whole = ranked_features(made_panel(bars))
@@ -157,6 +158,7 @@ def test_a_stock_without_enough_returns_or_alone_has_no_peers() -> None:
     assert np.isnan(alone).all()
 
 
+@pytest.mark.slow
 def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_feature() -> None:
     bars, panel = made_bars(), made_panel()
     before = ranked_features(panel)[: DAY + 1]
@@ -208,6 +210,7 @@ def test_all_four_prices_are_adjusted_by_one_factor() -> None:
     assert np.array_equal(panel.value, whole.value, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leg", LEGS)
 def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(leg: str) -> None:
     stock = one(made_bars())
@@ -348,6 +351,7 @@ def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> No
     assert slope_of(rank, relative) == as_solved(theirs.coef_[0, 0], 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [2, 3])
 def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int) -> None:
     drawn, stocks = np.random.default_rng(models), 97

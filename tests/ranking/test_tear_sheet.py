@@ -31,6 +31,7 @@ from tests.support.bounds import in_float64
 from tests.support.tear_sheets import DAYS, SECTORS, SESSIONS, made, sheet
 
 
+@pytest.mark.slow
 def test_the_band_of_the_cumulative_rank_ic_ends_in_the_interval_of_the_score() -> None:
     scores, outcome = made(0.2)
     score = score_ranking(scores, outcome)
@@ -47,6 +48,7 @@ def test_the_band_of_the_cumulative_rank_ic_ends_in_the_interval_of_the_score() 
     np.testing.assert_allclose(rows["total"], np.cumsum(expected), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_day_without_a_rank_ic_is_left_out_of_the_cumulative_one() -> None:
     daily = np.random.default_rng(1).standard_normal(DAYS) / 10
     with_gap = np.insert(daily, 30, np.nan)
@@ -68,6 +70,7 @@ def test_below_twenty_days_nothing_has_an_interval() -> None:
     assert enough.groups["excess_low"].notna().any()
 
 
+@pytest.mark.slow
 def test_months_and_halves_are_means_of_their_days() -> None:
     found = sheet(0.2)
     daily = found.cumulative.set_index("session")["rank_ic"]
@@ -145,6 +148,7 @@ def test_a_day_without_a_ranking_trades_nothing() -> None:
     assert list(found["turnover"]) == [2, 0, 0]
 
 
+@pytest.mark.slow
 def test_autocorrelation_and_turnover_are_those_of_the_two_days() -> None:
     scores, _ = made(0.2)
     found = by_horizon(scores).set_index("horizon")
@@ -187,6 +191,7 @@ def test_coverage_counts_constituents_ranked_and_scored() -> None:
     assert found["scored_share"].isna().iloc[1]
 
 
+@pytest.mark.slow
 def test_a_planted_order_is_found_steady_and_worth_its_costs_only_if_they_are_small() -> None:
     found = answers(sheet(0.4))
     assert found.rank_ic.low > 0

@@ -295,6 +295,7 @@ def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
         history("z", "toy", 5, as_json=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "meant"),
     [
@@ -310,6 +311,7 @@ def test_a_misspelt_name_in_sql_is_answered_with_the_nearest_ones(
         query(sql, **ASKED)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_near_none_gets_no_suggestion(store: Engine) -> None:
     with pytest.raises(StoreUsageError) as caught:
         query("select qqqqqq from latest_prediction", **ASKED)

@@ -150,6 +150,7 @@ def test_whole_numbers_stay_whole_beside_a_missing_one(printing: Callable[[int],
     assert [line.split() for line in printed.lines[1:]] == [["0", "0.0"], ["1", "0.25"], ["-", "-"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 def test_every_view_and_every_list_fits_the_console(

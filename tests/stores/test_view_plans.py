@@ -139,6 +139,7 @@ def test_one_night_takes_no_longer_after_many_nights(
     assert steps(more_nights, sql) < 1.5 * steps(few, sql)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "view", ["prediction_history", "price_latest", "price_restatement", "rejected", "attention"]
 )

@@ -122,6 +122,7 @@ def test_a_gpu_that_is_not_there_is_the_users_mistake() -> None:
         join_process_group("cuda")
 
 
+@pytest.mark.slow
 def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -83,6 +83,7 @@ def test_a_dictionary_word_by_word_translates_badly() -> None:
     assert score(guesses, [target for _, target in test], language=LANGUAGES[1]).bleu < 40
 
 
+@pytest.mark.slow
 def test_the_dictionary_of_that_test_is_a_good_one() -> None:
     known = dictionary(demo_corpus(0)[0])
     pairs = {

@@ -104,6 +104,7 @@ def test_an_interval_is_as_wide_as_that_of_sacrebleu() -> None:
     assert (found.high + found.low) / 2 == as_drawn(theirs._mean, within=0.3)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_interval_and_another_seed_another() -> None:
     ours, expected = CASES["good"]
     first, again, other = (
@@ -130,6 +131,7 @@ def test_a_clearly_better_system_is_told_and_the_other_way_round_as_well() -> No
     )
 
 
+@pytest.mark.slow
 def test_a_small_difference_has_the_chance_that_sacrebleu_gives_it() -> None:
     expected = references()
     first, second = damaged(expected, 0.2, 1), damaged(expected, 0.22, 2)

@@ -100,6 +100,7 @@ def test_a_later_token_changes_nothing_before_it(network: RecurrentTranslator) -
     close(network(source, changed)[0][:, :3], network(source, target)[0][:, :3])
 
 
+@pytest.mark.slow
 def test_every_token_of_the_source_and_every_earlier_one_is_seen(
     network: RecurrentTranslator,
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engi
     assert take_texts(engine, "worker", None, 9) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("home")
 def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it(
     engine: Engine,

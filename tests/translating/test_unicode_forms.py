@@ -161,6 +161,7 @@ def test_a_training_learns_the_same_from_every_form_and_its_card_says_so(tmp_pat
     assert "subwords of NFC text" in recipe_line(first)
 
 
+@pytest.mark.slow
 @pytest.mark.one_case
 @pytest.mark.parametrize("language", TEXTS)
 def test_a_text_has_the_same_translation_in_every_form(
