@@ -254,10 +254,13 @@ def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False)
     return frame(conn, sa.select(table).where(*conditions).order_by(*order))
 
 
-def alert_log(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """Return the alerts about a market's nights from the day `as_of` on: rows of alert_log."""
-    since = ("as_of", as_of, None)
-    return frame(conn, select_view("alert_log", "as_of", "kind", span=since, market=market))
+def alert_log(conn: Connection, market: str, first: date, last: date | None) -> pd.DataFrame:
+    """Return the alerts about a market's nights of first..last: rows of alert_log.
+
+    A `last` of None sets no end.
+    """
+    span = ("as_of", first, last)
+    return frame(conn, select_view("alert_log", "as_of", "kind", span=span, market=market))
 
 
 def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:

@@ -145,9 +145,6 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
     prediction = tables.prediction
     stock = tables.instrument
     night = tables.night
-    joined = night.join(prediction, of_night()).join(
-        stock, stock.c.id == prediction.c.instrument_id
-    )
     statement = (
         sa.select(
             prediction.c.run_id,
@@ -158,11 +155,19 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
             stock.c.sector,
             *[prediction.c[name] for name in VALUES],
         )
-        .select_from(joined)
+        .select_from(_predicted_stocks())
         .where(*matching(night, market=market, as_of=as_of))
         .order_by(stock.c.symbol)
     )
     return frame(conn, statement)
+
+
+def _predicted_stocks() -> sa.Join:
+    """Join each night with the predictions of its model, and these with their stocks."""
+    prediction = tables.prediction
+    stock = tables.instrument
+    predicted = tables.night.join(prediction, of_night())
+    return predicted.join(stock, stock.c.id == prediction.c.instrument_id)
 
 
 def night_predictions(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
@@ -174,9 +179,6 @@ def night_predictions(conn: Connection, market: str, first: date, last: date) ->
     prediction = tables.prediction
     stock = tables.instrument
     night = tables.night
-    joined = night.join(prediction, of_night()).join(
-        stock, stock.c.id == prediction.c.instrument_id
-    )
     statement = (
         sa.select(
             night.c.as_of,
@@ -184,7 +186,7 @@ def night_predictions(conn: Connection, market: str, first: date, last: date) ->
             stock.c.symbol,
             *[prediction.c[name] for name in VALUES],
         )
-        .select_from(joined)
+        .select_from(_predicted_stocks())
         .where(night.c.market == market, *within(night.c.as_of, first, last))
         .order_by(night.c.as_of, stock.c.symbol)
     )

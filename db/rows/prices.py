@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -176,16 +176,8 @@ def known_bars(
     if symbols is not None:
         ids = ids[ids.index.isin(list(symbols))]
     price = tables.price
-    columns = [
-        price.c.instrument_id,
-        price.c.session,
-        price.c.known_at,
-        *[price.c[name] for name in BAR_VALUES],
-    ]
-    # Without a type SQLAlchemy converts no value: `bars` converts the driver's values much faster.
-    untyped_columns = [sa.type_coerce(column, sa.types.NullType()) for column in columns]
     # A withdrawal is a version too: it supersedes the bar before it, and is no bar itself.
-    statement = sa.select(*untyped_columns).where(
+    statement = _select_versions().where(
         price.c.instrument_id.in_(ids.tolist()),
         price.c.session.between(first, last),
         ~_is_superseded(known_at),
@@ -194,6 +186,21 @@ def known_bars(
     )
     versions = bars(conn.execute(statement), ids)
     return KnownBars(versions, _withdrawn(conn, ids, first, last, known_at))
+
+
+def _select_versions() -> sa.Select[Any]:
+    """Select the columns that `bars` reads from the versions of bars.
+
+    Without a type SQLAlchemy converts no value: `bars` converts the driver's values much faster.
+    """
+    price = tables.price
+    columns = [
+        price.c.instrument_id,
+        price.c.session,
+        price.c.known_at,
+        *[price.c[name] for name in BAR_VALUES],
+    ]
+    return sa.select(*[sa.type_coerce(column, sa.types.NullType()) for column in columns])
 
 
 def prices(
@@ -229,14 +236,7 @@ def versions_known(
     """
     ids = instrument_ids(conn, market)
     price = tables.price
-    columns = [
-        price.c.instrument_id,
-        price.c.session,
-        price.c.known_at,
-        *[price.c[name] for name in BAR_VALUES],
-    ]
-    untyped_columns = [sa.type_coerce(column, sa.types.NullType()) for column in columns]
-    statement = sa.select(*untyped_columns).where(
+    statement = _select_versions().where(
         price.c.instrument_id.in_(ids.tolist()), *_became_known(after, until)
     )
     return bars(conn.execute(statement), ids).sort_values(

@@ -110,7 +110,7 @@ def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
     is_compared = is_held.copy()
     is_compared[new] = True
     compared = best_first[is_compared[best_first]]
-    worst = compared[len(compared) - settings.exchanged :]
+    worst = compared[max(len(compared) - settings.exchanged, 0) :]
     sold[worst] = True
     sold &= is_held
     bought[new[: max(int(sold.sum()) + vacancies, 0)]] = True

@@ -57,7 +57,7 @@ from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
 from dtml.sources import open_source
 from flows.ranking.stored import stored_ranking
-from flows.ranking.walk import train_once
+from flows.ranking.walk import best_rule, train_once, write_missing_page
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 
@@ -202,11 +202,12 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     table = Table.read()
     last = table.test[1]
     found = read_set(market_of(files.members, last), files, LEG, last)
-    config = _config(found, networks, seeds)
+    config = _config(found, table, networks, seeds)
     name = _id(found, config)
     engine = open_store()
     stored = stored_ranking(engine, name)
     if stored is not None:
+        write_missing_page(stored)
         return stored
     split, validated = split_of(found.history, table)
     folder = data_folder() / "rankings" / name
@@ -226,14 +227,15 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     return stored
 
 
-def _config(found: Set, networks: tuple[NetworkName, ...], seeds: int) -> RankersConfig:
+def _config(
+    found: Set, table: Table, networks: tuple[NetworkName, ...], seeds: int
+) -> RankersConfig:
     """Return the shipped settings, except that a network serves a single fold.
 
     A network is trained once, on all days before the test; the years of validation, the last of
     these, choose its epoch.
     """
     sessions = found.history.panel.sessions
-    table = Table.read()
     first, last = (pd.Timestamp(day) for day in table.validation)
     validation = int(((sessions >= first) & (sessions <= last)).sum())
     configs = [
@@ -304,7 +306,9 @@ def _rows(
         "config": config,
         "stocks": int(np.isfinite(tested["ridge"]).any(axis=0).sum()),
         "folds": 1,
-        "best_rule": _best_rule(history, scores, split.trained),
+        "best_rule": best_rule(
+            {name: scores[name] for name in RULES}, history.outcome, split.trained
+        ),
         "code_version": version("dtml-nightshift"),
         "data_watermark": datetime.now(UTC),
         "read_at": datetime.now(UTC),
@@ -400,12 +404,3 @@ def _per_day_ratio(daily: Float[ndarray, " days"]) -> Estimate:
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
-
-
-def _best_rule(history: History, scores: Mapping[str, Grid], trained: slice) -> str:
-    """Return the rule with the highest mean rank IC on the days trained on."""
-    means: dict[str, float] = {}
-    for rule in RULES:
-        known = both_known(scores[rule][trained], history.outcome[trained])
-        means[rule] = float(np.nanmean(rank_ics(*known)))
-    return max(means, key=lambda rule: means[rule])

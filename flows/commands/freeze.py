@@ -12,7 +12,7 @@ from db.engine import open_reader, open_store, reading
 from db.rows import nights
 from dtml.errors import DtmlError, UsageError
 from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_markets
-from flows.console import print_json, rendered
+from flows.console import counted, print_json, rendered
 from flows.freezing.chain import begin
 from flows.freezing.chain_file import add_lines, chain_file, check_file
 from flows.freezing.check import Checked, check_chain
@@ -97,13 +97,14 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
             market=market,
             checked=checked,
             changes=changes,
+            found=counted(len(changes), "change") if changes else "nothing has changed",
             file=file,
             seconds=seconds,
         )
         out.print(text, end="", soft_wrap=True)
     if changes:
         raise NotFrozenError(
-            f"{market}: {len(changes)} changes since the nights were frozen, the first: "
+            f"{market}: {counted(len(changes), 'change')} since the nights were frozen, the first: "
             f"{changes[0]}"
         )
 

@@ -179,10 +179,18 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     return sorted_orders.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
 
 
-def changes(conn: Connection, night: Row, before: Row | None, ranking: pd.DataFrame) -> list[str]:
+def changes(
+    conn: Connection,
+    night: Row,
+    before: Row | None,
+    ranking: pd.DataFrame,
+    last: date | None = None,
+) -> list[str]:
     """Return in sentences what changed in a night since the one `before`.
 
     These are a promotion, new drift, alerts, a new model, and stocks that are new at the top.
+    Alerts of later nights, which have no ranking yet, are among them up to the night of `last`
+    (None: the newest).
     """
     market = night["market"]
     sentences = []
@@ -195,7 +203,7 @@ def changes(conn: Connection, night: Row, before: Row | None, ranking: pd.DataFr
         sentences.append(drift_words(drifted))
     sentences += [
         f"{alert['kind'].replace('_', ' ')}: {alert['message']}"
-        for alert in records(nights.alert_log(conn, market, night["as_of"]))
+        for alert in records(nights.alert_log(conn, market, night["as_of"], last))
         if alert["kind"] not in SHOWN_ELSEWHERE
     ]
     if before is not None and night["run_id"] and before["run_id"] not in (None, night["run_id"]):

@@ -198,7 +198,7 @@ def market_page(
     return {
         **common,
         "state": state_of_night(conn, night, now, late.get(market) if is_newest else None),
-        **_ranking_of_night(conn, night, directions, asked.level),
+        **_ranking_of_night(conn, night, directions, asked.level, is_newest=is_newest),
         **_directions_of_night(conn, night, level, order, directions),
         **_scores_up_to(conn, night),
         **_studies(conn, market),
@@ -211,7 +211,12 @@ def market_page(
 
 
 def _ranking_of_night(
-    conn: Connection, night: Row, directions: pd.DataFrame, level: float | None
+    conn: Connection,
+    night: Row,
+    directions: pd.DataFrame,
+    level: float | None,
+    *,
+    is_newest: bool,
 ) -> dict[str, Any]:
     """Return a night's ranking beside its directions, the orders, and how good rankings have been.
 
@@ -238,6 +243,8 @@ def _ranking_of_night(
     best_first = rank_scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])
     paper = paper_account.paper_returns(conn, market, ranked_night["as_of"])
     champion = rankings.champion(conn, market, target)
+    # After the newest night there may be alerts about a night that never began.
+    last_alerts = None if is_newest else night["as_of"]
     words = None
     line = None
     if len(ranking):
@@ -259,7 +266,7 @@ def _ranking_of_night(
         "paper_days": paper["session"].nunique(),
         "account_line": account_line(paper),
         "account": account_chart(paper),
-        "changes": changes(conn, ranked_night, before, ranking),
+        "changes": changes(conn, ranked_night, before, ranking, last_alerts),
     }
 
 

@@ -1,8 +1,8 @@
 """Make the links of a market's chain, and add one for each night that has none.
 
-A link is JSON: the night, the code that ran it, its weights, the SHA-256 of each of its parts, and
-that of the link before. Its own SHA-256 goes into the next link, so that no link can be changed
-without changing all after it.
+A link is JSON: the night, the code that made the link, the weights of the night, the SHA-256 of
+each of its parts, and that of the link before. Its own SHA-256 goes into the next link, so that no
+link can be changed without changing all after it.
 """
 
 import json

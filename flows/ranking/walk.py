@@ -201,6 +201,7 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     """
     stored = stored_ranking(walk.context.engine, walk.id)
     if stored is not None:
+        write_missing_page(stored)
         return stored
     start = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
@@ -225,6 +226,13 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     ranking = replace(stored, sheet=sheet)
     write_page(page_of("ranking", stored.row), ranking_page(ranking))
     return ranking
+
+
+def write_missing_page(stored: Ranking) -> None:
+    """Write the page of a stored ranking where it is missing: a run may be killed before it."""
+    page = page_of("ranking", stored.row)
+    if not page.exists():
+        write_page(page, ranking_page(stored))
 
 
 def _sheet(walk: Walk, walked: list[Split], scores: Grid, stored: Ranking) -> TearSheet:
@@ -403,7 +411,7 @@ def _store(
         },
         "stocks": int(is_ranked.sum()),
         "folds": len(walked),
-        "best_rule": _best_rule(walk, rules, days_of_first_training),
+        "best_rule": best_rule(rules, walk.history.outcome, days_of_first_training),
         "code_version": version("dtml-nightshift"),
         "data_watermark": watermark,
         "seconds": time.perf_counter() - start,
@@ -422,14 +430,14 @@ def _store(
         )
 
 
-def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
+def best_rule(rules: Mapping[str, Grid], outcome: Grid, days: slice) -> str:
     """Return the rule with the highest mean rank IC on these days; of equals, the first.
 
     The days must lie before all that are scored, so that the choice does not know the outcomes.
     """
     mean_rank_ic: dict[str, float] = {}
     for name, scores in rules.items():
-        known_scores, known_outcome = both_known(scores[days], walk.history.outcome[days])
+        known_scores, known_outcome = both_known(scores[days], outcome[days])
         mean_rank_ic[name] = float(np.nanmean(rank_ics(known_scores, known_outcome)))
     return max(mean_rank_ic, key=lambda name: mean_rank_ic[name])
 

@@ -168,8 +168,9 @@ def _server() -> Iterator[Server | None]:
     folder = prefect_folder()
     lock = FileLock(folder / LOCK)
     try:
-        # Not left to `with lock` below, which would wait until another service ends.
-        lock.acquire(timeout=0)
+        # Not left to `with lock` below, which would wait until another service ends. A second is
+        # for `serving`, which shares the lock for an instant.
+        lock.acquire(timeout=1)
     except Timeout as error:
         raise DtmlError(
             f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "

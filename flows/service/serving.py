@@ -58,7 +58,10 @@ def serving() -> Serving | None:
 
 
 def _is_locked(file: Path) -> bool:
-    """Return whether a process holds the lock of a file, without waiting and without taking it."""
+    """Return whether a process holds the lock of a file, without waiting for it.
+
+    A free lock is shared for an instant, for which `dtml serve` waits when it starts.
+    """
     with file.open("rb") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)

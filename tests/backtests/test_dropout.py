@@ -63,3 +63,12 @@ def test_nothing_is_bought_at_its_upper_limit_or_sold_at_its_lower_one() -> None
     track = follow_dropout(scores, close, DAYS, FREE)
     # It is bought a session later, when it no longer moves.
     assert track["turnover"].iloc[0] > 0
+
+
+def test_of_fewer_stocks_than_are_exchanged_all_that_are_held_are_sold() -> None:
+    close = prices()[:, :3]
+    scores = np.tile(np.arange(3.0), (SESSIONS, 1))
+    eager = Dropout(top=5, exchanged=5, purchase=0.0, sale=0.0)
+    track = follow_dropout(scores, close, DAYS, eager).set_index("session")["turnover"]
+    # Bought at the second session's close, all are sold at the next, as no stock is new.
+    assert track[DAYS[2]] == pytest.approx(INVESTED, abs=0.01)

@@ -307,7 +307,7 @@ def test_the_command_freezes_checks_and_replays(
     code, said, mistake = command("freeze", "simulated", "--check")
     assert code == 1
     assert re.search(rf"link 1, night {AS_OF}: a price has changed", said)
-    assert "1 changes since the nights were frozen" in mistake
+    assert "1 change since the nights were frozen" in mistake
     code, _, mistake = command("replay", "simulated", "--all")
     assert code == 1
     assert "1 of 1 nights differ" in mistake

@@ -4,6 +4,7 @@ they say is what the store holds.
 
 import gzip
 import re
+from datetime import UTC, datetime
 from html import unescape
 
 import numpy as np
@@ -11,11 +12,13 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine, text
 
-from db.engine import reading
+from db.engine import reading, transaction
+from db.rows import nights
 from dtml.pages.sparkline import Sparkline
-from flows.dashboard.app import dashboard, link
+from dtml.prices.sessions import next_session
+from flows.dashboard.app import USUAL_SORT, dashboard, link
 from flows.dashboard.briefing import END_STOCKS, best_and_worst, orders_of_night, with_directions
-from flows.dashboard.market import night_of
+from flows.dashboard.market import Asked, market_page, night_of
 from flows.dashboard.stock import at_default_level
 from flows.dashboard.terms import TERMS
 from flows.nightly.context import MarketContext
@@ -266,6 +269,36 @@ def test_a_market_s_first_nights_say_what_will_be_here(
     assert f"the ranking will be here after dtml nightly {context.name} ," in page.seen
     assert "The chart of the account will be here after two more nights" in page.seen
     assert f"Backtests will be listed here after dtml backtest {context.name}" in page.seen
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_an_older_night_is_not_told_of_the_alerts_of_a_later_one(
+    context: MarketContext, reader: Engine
+) -> None:
+    following = next_session("XNYS", AS_OF)
+    after_nights(context, AS_OF, following)
+    with transaction(context.engine) as conn:
+        nights.raise_alert(
+            conn,
+            context.name,
+            following,
+            "below_rule",
+            message="a rule is ahead",
+            raised_at=datetime.now(UTC),
+        )
+    with reading(reader) as conn:
+        newest, older = (
+            market_page(
+                conn,
+                context.name,
+                Asked(as_of=as_of, level=None, sort=USUAL_SORT, every=0),
+                datetime.now(UTC),
+                {},
+            )
+            for as_of in (None, AS_OF)
+        )
+    assert "below rule: a rule is ahead" in newest["changes"]
+    assert "below rule: a rule is ahead" not in older["changes"]
 
 
 def test_a_small_line_is_broken_where_a_value_is_missing() -> None:
