@@ -372,6 +372,8 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
         BACKTEST, scores, pd.DataFrame([*rows, held("index", (0.8, -0.2, 1.8), SHARPE)])
     )
     assert said in words
+    is_any_above = any(each[1] > 0 for each in (first, second))
+    assert ("chance puts 2.5 % there" in words) == is_any_above
     assert PAPER_SUFFIX not in words  # nobody can trade it
     assert "index" not in verdict(BACKTEST, scores, pd.DataFrame(rows))
     assert "There is no tradable portfolio" in verdict(BACKTEST, scores, pd.DataFrame(rows[2:]))
