@@ -19,19 +19,21 @@ def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
     """Return the positions of the values to draw, `POINTS` at most, ascending.
 
     If there are more values, they are the first, the last, and the lowest and highest of each of
-    some stretches of equal length.
+    some stretches of equal length. A stretch of missing values (NaN) keeps its first place, where
+    the line is broken.
     """
     if len(values) <= POINTS:
         return np.arange(len(values))
-    finite = np.where(np.isfinite(values), values, np.nanmean(values))  # a mean is no extreme
     places = [0, len(values) - 1]
     # Two values of each stretch, and the two ends.
     for stretch in np.array_split(np.arange(len(values)), POINTS // 2 - 1):
-        stretch_values = finite[stretch]
-        lowest = np.argmin(stretch_values)
-        highest = np.argmax(stretch_values)
-        places.append(stretch[lowest])
-        places.append(stretch[highest])
+        known = stretch[np.isfinite(values[stretch])]
+        if len(known) == 0:
+            places.append(stretch[0])
+            continue
+        lowest = known[np.argmin(values[known])]
+        highest = known[np.argmax(values[known])]
+        places += [lowest, highest]
     return np.unique(places)
 
 

@@ -85,6 +85,16 @@ def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> No
     assert thin(values[:POINTS]).tolist() == list(range(POINTS))
 
 
+def test_a_thinned_line_keeps_the_extremes_of_a_stretch_that_lacks_a_value_or_all() -> None:
+    whole = np.arange(3000.0)
+    values = whole.copy()
+    for stretch in np.array_split(np.arange(3000), POINTS // 2 - 1):
+        values[stretch[7]] = NAN
+    assert thin(values).tolist() == thin(whole).tolist()
+    values[1000:1100] = NAN
+    assert np.isnan(values[thin(values)]).sum() >= 3  # the line is broken there
+
+
 def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
     days = pd.bdate_range("2018-01-01", periods=3)
     lines = {"whole": pd.Series([0.0, 2.0, 4.0], days), "late": pd.Series([NAN, 4.0], days[1:])}
