@@ -65,8 +65,9 @@ def choose_ranker(
 def _first_champion(context: MarketContext, history: History) -> tuple[str, int]:
     """Return the candidate with the highest mean rank IC in a walk, and its number of rank ICs.
 
-    Only rankers that train in seconds are walked. Where none of them is a candidate, or the history
-    is too short to walk, return the first candidate listed, and 0.
+    The walk covers the last WALKED_SESSIONS of the history. Only rankers that train in seconds are
+    walked. Where none of them is a candidate, or the history is too short to walk, return the first
+    candidate listed, and 0.
     """
     candidates = context.market.candidates
     sessions = history.panel.sessions

@@ -297,7 +297,7 @@ def next_orders(
     missing = sorted(set(symbols) - set(close.index))
     if missing:
         raise DtmlError(
-            f"{market.name} has no close of {', '.join(missing[:5])} from {first} to {last}: "
+            f"{market.name} has no close of {', '.join(missing)} from {first} to {last}: "
             "leave out these positions"
         )
     price = close.reindex(symbols)
