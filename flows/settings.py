@@ -66,8 +66,8 @@ def data_folder() -> Path:
 def weights_file(path: str) -> Path:
     """Return the file of a model's weights from the path that its row in the store names.
 
-    Raises DtmlError for a path that does not have the form `WEIGHTS`, such as one outside the folder
-    of models: a stranger may have made the store.
+    Raises DtmlError for a path that has not the form `WEIGHTS`, such as one outside the folder of
+    models: a stranger may have made the store.
     """
     if not WEIGHTS.fullmatch(path):
         raise DtmlError(

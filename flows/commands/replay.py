@@ -248,7 +248,10 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
 
 
 def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
-    """Return replays with the links of their nights, checked, where the market is frozen."""
+    """Return replays with the links of their nights, checked, where the market is frozen.
+
+    `replays` are those of one night or more, the oldest first: later nights alone are checked.
+    """
     name = archive.market.name
     if not is_frozen(archive.engine, name):
         return list(replays)

@@ -294,9 +294,9 @@ def _store_bars(
     index_bars: pd.DataFrame,
     known_at: datetime,
 ) -> int:
-    """Store all parts' bars, a computed index and warnings; return how many bars are new or changed.
+    """Store all parts' bars, a computed index and warnings; return how many bars were stored.
 
-    Stored bars that later ones showed to be bad are withdrawn.
+    Bars equal to stored ones do not count. Bars that later ones showed to be bad are withdrawn.
     """
     stored = prices.append_prices(
         conn, context.name, index_bars, source="constituents", known_at=known_at
@@ -334,8 +334,8 @@ def history_start(context: MarketContext, as_of: date) -> date:
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     """Return what to fetch: what the store lacks up to `as_of`, or with `whole` all of its history.
 
-    The store may lack the newest sessions, and earlier ones that were never asked for. A symbol that
-    lacks some is fetched from before its last ex-day if that dividend is not adjusted yet.
+    The store may lack the newest sessions, and earlier ones that were never asked for. A symbol
+    that lacks some is fetched from before its last ex-day if that dividend is not adjusted yet.
     """
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
