@@ -66,7 +66,11 @@ def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[s
 
 
 def print_backtest(result: Result) -> None:
-    """Print the scores and portfolios over all folds; the page has them by fold, year and stock."""
+    """Print the scores and portfolios over all folds; the page has them by fold, year and stock.
+
+    Then print how many positions met an unexplained move, what the backtest shows, the path of the
+    page, and a query for more.
+    """
     row = result.row
     text = rendered(
         "backtest.txt",

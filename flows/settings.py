@@ -113,7 +113,7 @@ def own_prefect_folder() -> Path:
 
 
 def prefect_folder() -> Path:
-    """Make the folder of Prefect's own files, which have its keys, and return it.
+    """Make the folder of Prefect's own files, some of which hold secrets, and return it.
 
     Only this user can read it. Raises DtmlError for a symbolic link and for a folder that another
     user owns or may write to: files that another user put there could run code as this user.

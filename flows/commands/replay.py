@@ -152,15 +152,15 @@ def report(
     out.print(str(publish_night(context, night_bars, level)), soft_wrap=True)
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
+def _refuse(given: Mapping[str, object], why: str) -> None:
     """Raise UsageError for options that were given but do not fit what is replayed.
 
-    `options` maps each name to its value, which is None or False if it was not given. `why` ends
-    the message.
+    `given` maps the name of each such option to its value, which is None or False if it was not
+    given. `why` ends the message.
     """
-    given_options = [name for name, value in options.items() if value]
-    if given_options:
-        raise UsageError(f"leave out {' and '.join(given_options)}: {why}")
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise UsageError(f"leave out {' and '.join(names)}: {why}")
 
 
 def _replay_night(

@@ -161,7 +161,7 @@ def doubtful_stocks(
 
     `known_actions` are the stored bars with a split or dividend, of the sessions fetched.
     `with_index` has the accepted bars and those of the index, which may have come in an earlier
-    part. Where too few bars of a stock came, its stored ones from `begin` on are added.
+    part. If few bars of a stock with a new action came, its stored ones from `begin` on are added.
     """
     market = context.market
     histories = _histories(context, known_actions, accepted, begin)

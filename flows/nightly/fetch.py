@@ -389,7 +389,7 @@ def _span_of_all(
 ) -> tuple[dict[str, date], date]:
     """Return the first session to fetch of each symbol, and the last session of all.
 
-    The first is the earliest ever asked for or, if that is earlier, the first of `history_start`.
+    The first is the earliest ever asked for or, if that is earlier, `history_start`.
     The last one is the newest stored, if that is after `as_of`: a restatement may change any bar.
     """
     start = history_start(context, as_of)
