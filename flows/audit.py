@@ -179,6 +179,7 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     # The bars after `at` change; with the original market, the memberships of the stocks stay.
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
     without_later = _nights(context, history, at)
+    # `tossed` draws the direction of every session anew: a fetch that restates all bars.
     with_later = _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
     if without_later.nights.empty or without_later.fold.empty:
         reason = next(iter(without_later.refused.values()), "no night has a prediction")

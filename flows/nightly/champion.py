@@ -118,6 +118,7 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     gathered = []
     for name in challengers:
         gain = (daily_rank_ics[name] - daily_rank_ics[champion]).to_numpy()
+        # The more challengers, the more evidence each needs: one of many is ahead by luck.
         gathered.append(evidence(name, gain, challengers=len(challengers)))
     winner = promoted(gathered)
     if winner is None:

@@ -434,6 +434,7 @@ def outcome_rows(
     """Return the outcomes of stock-days as rows of the table `outcome`.
 
     `change` is the return of each, a ratio minus 1; `label` is that of the published experiment.
+    Callers leave out the rows of unknown returns (NaN), in which `rise` would be False.
     """
     labels = published_labels(change)
     return pd.DataFrame(

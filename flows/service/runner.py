@@ -223,6 +223,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         job = Job(schedule=schedule, parameters=parameters)
         deployment = cast(UUID, runner.add_deployment(deployment_of(job)))
         jobs[deployment] = job
+    # For `dtml status`, which shows when the next night of each market runs.
     write_serving(prefect_folder(), service.markets, service.delay, service.cron)
     skipped_runs = clear(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)
