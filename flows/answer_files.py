@@ -64,8 +64,8 @@ def write_parquet(found: Answer, file: Path, largest_bytes: int = LARGEST_FILE) 
     """Write an answer into a Parquet file as its rows come, and return how many rows it has.
 
     The file appears when it is complete. Days have the type of a day, moments are in UTC, lists and
-    mappings become JSON text. Raises UsageError where two columns have one name, for a column that
-    holds values of several kinds, and for a file of more than `largest_bytes`.
+    mappings become JSON text. Raises UsageError where two columns have one name, for a column whose
+    values fit into no single type (`_common`), and for a file of more than `largest_bytes`.
     """
     require_distinct(found.names)
     row_counts: list[int] = []  # `write_whole` does not return what the function in it returns
@@ -124,9 +124,10 @@ def _merge(parts: Sequence[Path], schema: pa.Schema, file: Path) -> None:
 
 
 def _groups(answer: Answer) -> Iterator[pa.Table]:
-    """Yield the rows of an answer in tables of about GROUP rows, or of fewer in GROUP_BYTES.
+    """Yield the rows of an answer in tables that end at GROUP rows or GROUP_BYTES, or soon after.
 
-    The last table may have no rows. An answer without rows is one table, which has its columns.
+    A batch of the answer is never split between two tables. The last table has what is left, which
+    may be no rows. An answer without rows is one table, which has its columns.
     """
     empty = _table([], answer.names)
     # Each table begins with an empty one, so that the last table has columns even without rows.
@@ -150,7 +151,7 @@ def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
     """Return the rows of a database driver as a table; without rows its columns are empty.
 
     It does not use pandas, whose frames would stay in memory for a while. Raises UsageError for a
-    column with values of several types.
+    column whose values `_array` cannot bring to one type.
     """
     values_by_column = zip(*rows, strict=True) if rows else [()] * len(names)
     columns: list[pa.Array] = []

@@ -81,21 +81,21 @@ class Audit:
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
     """Audit the way from bars to predictions and rankings, on the last sessions up to a day.
 
-    Nights are run on stores of their own. The latest model and rankers of the market's store are
-    audited if there are any, and so is the user's own code. At the end, pipelines with planted
-    leaks show that the checks find leaks. The market's store is only read. `tell` is called with
-    the name of each step.
+    Nights are run on stores of their own. The list of constituents is audited if it is dated, the
+    latest model and rankers of the market's store if there are any, and the user's own code if the
+    market has some. At the end, pipelines with planted leaks show that the checks find leaks. The
+    market's store is only read. `tell` is called with the name of each step.
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
     bars, _ = stored_bars(context, first, as_of)
     history = past_of(market, bars)
-    # Trainings use this part. Stored models and the user's code are audited on the whole history.
+    # Trainings use this part. Stored models and the user's code get the history of all stocks.
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
     rows = _rows("pipeline", findings)
-    if not market.is_snapshot:
+    if not market.is_snapshot:  # a list without dates says nothing of the past
         tell("the list of constituents")
         rows += _rows("list", [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))])
     tell("nights from a store")
@@ -179,6 +179,7 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     # The bars after `at` change; with the original market, the memberships of the stocks stay.
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
     without_later = _nights(context, history, at)
+    # `tossed` draws the direction of every session anew: a fetch that restates all bars.
     with_later = _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
     if without_later.nights.empty or without_later.fold.empty:
         reason = next(iter(without_later.refused.values()), "no night has a prediction")

@@ -73,7 +73,8 @@ def common(
 ) -> None:
     """Set up what all commands share: logging, Prefect's settings and torch.
 
-    The option --version has a callback, which prints the version and exits.
+    The environment gets the variables that these read, and two for child processes too: DTML_DEBUG
+    and PYTHONSAFEPATH. The option --version has a callback, which prints the version and exits.
     """
     # Imported here: Windows lacks modules that these import, and `main` has a message for it.
     from flows.log_lines import set_up_logging

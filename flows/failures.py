@@ -56,9 +56,9 @@ def run_command(app: typer.Typer) -> int:
 
 
 def _trouble_with_prefect(error: BaseException) -> str | None:
-    """Return the message for a Prefect server that was not reached or refused the login.
+    """Return the message for a Prefect server that was not reached or answered with an error.
 
-    None for other failures.
+    None for other failures. A refused login has a message of its own, with what to set.
     """
     # Prefect's client imports httpx and raises its errors: without the import, it is none of them.
     if "httpx" not in sys.modules:
@@ -76,7 +76,12 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
     url = os.environ.get("PREFECT_API_URL")
     if isinstance(cause, HTTPStatusError) and cause.response.status_code in (401, 403):
         return f"Prefect's server at {url} requires a login: set {LOGIN} to its USER:PASSWORD"
-    return f"Prefect's server at {url} did not answer ({type(cause).__name__}): {REMEDY}"
+    problem = (
+        f"answered with the HTTP status {cause.response.status_code}"
+        if isinstance(cause, HTTPStatusError)
+        else f"did not answer ({type(cause).__name__})"
+    )
+    return f"Prefect's server at {url} {problem}: {REMEDY}"
 
 
 def _say(message: str, code: int) -> int:

@@ -323,8 +323,10 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     """Send our own lines to standard error, in the form that DTML_LOG names.
 
     `attended` says that a command runs, whose terminal a person may watch; a run of the service is
-    not. Prefect's own lines go to its server, and with `debug` also to standard error. May be
-    called again: the last call counts. Raises UsageError for an unknown DTML_LOG.
+    not. Prefect's own lines go to its server, and with `debug` also to standard error. For JSON and
+    for systemd's journal, `sys.stderr` is replaced by a `LineStream`, so that printed lines have
+    the form of log lines. May be called again: the last call counts. Raises UsageError for an
+    unknown DTML_LOG.
     """
     as_json = _wants_json()
     terminal = attended and err.is_terminal and not as_json

@@ -35,7 +35,9 @@ ASK_MORE = (
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
     """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
 
-    Then print what the data are and, from the second benchmark of the set on, its `number`.
+    Then print, as far as they are known, how the data compare with the paper's and whether the list
+    of stocks names survivors alone. `number` counts the benchmarks of the set in the store: from
+    the second on, print that its test span was read so many times.
     """
     for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
         rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
@@ -64,7 +66,11 @@ def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[s
 
 
 def print_backtest(result: Result) -> None:
-    """Print the scores and portfolios over all folds; the page has them by fold, year and stock."""
+    """Print the scores and portfolios over all folds; the page has them by fold, year and stock.
+
+    Then print how many positions met an unexplained move, what the backtest shows, the path of the
+    page, and a query for more.
+    """
     row = result.row
     text = rendered(
         "backtest.txt",
@@ -75,7 +81,7 @@ def print_backtest(result: Result) -> None:
     )
     out.print(text, end="")
     scores_of_all = result.scores[result.scores["slice"] == "all"]
-    print_scores(scores_of_all.rename(columns={"days": "nights"}))  # as it names this column
+    print_scores(scores_of_all.rename(columns={"days": "nights"}))  # the name that it expects
     cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
     portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
     portfolios["portfolio"] = [named(name) for name in portfolios["portfolio"]]

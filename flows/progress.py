@@ -44,7 +44,7 @@ def training_progress(
         bar = progress.add_task("training", total=total, last="")
 
         def report(member: Member, epoch: Epoch) -> None:
-            """Move the bar to the epochs that all members have done, and log some of them."""
+            """Move the bar to what all members together have done, and log some of the epochs."""
             validation = percent(epoch.validation_acc)
             figures = f"loss {figure(epoch.loss)}, validation ACC {validation}"
             epochs_done[member] = epoch.number

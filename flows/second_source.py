@@ -76,7 +76,8 @@ def fetch_and_compare(context: MarketContext, as_of: date, *, whole: bool = Fals
 def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -> None:
     """Compare the stored bars up to `as_of` with the second source's; store and say what differs.
 
-    The sessions are those that the fetch asked for, or the last ones where it asked for none. A
+    The sessions of a symbol are those that the fetch asked for, or the last OVERLAP where it asked
+    for none. They begin earlier where values that differed before are compared again (`_spans`). A
     symbol that the first source did not answer is left out: the store lacks its bars for another
     reason. A comparison that finds what the one before found adds no row.
     """
@@ -128,9 +129,10 @@ def page_words(conn: Connection, market: str, since: date, as_of: date) -> list[
 def _spans(
     context: MarketContext, as_of: date, fetched: FetchResult, differing: pd.DataFrame
 ) -> dict[str, date]:
-    """Return the first session that is compared of each symbol.
+    """Return the first session to compare of each symbol; symbols left out have none.
 
-    `differing` are the values that differ, which are compared again.
+    `differing` are the values that differed so far. Those of the last LOOK_BACK sessions, and all
+    those of stocks that the fetch found restated, are compared again.
     """
     market = context.market
     usual = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
@@ -190,6 +192,7 @@ def _compared(
         found.failure = str(error)
         found.outcomes.extend(_unanswered(first, found))
     not_asked = [(symbol, "not_asked", 0, "the comparison had ended") for symbol in symbols]
+    # Without any outcome the source failed before the first batch: `failure` says so for all.
     if not_asked and found.outcomes:
         found.outcomes.append(pd.DataFrame(not_asked, columns=list(OUTCOME_COLUMNS)))
     if found.failure is None and not found.symbols:

@@ -66,12 +66,14 @@ def data_folder() -> Path:
 def weights_file(path: str) -> Path:
     """Return the file of a model's weights from the path that its row in the store names.
 
-    Raises DtmlError for a path outside the folder of models: a stranger may have made the store.
+    Raises DtmlError for a path that has not the form `WEIGHTS`, such as one outside the folder of
+    models: a stranger may have made the store.
     """
     if not WEIGHTS.fullmatch(path):
         raise DtmlError(
-            f"the store names {path!r} as the weights of a model, but it is outside "
-            f"{data_folder() / MODELS}, and so is not read"
+            f"the store names {path!r} as the weights of a model, but that is no .safetensors file "
+            f"directly in {data_folder() / MODELS}, and so is not read: train the model again, or "
+            "restore a backup of the store"
         )
     return data_folder() / path
 
@@ -111,7 +113,7 @@ def own_prefect_folder() -> Path:
 
 
 def prefect_folder() -> Path:
-    """Make the folder of Prefect's own files, which have its keys, and return it.
+    """Make the folder of Prefect's own files, some of which hold secrets, and return it.
 
     Only this user can read it. Raises DtmlError for a symbolic link and for a folder that another
     user owns or may write to: files that another user put there could run code as this user.

@@ -65,8 +65,9 @@ def print_table(
 
     `importance` names the columns, the most important first; those that it does not name are less
     important than these, and among themselves the more so the further left. If the console is too
-    narrow for all, the least important are left out, and a note names them. With None no column is
-    left out: the rows are printed as blocks of lines.
+    narrow for all columns, the least important are left out, and a note names them. If
+    `importance` is None, or the last column left does not fit either, the rows are then printed as
+    blocks of lines instead.
     """
     if title:
         out.print(Text(title, style="italic"))

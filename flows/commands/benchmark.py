@@ -108,11 +108,14 @@ def _csi300(
 def print_csi300(
     found: ranking_pages.Ranking, *, as_markdown: bool = False, as_json: bool = False
 ) -> None:
-    """Print our figures beside the published ones, what differs, and the path of the page."""
+    """Print our figures beside the published ones, what differs, and the path of the page.
+
+    With `as_json` print the stored row and scores instead, with `as_markdown` the table alone.
+    """
     if as_json:
         return print_json({"ranking": found.row, "scores": found.scores})
     table = ranking_pages.published_table(found)
-    assert table is not None
+    assert table is not None  # `run_csi300` stores the published figures with each result
     if as_markdown:
         return print(table.markdown)  # noqa: T201 - Markdown is for a file
     out.print(f"[bold]{found.row['id']}[/bold]\n{table.sentence}")
@@ -138,7 +141,11 @@ def run_published(
     as_json: bool,
     as_markdown: bool,
 ) -> None:
-    """Run the published experiment on a set, or read the stored one, and print its scoreboard."""
+    """Run the published experiment on a set, or read the stored one, and print its scoreboard.
+
+    Prices that the request names are stored first. With `as_json` the scoreboard is one document,
+    with `as_markdown` the table of the README.
+    """
     if request.market not in SETS:
         raise UsageError(
             f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
@@ -194,7 +201,8 @@ def require_stored(request: RunRequest, advice: str) -> None:
 def _fetch_set(request: RunRequest) -> None:
     """Store the prices of a published set.
 
-    Raises UsageError, before anything is stored, for prices that are not those of the set.
+    Raises UsageError, before any price is stored, for other stocks than those of the set, and for
+    files without the index.
     """
     context = open_context(request)
     published_set = SETS[request.market]

@@ -62,7 +62,9 @@ def freeze(
             raise UsageError("leave out --since: --check checks the whole chain")
         return _check(market, file, as_json=as_json)
     if file is not None:
-        raise UsageError(f"a file is only checked: add --check, as in --check {file}")
+        raise UsageError(
+            f"{file} is given, but only --check reads a file: add --check, or leave the file out"
+        )
     engine = open_store()
     with market_lock(engine, market):
         new_links = begin(engine, market, day_of(since))

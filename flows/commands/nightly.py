@@ -353,12 +353,12 @@ def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
     return pd.concat(rejected_bars, ignore_index=True)[columns]
 
 
-def _print_predictions(predictions: pd.DataFrame) -> None:
+def _print_predictions(directions: pd.DataFrame) -> None:
     """Print the most and the least probable risers of a night, and their directions."""
     # Sorted by what decides: the calibrated probability, where the model has been calibrated. The
     # most probable come first, and equally probable ones in the order of their symbols.
-    column = "calibrated" if predictions["calibrated"].notna().any() else "probability"
-    ordered = predictions.sort_values([column, "symbol"], ascending=[False, True])
+    column = "calibrated" if directions["calibrated"].notna().any() else "probability"
+    ordered = directions.sort_values([column, "symbol"], ascending=[False, True])
     shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
     if len(shown) > 2 * SHOWN:
         hidden_rows = len(shown) - 2 * SHOWN
@@ -435,11 +435,13 @@ def _print_rejected(rejected_bars: pd.DataFrame) -> None:
     )
 
 
-def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, store: str) -> None:
+def _print_scores(
+    night: Night, scores: pd.DataFrame, coverage_at_level: pd.DataFrame, store: str
+) -> None:
     """Print the scores of all nights so far, the coverage, and the paths of page and store.
 
     `night` is the last night, `scores` are the running scores of the newest scored session (no
-    rows before the first), `coverage` is that at the market's level, `store` names the database.
+    rows before the first), `store` names the database.
     """
     if scores.empty:
         out.print(
@@ -456,7 +458,7 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
             "which is 0 without skill."
         )
         print_scores(scores)
-        coverage_lines = rendered("coverage.txt", rows=coverage.to_dict("records"))
+        coverage_lines = rendered("coverage.txt", rows=coverage_at_level.to_dict("records"))
         out.print(coverage_lines, end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"Intervals are printed from {MINIMUM_DAYS} nights on.")

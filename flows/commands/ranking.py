@@ -77,7 +77,9 @@ def ranking(
     Example: dtml ranking simulated --from 2025-11-03 --to 2026-10-30
     """
     if first > last:
-        raise UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
+        raise UsageError(
+            f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}: give --from the earlier day"
+        )
     plan = Plan(
         first=first.date(),
         last=last.date(),
@@ -216,8 +218,9 @@ def rank_sets(
 ) -> None:
     """Walk models and rules through every set of SETS whose price file is in a folder.
 
-    Prints the tables of each set when its walk ends, or with `as_json` one document of all sets at
-    the end. Raises UsageError where the folder has no such file, or no folder is given.
+    Prints the tables of each set when its walk ends, as Markdown with `as_markdown`. With `as_json`
+    one document of all sets is printed at the end. Raises UsageError where the folder has no such
+    file, or no folder is given.
     """
     all_files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
     files = {name: file for name, file in all_files.items() if file.exists()}
@@ -229,7 +232,7 @@ def rank_sets(
         )
     rankings: dict[str, page.Ranking] = {}
     for name, file in files.items():
-        # The stocks are those of the price file, whichever the list of the set's market has.
+        # The stocks are those of the price file, whatever stocks the market of the set lists.
         request = RunRequest(
             f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
         )
@@ -292,8 +295,8 @@ def print_ranking(found: page.Ranking) -> None:
     """Print a walk: the scores of each predictor, the worst first, and those of the blend by leg.
 
     A leg is the period whose return the ranking predicts, such as from one close to the next. Then
-    come the returns of the blend after costs, the verdict against the best rule, and the path of
-    the page.
+    come the returns of the blend after costs, the verdict against the best rule, what is known of
+    survivorship in the list of stocks, and the path of the page.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))

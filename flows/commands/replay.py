@@ -152,15 +152,15 @@ def report(
     out.print(str(publish_night(context, night_bars, level)), soft_wrap=True)
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
+def _refuse(given: Mapping[str, object], why: str) -> None:
     """Raise UsageError for options that were given but do not fit what is replayed.
 
-    `options` maps each name to its value, which is None or False if it was not given. `why` ends
-    the message.
+    `given` maps the name of each such option to its value, which is None or False if it was not
+    given. `why` ends the message.
     """
-    given_options = [name for name, value in options.items() if value]
-    if given_options:
-        raise UsageError(f"leave out {' and '.join(given_options)}: {why}")
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise UsageError(f"leave out {' and '.join(names)}: {why}")
 
 
 def _replay_night(
@@ -248,7 +248,10 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
 
 
 def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
-    """Return replays with the links of their nights, checked, where the market is frozen."""
+    """Return replays with the links of their nights, checked, where the market is frozen.
+
+    `replays` are those of one night or more, the oldest first: later nights alone are checked.
+    """
     name = archive.market.name
     if not is_frozen(archive.engine, name):
         return list(replays)

@@ -174,10 +174,10 @@ def _backtest(
         request,
         "say where its prices come from: --source yahoo, --source simulated or --prices FILE",
     )
-    backtest = open_backtest(request, plan)
-    if stored_backtest(backtest.context.engine, backtest.id) is not None:
-        err.print(f"{backtest.id} is already stored, so nothing is trained or added")
-        return run_backtest(backtest, attention_on=attention_on)
+    opened = open_backtest(request, plan)
+    if stored_backtest(opened.context.engine, opened.id) is not None:
+        err.print(f"{opened.id} is already stored, so nothing is trained or added")
+        return run_backtest(opened, attention_on=attention_on)
     require_server()  # before Prefect is imported
     from flows.backtest.flow import backtest_flow
 

@@ -62,12 +62,13 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
 
 
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
-    """Run every missed night up to `last`; after a refused night the next ones still run.
+    """Run the missed nights up to `last`; after a refused night the next ones still run.
 
-    The source is asked once, for the bars of all of them. A night predicts from the bars that were
-    known before the session that it predicts, if these are enough; otherwise from those known now,
-    up to its own session. `run` takes the arguments of `run_night`; a flow passes one whose stages
-    are tasks. Raises StoreBusyError when another process is running a night of the market.
+    `missed_nights` says which nights are missed. The source is asked once, for the bars of all of
+    them. A night predicts from the bars that were known before the session that it predicts, if
+    these are enough; otherwise from those known now, up to its own session. `run` takes the
+    arguments of `run_night`; a flow passes one whose stages are tasks. Raises StoreBusyError when
+    another process is running a night of the market.
     """
     caught_up = CaughtUp()
     fetch = _asked_once(context, last)

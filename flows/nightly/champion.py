@@ -65,8 +65,9 @@ def choose_ranker(
 def _first_champion(context: MarketContext, history: History) -> tuple[str, int]:
     """Return the candidate with the highest mean rank IC in a walk, and its number of rank ICs.
 
-    Only rankers that train in seconds are walked. Where none of them is a candidate, or the history
-    is too short to walk, return the first candidate listed, and 0.
+    The walk covers the last WALKED_SESSIONS of the history. Only rankers that train in seconds are
+    walked. Where none of them is a candidate, or the history is too short to walk, return the first
+    candidate listed, and 0.
     """
     candidates = context.market.candidates
     sessions = history.panel.sessions
@@ -117,6 +118,7 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     gathered = []
     for name in challengers:
         gain = (daily_rank_ics[name] - daily_rank_ics[champion]).to_numpy()
+        # The more challengers, the more evidence each needs: one of many is ahead by luck.
         gathered.append(evidence(name, gain, challengers=len(challengers)))
     winner = promoted(gathered)
     if winner is None:

@@ -159,8 +159,9 @@ def doubtful_stocks(
 ) -> pd.DataFrame:
     """Return `symbol, reason, value` of stocks with doubtful dates, adjusted closes or actions.
 
-    `known_actions` are the stored bars with a split or dividend, of the sessions fetched. A stock's
-    history begins at `begin`.
+    `known_actions` are the stored bars with a split or dividend, of the sessions fetched.
+    `with_index` has the accepted bars and those of the index, which may have come in an earlier
+    part. If few bars of a stock with a new action came, its stored ones from `begin` on are added.
     """
     market = context.market
     histories = _histories(context, known_actions, accepted, begin)

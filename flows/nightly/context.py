@@ -115,7 +115,10 @@ def no_bars_error(market: str, first: date, last: date, known_at: datetime | Non
             "give the files with --prices, or fetch them"
         )
     moment = f"{known_at:%Y-%m-%d %H:%M} UTC"
-    return DtmlError(f"no bar of {market} from {first} to {last} was known at {moment}")
+    return DtmlError(
+        f"no bar of {market} from {first} to {last} was known at {moment}: choose a later moment, "
+        "or later sessions"
+    )
 
 
 def stored_bars(
@@ -193,7 +196,10 @@ def quotes_on(
 
 
 def save_universe(conn: Connection, context: MarketContext) -> None:
-    """Record the market's index and stocks, when each was a constituent, and the market's file."""
+    """Record the market's index and stocks, and when each was a constituent.
+
+    The text of the file that defines the market is recorded too, if the market has one.
+    """
     market = context.market
     if market.file is not None:
         path, text = market.file

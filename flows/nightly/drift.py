@@ -1,4 +1,4 @@
-"""Watch for drift after each night: in inputs, in the champion's skill, in the band's coverage.
+"""Watch for drift after each night: in inputs, in the ranker's skill, in the band's coverage.
 
 What the night sees is compared with what its model was trained on (`dtml.evaluation.drift`).
 """
@@ -81,20 +81,20 @@ def _features(context: MarketContext, night_bars: NightBars, sessions: int) -> n
 
 
 def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, Any]]:
-    """Return a row for the champion's rank IC and one for the band's coverage.
+    """Return a row for the rank IC of the ranker that the night shows, and one for band coverage.
 
-    A measure that has too few nights has no row.
+    A measure that cannot be judged yet has no row (`skill_drift`, `coverage_drift`).
     """
     market = context.market
     target = next_session(market.calendar, as_of)
     with reading(context.engine) as conn:
         ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
-        champion = rankings.chosen_predictor(conn, context.name, target)
+        shown_ranker = rankings.chosen_predictor(conn, context.name, target)
         counts = calibration.band_counts(conn, context.name, as_of)
-    is_of_champion = ranks["predictor"] == champion
+    is_of_shown = ranks["predictor"] == shown_ranker
     is_known_by_night = ranks["target"] <= pd.Timestamp(as_of)
-    champion_ranks = ranks[is_of_champion & is_known_by_night]
-    skill = skill_drift(champion_ranks["rank_ic"].to_numpy(dtype=float))
+    shown_ranks = ranks[is_of_shown & is_known_by_night]
+    skill = skill_drift(shown_ranks["rank_ic"].to_numpy(dtype=float))
     band = counts[np.isclose(counts["level"].astype(float), market.level)]
     covered = (band["covered"] / band["n"]).to_numpy(dtype=float)
     coverage = coverage_drift(covered, market.level)

@@ -294,9 +294,9 @@ def _store_bars(
     index_bars: pd.DataFrame,
     known_at: datetime,
 ) -> int:
-    """Store the bars of all parts and of a computed index, and warnings; return how many are new.
+    """Store all parts' bars, a computed index and warnings; return how many bars were stored.
 
-    Stored bars that later ones showed to be bad are withdrawn.
+    Bars equal to stored ones do not count. Bars that later ones showed to be bad are withdrawn.
     """
     stored = prices.append_prices(
         conn, context.name, index_bars, source="constituents", known_at=known_at
@@ -334,7 +334,8 @@ def history_start(context: MarketContext, as_of: date) -> date:
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     """Return what to fetch: what the store lacks up to `as_of`, or with `whole` all of its history.
 
-    The store may lack the newest sessions, and earlier ones that were never asked for.
+    The store may lack the newest sessions, and earlier ones that were never asked for. A symbol
+    that lacks some is fetched from before its last ex-day if that dividend is not adjusted yet.
     """
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
@@ -361,7 +362,7 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
 def _before_unadjusted_dividends(
     conn: Connection, context: MarketContext, as_of: date
 ) -> dict[str, date]:
-    """Return the session before the last ex-day of stocks whose adjusted close contradicts it.
+    """Return the session before the last ex-day of each stock whose dividend is not adjusted yet.
 
     A source may adjust the past days after it recorded the dividend. Only bars from before the
     ex-day show that, so they are asked for again, until `LATE` sessions have passed.
@@ -386,8 +387,9 @@ def _span_of_all(
     newest_stored: dict[str, pd.Timestamp],
     asked_from: dict[str, date],
 ) -> tuple[dict[str, date], date]:
-    """Return the first session ever asked for of each symbol, and the last session of all.
+    """Return the first session to fetch of each symbol, and the last session of all.
 
+    The first is the earliest ever asked for or, if that is earlier, `history_start`.
     The last one is the newest stored, if that is after `as_of`: a restatement may change any bar.
     """
     start = history_start(context, as_of)
@@ -433,10 +435,10 @@ def _with_restated_histories(
     """Fetch restated symbols again from their start; return what was brought, and these symbols.
 
     The third value holds the stored bars of the same sessions that have a split or a dividend.
-
-    Those that came from their start are not fetched again. For the others, the new answers replace
-    the first ones. A symbol that is not answered the second time has no bars then: a part of a
-    restated history must not be stored. Raises DtmlError if bars are dated a session off.
+    Restated symbols that came from their start are not fetched again. For the others, the new
+    answers replace the first ones. A symbol that is not answered the second time has no bars then:
+    a part of a restated history must not be stored. Unless the whole history is fetched, symbols
+    that lost adjusted closes are left out, and DtmlError is raised for bars dated a session off.
     """
     stored = stored_beside(context, brought.bars, wanted.last)
     known_actions = stored[has_actions(stored)]

@@ -220,7 +220,8 @@ def require_trusted(code: OwnCode) -> None:
     except OSError as error:
         raise OwnCodeError(
             f"{code.name} came with the store and your nights have never trained it, so it does "
-            f"not run; its text cannot be written to {refused} ({error.strerror})"
+            f"not run; its text cannot be written to {refused} ({error.strerror}): to read it "
+            "there, make that folder writable, or set XDG_STATE_HOME to a writable one"
         ) from error
     raise OwnCodeError(
         f"{code.name} came with the store and your nights have never trained it, so it does not "

@@ -147,9 +147,8 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
     market = context.market
     calendar = market.calendar
     with reading(context.engine) as conn:
-        last_booked = paper_account.last_booked(
-            conn, context.name
-        )  # session and equity of each portfolio
+        # The last session booked and the equity after it, of each portfolio.
+        last_booked = paper_account.last_booked(conn, context.name)
         # The account and its yardsticks are stored together: if any is there, the account is.
         last_day = last_booked[ACCOUNT][0] if last_booked else None
         after = next_known_session(calendar, last_day) if last_day else None
@@ -297,7 +296,7 @@ def next_orders(
     missing = sorted(set(symbols) - set(close.index))
     if missing:
         raise DtmlError(
-            f"{market.name} has no close of {', '.join(missing[:5])} from {first} to {last}: "
+            f"{market.name} has no close of {', '.join(missing)} from {first} to {last}: "
             "leave out these positions"
         )
     price = close.reindex(symbols)
@@ -372,8 +371,9 @@ def _account_shares(
     """Return the shares that the paper account holds at the close of `last`, in whole lots.
 
     The account is taken to be worth `capital` at that close. Shares are rounded down, so that all
-    together are worth no more than the capital. Raises DtmlError where targets were decided up to
-    `last`, but the account has not been filled at its open.
+    together are worth no more than the capital. `bars` end with the session `last`. Raises
+    DtmlError where targets were decided up to `last`, but the account has not been filled at its
+    open.
     """
     positions = paper_account.paper_positions(conn, market.name, last, last)
     weight = positions.set_index("symbol")["weight"].astype(float)

@@ -206,12 +206,12 @@ def receipt(
     return lines
 
 
-def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
+def calibrations(stored_runs: pd.DataFrame) -> dict[str, Calibration]:
     """Return the calibration of each run that has one, by its id.
 
     It has only the slope and the intercept, which the page applies to bins of probabilities.
     """
-    fitted = runs.dropna(subset=["slope", "intercept"])
+    fitted = stored_runs.dropna(subset=["slope", "intercept"])
     by_run = {}
     for run_id, slope, intercept in zip(
         fitted["id"], fitted["slope"], fitted["intercept"], strict=True

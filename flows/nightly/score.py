@@ -312,8 +312,9 @@ def day_counts(
 ) -> list[DayCounts]:
     """Return the counts of the model and of each rule, by target, under each label protocol.
 
-    Only directions with an outcome count. The targets are first..last; `first` is by default that
-    of the first night. A rule has no days until it has enough history of the index.
+    Only directions of the model that have an outcome count, and a rule is counted on the same
+    stock-days; it has no days until it has enough history of the index. The targets are
+    first..last; `first` is by default that of the first night. Without any count, return [].
     """
     stored = stored_outcomes.direction_counts(conn, context.name, last, first=first)
     if stored.empty:
@@ -433,6 +434,7 @@ def outcome_rows(
     """Return the outcomes of stock-days as rows of the table `outcome`.
 
     `change` is the return of each, a ratio minus 1; `label` is that of the published experiment.
+    Callers leave out the rows of unknown returns (NaN), in which `rise` would be False.
     """
     labels = published_labels(change)
     return pd.DataFrame(

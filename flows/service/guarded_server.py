@@ -57,7 +57,7 @@ def guarded(app: ASGIApp, origin: str) -> ASGIApp:
 
 
 def main() -> None:
-    """Serve on an inherited socket until a signal.
+    """Tidy Prefect's database, then serve on an inherited socket until a signal.
 
     The first argument of the process is the number of the socket. The second says whether the
     server is for one command (`temporary`), or also runs schedules and serves pages.

@@ -72,9 +72,9 @@ class Server:
 def require_server() -> None:
     """Let the flows of this process and its children use a server.
 
-    It is the server of PREFECT_API_URL, or a temporary one that ends with this process. Call this
-    before the first import of prefect, which reads the variables once. Raises DtmlError when the
-    server does not start.
+    It is the server of PREFECT_API_URL, or a temporary one that ends with this process, whose
+    address and login the environment then has. Call this before the first import of prefect, which
+    reads the variables once. Raises DtmlError when the server does not start.
     """
     folder = prefect_folder()  # made also for flows on another server
     if os.environ.get("PREFECT_API_URL"):
@@ -104,7 +104,8 @@ def _end_with(server: Server) -> None:
     code = server.process.wait()
     if server in _temporary:  # `stop_temporary_servers` has not ended it
         err.print(
-            f"error: Prefect's server ended with {code}: run the same command again", soft_wrap=True
+            f"error: Prefect's server ended with exit code {code}: run the same command again",
+            soft_wrap=True,
         )
         os._exit(1)
 
@@ -113,10 +114,10 @@ def _end_with(server: Server) -> None:
 def own_server(folder: Path) -> Iterator[Server]:
     """Start a server that also runs schedules and serves pages, and end it afterwards.
 
-    It is ready when it is yielded. It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free
-    port. Its log and its login are files in `folder`. The login, which the user needs to read the
-    pages, is that of PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server
-    does not start.
+    It is ready when it is yielded, and the environment has its address and login. It listens on
+    PREFECT_SERVER_API_PORT, else on 4200 or any free port. Its log and its login are files in
+    `folder`. The login, which the user needs to read the pages, is that of
+    PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server does not start.
     """
     log_file = folder / "server.log"
     login_file = folder / "login"
@@ -276,7 +277,7 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
         code = server.process.poll()
         if code is not None:
             raise DtmlError(
-                f"Prefect's server ended with {code} at its start: {reason()}; {REMEDY}"
+                f"Prefect's server ended with exit code {code} at its start: {reason()}; {REMEDY}"
             )
         if not user_is_informed and time.monotonic() - start > PATIENCE_S:
             user_is_informed = True

@@ -33,7 +33,7 @@ from flows.translating.folder import model_names
 if TYPE_CHECKING:
     from prefect.runner import Runner
 
-DEATH = "Prefect's server ended with {}: start the command again"
+DEATH = "Prefect's server ended with exit code {}: start the command again"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Service:
 
 
 def serve_markets(service: Service) -> None:
-    """Serve until SIGTERM or Ctrl-C.
+    """Serve until SIGTERM or Ctrl-C, without the environment variables that no run needs.
 
     Raises DtmlError when Prefect's server cannot be started, and when it ends by itself.
     """
@@ -191,7 +191,8 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     """Deploy the schedules of a service on its server, and start runs when due until a signal.
 
     Missed nights are caught up first. `server_is_new` says that this process has started the
-    server. Raises UsageError for a text that is no cron.
+    server. Environment variables and the folder for temporary files are set for this process and
+    the runs. Raises UsageError where the service's `cron` is none.
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner
@@ -222,6 +223,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         job = Job(schedule=schedule, parameters=parameters)
         deployment = cast(UUID, runner.add_deployment(deployment_of(job)))
         jobs[deployment] = job
+    # For `dtml status`, which shows when the next night of each market runs.
     write_serving(prefect_folder(), service.markets, service.delay, service.cron)
     skipped_runs = clear(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)

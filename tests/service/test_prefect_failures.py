@@ -153,8 +153,8 @@ def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
     ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="nothing://at/all")
     assert ended.returncode == 1
     assert re.search(
-        r"error: Prefect's server ended with \d+ at its start: see \S+server\.log; run the same "
-        r"command again",
+        r"error: Prefect's server ended with exit code \d+ at its start: see \S+server\.log; "
+        r"run the same command again",
         ended.stdout,
     )
 

@@ -186,7 +186,7 @@ def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(
                 )
         assert process.stderr is not None
         assert (
-            "error: Prefect's server ended with -9: run the same command again"
+            "error: Prefect's server ended with exit code -9: run the same command again"
             in process.stderr.read()
         )
         assert process.returncode == 1
@@ -277,7 +277,8 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
         )
         os.kill(serving_pid, signal.SIGKILL)
         assert one.process.wait(PATIENCE_S) == 1
-        assert "error: Prefect's server ended with -9: start the command again" in one.said
+        death = "error: Prefect's server ended with exit code -9: start the command again"
+        assert death in one.said
         two.wait_for(r"small night done: .*: 30 stocks predicted")
         assert "crashed" not in two.said
         assert two.process.poll() is None

@@ -90,7 +90,7 @@ def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> No
         assert "another `dtml serve` uses" in refused.stderr
         os.kill(server, signal.SIGKILL)
         assert service.process.wait(PATIENCE_S) == 1
-        assert "error: Prefect's server ended with -9" in service.said
+        assert "error: Prefect's server ended with exit code -9" in service.said
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
