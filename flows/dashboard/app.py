@@ -106,7 +106,7 @@ def _path_name(text: str) -> str:
     """Return a name from an address; refuse a NUL, which some databases do not accept."""
     name = unquote(text)
     if "\x00" in name:
-        raise NotThereError("a name cannot contain a NUL")
+        raise NotThereError("a name cannot contain a NUL: remove %00 from the address")
     return name
 
 

@@ -125,11 +125,12 @@ def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
 
 
 def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataFrame:
-    """Return a ranking with what the model of the directions says of the same stocks.
+    """Return a whole ranking with what the model of the directions says of the same stocks.
 
-    The columns `direction`, `calibrated` and `raw` (the probability before calibration) are missing
-    for a stock without a prediction. `disagrees` is true where a stock of the better half is
-    predicted to fall, or one of the worse half to rise.
+    `ranking` must have every stock that was ranked, because its length gives its halves. The
+    columns `direction`, `calibrated` and `raw` (the probability before calibration) are missing for
+    a stock without a prediction. `disagrees` is true where a stock of the better half is predicted
+    to fall, or one of the worse half to rise.
     """
     said = directions.set_index("symbol")
     with_said = ranking.assign(

@@ -44,7 +44,10 @@ def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[s
     known = {each.market for each in found}
     for name in names:
         if name not in known:
-            raise NotThereError(f"no night of market {name!r} in the store")
+            raise NotThereError(
+                f"no night of market {name!r} in the store: check the name, or run "
+                f"`dtml nightly {name}` first"
+            )
     reasons = [each.problem for each in found if each.problem is not None]
     return {
         "status": "late" if reasons else "ok",

@@ -251,7 +251,10 @@ def _copy_checkpoints(
     snapshot_engine.dispose()
     for path, sha in files.items():
         if _sha256(folder / path) != sha:
-            raise DtmlError(f"{path} changed while it was copied: try again")
+            raise DtmlError(
+                f"{path} changed while it was copied, so no backup was written: run the same "
+                "command again"
+            )
     return files, absent
 
 
