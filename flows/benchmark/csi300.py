@@ -151,7 +151,10 @@ def read_set(market: Market, files: Files, leg: Leg, last: date) -> Set:
     source = open_source("files", market, prices=files.prices, index=files.index)
     fetched = source.fetch(dict.fromkeys(symbols, BEGINNING), last)
     if market.index.symbol not in set(fetched.bars["symbol"]):
-        raise UsageError(f"{files.index}: no bar of the index {market.index.symbol}: give --index")
+        raise UsageError(
+            f"{files.index}: no bar of the index {market.index.symbol}: give a file of them with "
+            "--index"
+        )
     checked = check(
         fetched.bars,
         sessions=sessions_between(market.calendar, BEGINNING, last),

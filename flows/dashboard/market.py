@@ -405,7 +405,10 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
     nearest = [str(day) for day in nights.neighbours(conn, market, as_of) if day is not None]
     if not nearest:
-        raise NotThereError(f"there is no night of {market} as of {as_of}: it has no night yet")
+        raise NotThereError(
+            f"there is no night of {market} as of {as_of}: the market has no night yet; "
+            f"`dtml nightly {market}` runs one"
+        )
     raise NotThereError(
         f"there is no night of {market} as of {as_of}: the nearest are of {' and '.join(nearest)}"
     )

@@ -125,7 +125,8 @@ def read_backup(folder: Path) -> Manifest:
         fault = _fault_of(folder / name, sha)
         if fault is not None:
             raise DtmlError(
-                f"the backup {folder} is damaged: {name}: {fault}; nothing was restored"
+                f"the backup {folder} is damaged: {name}: {fault}; nothing was restored: use "
+                "another backup"
             )
     return manifest
 
@@ -134,9 +135,9 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
     """Fill an empty store and the data folder from a backup, comparing every row.
 
     `manifest` is what `read_backup` returned for the folder. Raises DtmlError for a backup whose
-    store has other row counts than its manifest. Raises UsageError for a store that has rows, for
-    weights that belong to no model of the backup, and where the data folder has another file under
-    the name of a checkpoint.
+    store has other row counts than its manifest, StoreUsageError for a `target` that has rows, and
+    UsageError for weights that belong to no model of the backup, and where the data folder has
+    another file under the name of a checkpoint.
     """
     prepare(target)  # makes the tables in an empty database
     with reading(target) as conn:
@@ -147,7 +148,7 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
         if differing:
             raise DtmlError(
                 f"the backup {folder} is damaged: the row counts of {', '.join(differing)} differ "
-                f"from its {MANIFEST}; no row was restored"
+                f"from its {MANIFEST}; no row was restored: use another backup"
             )
         # Weights come before rows: if a restore is interrupted, no row lacks its weights.
         for name, sha in _weights_of_models(folder, manifest, source):
