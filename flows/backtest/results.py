@@ -355,6 +355,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         predictions.save_rule_directions(conn, context.name, rules)
         settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
         run_ids = settled["run_id"].unique().tolist()
+        # What the views calibration and coverage count.
         save_counts(conn, settled, calibration.bands_of(conn, run_ids))
         backtests.finish_backtest(
             conn,

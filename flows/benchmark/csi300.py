@@ -152,8 +152,8 @@ def read_set(market: Market, files: Files, leg: Leg, last: date) -> Set:
     fetched = source.fetch(dict.fromkeys(symbols, BEGINNING), last)
     if market.index.symbol not in set(fetched.bars["symbol"]):
         raise UsageError(
-            f"{files.index}: no bar of the index {market.index.symbol}: give a file of them with "
-            "--index"
+            f"{files.index} has no bar of the index {market.index.symbol}: give the file of the "
+            "index with --index"
         )
     checked = check(
         fetched.bars,

@@ -265,8 +265,9 @@ def skill_line(
 def account_line(paper: pd.DataFrame) -> Sparkline | None:
     """Return a drawing of the paper account beside equal parts of all stocks, of the last sessions.
 
-    `paper` is the result of `paper_account.paper_returns`. Both begin with 1. None where the
-    account has fewer than two sessions.
+    `paper` is the result of `paper_account.paper_returns`. Both lines show the value of 1 that was
+    invested at the open of the first of these sessions. None where the account has fewer than two
+    sessions.
     """
     net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
     net = net.tail(NIGHTS)

@@ -153,9 +153,9 @@ def _nights(conn: Connection) -> Iterator[GaugeMetricFamily]:
 
 
 def _stage_seconds(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetricFamily]:
-    """Yield when the last night of each market that has ended ended, and how long its stages took.
+    """Yield the moment at which each market's last night ended, and how long its stages took.
 
-    A stage whose seconds are not stored is left out.
+    A night that is still running does not count. A stage whose seconds are not stored is left out.
     """
     seconds = GaugeMetricFamily(
         "dtml_night_stage_seconds",

@@ -55,8 +55,8 @@ class Manifest:
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield the checkpoint of each training that has one, and what is wrong with its file.
 
-    Each is the name of its run, its path below the data folder, its SHA-256, and the fault of the
-    file; None for a file that is whole.
+    Each is the id of its run or rankers, its path below the data folder, its SHA-256, and the fault
+    of the file; None for a file that is whole.
     """
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")

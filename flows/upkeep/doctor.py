@@ -205,7 +205,7 @@ def _clock() -> str:
 
 
 def _calendars() -> str:
-    """Return when the first calendar of the store's markets ends.
+    """Return how many calendars the store's markets have, and when the first of these ends.
 
     Raises DtmlError where at most sixty days are left (`CALENDAR_WARNING`).
     """
