@@ -67,8 +67,9 @@ def backtest(
 
     See `flows.backtest.results.run_backtest`. Its folds run one by one in this process or, with
     `submit`, as tasks on the flow's task runner. `threads` is the number of torch's threads in such
-    a task. If it is None, as on a cluster, torch chooses the number. Then, unless the experiment
-    makes a warm start, each seed of a fold is trained by a task of its own, before the fold's task.
+    a task; None, as on a cluster, lets torch choose the number. Submitted without `threads`, each
+    seed of a fold is trained by a task of its own before the fold's task, if the experiment has
+    several seeds and makes no warm start.
     """
     opened = open_backtest(request, plan)
     experiment = opened.context.experiment

@@ -465,7 +465,9 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     start = int(sessions.searchsorted(pd.Timestamp(first), side="left"))
     stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
     if start >= stop:
-        raise UsageError(f"there is no session from {first} to {last}")
+        raise UsageError(
+            f"there is no session from {first} to {last}: choose another --from or --to"
+        )
     # A model is trained as of the session before the first one that it predicts. No gap is left
     # here: the experiment itself leaves out what the training must not see.
     splits = walk_forward(start, stop, retrain_every=retrain_every, horizon=1, gap=0)

@@ -118,7 +118,8 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
         require_session(backtest.context.market.calendar, day)
         if not backtest.plan.first <= day <= backtest.plan.last:
             raise UsageError(
-                f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}"
+                f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}, "
+                "the sessions of the backtest: choose one of these"
             )
 
 
@@ -305,7 +306,10 @@ def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
     reasons: list[str] = []
     for reasons_by_night in folds["refused"]:
         reasons += reasons_by_night.values()
-    raise DtmlError(f"all {len(reasons)} nights were refused, the first because: {reasons[0]}")
+    raise DtmlError(
+        f"all {len(reasons)} nights were refused, the first because: {reasons[0]}; fetch missing "
+        "prices, or choose another span with --from and --to"
+    )
 
 
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
@@ -351,6 +355,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         predictions.save_rule_directions(conn, context.name, rules)
         settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
         run_ids = settled["run_id"].unique().tolist()
+        # What the views calibration and coverage count.
         save_counts(conn, settled, calibration.bands_of(conn, run_ids))
         backtests.finish_backtest(
             conn,

@@ -151,7 +151,10 @@ def read_set(market: Market, files: Files, leg: Leg, last: date) -> Set:
     source = open_source("files", market, prices=files.prices, index=files.index)
     fetched = source.fetch(dict.fromkeys(symbols, BEGINNING), last)
     if market.index.symbol not in set(fetched.bars["symbol"]):
-        raise UsageError(f"{files.index}: no bar of the index {market.index.symbol}: give --index")
+        raise UsageError(
+            f"{files.index} has no bar of the index {market.index.symbol}: give the file of the "
+            "index with --index"
+        )
     checked = check(
         fetched.bars,
         sessions=sessions_between(market.calendar, BEGINNING, last),
@@ -175,13 +178,15 @@ def history_of(market: Market, bars: pd.DataFrame, leg: Leg) -> History:
 
 
 def split_of(history: History, table: Table) -> tuple[Split, slice]:
-    """Return two spans to train on: up to the validation, with the days tested, and up to its end.
+    """Return the split of the benchmark, and a longer span on which networks train.
 
-    The outcomes of the first, `trained` of the split, were known before the validation began. Those
-    of the second, which networks need, were known before the first day tested.
+    The split's `scored` are the days tested. Its `trained` are the days whose outcomes were known
+    before the validation began. The longer span goes on to the last day whose outcome was known
+    before the first day tested: a network chooses its epoch on the days of the validation.
     """
     sessions = history.panel.sessions
-    # Places of the first sessions of the validation and of the test; the test ends before `stop`.
+    # Places of the first sessions of the validation and of the test. The test ends before `stop`,
+    # the first session on or after its last date, which is no session itself.
     first_validation, first, stop = (
         int(sessions.searchsorted(pd.Timestamp(day)))
         for day in (table.validation[0], table.test[0], table.test[1])
@@ -232,8 +237,8 @@ def _config(
 ) -> RankersConfig:
     """Return the shipped settings, except that a network serves a single fold.
 
-    A network is trained once, on all days before the test; the years of validation, the last of
-    these, choose its epoch.
+    A network is trained once, on all days before the test. The years of validation, which are the
+    last of those days, choose its epoch.
     """
     sessions = found.history.panel.sessions
     first, last = (pd.Timestamp(day) for day in table.validation)
@@ -275,7 +280,8 @@ def _scores(
     # All but networks learn only from days before the validation.
     scores = walk_rankers(history, [split], replace(config, networks=()), once)
     if config.networks:
-        # The last days of these are the validation on which a network chooses its epoch.
+        # The last days of these are the validation on which a network chooses its epoch. This walk
+        # trains networks alone: `once` finds the other models' scores, of the walk above, by name.
         of_networks = replace(split, trained=validated)
         walked = walk_rankers(history, [of_networks], config, once)
         scores |= {network.name: walked[network.name] for network in config.networks}
@@ -298,13 +304,15 @@ def _rows(
         "table": _table(found, table, split, tested),
         "trading": json.loads(trading_as_json),
     }
+    # [stocks], on any day tested. Ridge scores each stock that is ranked.
+    is_ranked = np.isfinite(tested["ridge"]).any(axis=0)
     row = {
         "market": NAME,
         "first": sessions[0].date(),
         "last": sessions[-1].date(),
         "leg": LEG,
         "config": config,
-        "stocks": int(np.isfinite(tested["ridge"]).any(axis=0).sum()),
+        "stocks": int(is_ranked.sum()),
         "folds": 1,
         "best_rule": best_rule(
             {name: scores[name] for name in RULES}, history.outcome, split.trained

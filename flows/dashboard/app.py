@@ -106,7 +106,7 @@ def _path_name(text: str) -> str:
     """Return a name from an address; refuse a NUL, which some databases do not accept."""
     name = unquote(text)
     if "\x00" in name:
-        raise NotThereError("a name cannot contain a NUL")
+        raise NotThereError("a name cannot contain a NUL: remove %00 from the address")
     return name
 
 
@@ -149,8 +149,8 @@ To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     """Return the application that serves a store.
 
-    It answers only requests whose Host header is one of `hosts`: another name would be that of
-    another site, which has given it this machine's address.
+    It answers only requests whose Host header is one of `hosts`. Otherwise another site could point
+    a name of its own to this machine, and scripts of its pages could then read the answers.
     """
     app = FastAPI(
         docs_url=None,

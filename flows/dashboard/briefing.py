@@ -111,10 +111,11 @@ def ranking_of_night(
 
 
 def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the best and of the worst stocks of a ranking, each from its end on.
+    """Return the rows of a ranking's `best` stocks, and of its `worst`, the worst of them first.
 
-    The ranking may have only END_STOCKS stocks of each end. A shorter one is divided in its middle,
-    so that no stock is in both; of an odd number the middle one is in neither.
+    Each list has at most END_STOCKS rows, so a ranking that was read with only so many stocks of
+    each end suffices. A ranking with fewer than twice as many stocks is divided in its middle, so
+    that no stock is in both lists; the middle one of an odd number is in neither.
     """
     half = len(ranking) // 2
     number = min(END_STOCKS, half)
@@ -125,11 +126,12 @@ def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
 
 
 def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataFrame:
-    """Return a ranking with what the model of the directions says of the same stocks.
+    """Return a whole ranking with what the model of the directions says of the same stocks.
 
-    The columns `direction`, `calibrated` and `raw` (the probability before calibration) are missing
-    for a stock without a prediction. `disagrees` is true where a stock of the better half is
-    predicted to fall, or one of the worse half to rise.
+    `ranking` must have every stock that was ranked, because its length gives its halves. The
+    columns `direction`, `calibrated` and `raw` (the probability before calibration) are missing for
+    a stock without a prediction. `disagrees` is true where a stock of the better half is predicted
+    to fall, or one of the worse half to rise.
     """
     said = directions.set_index("symbol")
     with_said = ranking.assign(
@@ -188,7 +190,8 @@ def changes(
 ) -> list[str]:
     """Return in sentences what changed in a night since the one `before`.
 
-    These are a promotion, new drift, alerts, a new model, and stocks that are new at the top.
+    These are a promotion, new drift, alerts, a new model, and stocks that are new at the top. For a
+    first night, whose `before` is None, all drift is new, and only drift and alerts are told.
     Alerts of later nights, which have no ranking yet, are among them up to the night of `last`
     (None: the newest).
     """
@@ -262,8 +265,9 @@ def skill_line(
 def account_line(paper: pd.DataFrame) -> Sparkline | None:
     """Return a drawing of the paper account beside equal parts of all stocks, of the last sessions.
 
-    `paper` is the result of `paper_account.paper_returns`. Both begin with 1. None where the
-    account has fewer than two sessions.
+    `paper` is the result of `paper_account.paper_returns`. Both lines show the value of 1 that was
+    invested at the open of the first of these sessions. None where the account has fewer than two
+    sessions.
     """
     net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
     net = net.tail(NIGHTS)

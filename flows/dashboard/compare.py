@@ -57,7 +57,7 @@ def compare_page(
             market = chosen_runs[0]["market"]
     stored_markets = markets.all_markets(conn)
     if market is not None and market not in stored_markets:
-        raise NotThereError(f"no market {market!r} in the store")
+        raise NotThereError(f"no market {market!r} in the store: /compare lists the stored ones")
 
     listed_runs: list[dict[str, Any]] = []
     if market is not None:

@@ -80,7 +80,7 @@ class Asked:
                 raise UsageError(f"{self.view.name} has no column {name!r}: it has {listed}")
         for _, comparison, _ in self.where:
             if comparison not in COMPARISONS:
-                raise UsageError(f"{comparison!r} is not one of {', '.join(COMPARISONS)}")
+                raise UsageError(f"is={comparison!r} is not one of {', '.join(COMPARISONS)}")
 
     @property
     def sort_column(self) -> str:
@@ -97,7 +97,7 @@ class Asked:
         types = {column.name: column.type for column in self.view.columns}
         lines = [f"select {', '.join(types)}", f"from {self.view.name}"]
         conditions = [
-            f"{name} {comparison} {_literal(types[name], value)}"
+            f"{name} {comparison} {_literal(name, types[name], value)}"
             for name, comparison, value in self.where
         ]
         if conditions:
@@ -108,8 +108,8 @@ class Asked:
         return "\n".join(lines)
 
 
-def _literal(kind: str, value: str) -> str:
-    """Return a value as SQL, as a column of this kind compares with it.
+def _literal(name: str, kind: str, value: str) -> str:
+    """Return a value as SQL, as the column of this name and kind compares with it.
 
     Raises UsageError for a text that is no number where the column has numbers.
     """
@@ -118,7 +118,9 @@ def _literal(kind: str, value: str) -> str:
     try:
         return repr(float(value))
     except ValueError as error:
-        raise UsageError(f"{value!r} is not a number") from error
+        raise UsageError(
+            f"{value!r} is not a number, but the column {name} has numbers: compare it with one"
+        ) from error
 
 
 def topics() -> dict[str, Any]:

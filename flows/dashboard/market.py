@@ -161,9 +161,9 @@ def market_page(
 ) -> dict[str, Any]:
     """Return the page of a night: its ranking, its directions, its gaps, and the scores up to it.
 
-    `late` has the markets whose night is late, with since when; only that of the newest night is
-    shown. The page of a market without nights has its models instead. Raises UsageError for an
-    unknown level or order, and NotThereError for an unknown market or night.
+    `late` maps a market to words on its late night, if it has one; they are shown only on the page
+    of the newest night. The page of a market without nights has its models instead. Raises
+    UsageError for an unknown level or order, and NotThereError for an unknown market or night.
     """
     order = Sort.read(asked.sort)
     require_level(asked.level)
@@ -220,10 +220,14 @@ def _ranking_of_night(
 ) -> dict[str, Any]:
     """Return a night's ranking beside its directions, the orders, and how good rankings have been.
 
-    Where the night is not complete, `ranked_night` is the last complete one before it, whose
-    ranking is shown. Without any it is None, and only `ranking` and `account` are there beside it.
-    `level` is the requested one. `rank_scores` has the running scores of all predictors, and
-    `ranked` those of the one that ranks (`ranking_of_day`).
+    `directions` are those of the night. `level` is the requested one. `is_newest` says that no
+    night of the market is newer. The ranking shown is that of `ranked_night`: the night itself if
+    it is complete, else the last complete one before it. If there is none, `ranked_night` and
+    `account` are None, `ranking` is empty, and the other keys are missing.
+
+    `ranking` has a row for each stock, with its direction and its weight in `orders`; `disagreeing`
+    has the rows whose direction contradicts the place. `rank_scores` has the running scores of all
+    predictors, `ranked` those of the one that ranks (`ranking_of_day`).
     """
     market = night["market"]
     ranked_night = _complete_night(conn, night)
@@ -241,7 +245,6 @@ def _ranking_of_night(
     ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
     rank_scores = rankings.last_rank_scores(conn, market, target)
     best_first = rank_scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])
-    paper = paper_account.paper_returns(conn, market, ranked_night["as_of"])
     champion = rankings.champion(conn, market, target)
     # After the newest night there may be alerts about a night that never began.
     last_alerts = None if is_newest else night["as_of"]
@@ -262,11 +265,24 @@ def _ranking_of_night(
         "ranked": ranking_of_day(conn, market, ranked_night, shown),
         "skill_line": line,
         "orders": records(orders),
+        **_account_up_to(conn, market, ranked_night["as_of"]),
+        "changes": changes(conn, ranked_night, before, ranking, last_alerts),
+    }
+
+
+def _account_up_to(conn: Connection, market: str, last: date) -> dict[str, Any]:
+    """Return how a market's paper account has done up to the session `last`.
+
+    `account` and `account_line` draw it, None where it has fewer than two sessions. `paper_days` is
+    the number of its sessions. `costs` has the gain after costs (`after_costs`), which is that of a
+    study while the account is short.
+    """
+    paper = paper_account.paper_returns(conn, market, last)
+    return {
         "costs": after_costs(conn, market, paper),
         "paper_days": paper["session"].nunique(),
         "account_line": account_line(paper),
         "account": account_chart(paper),
-        "changes": changes(conn, ranked_night, before, ranking, last_alerts),
     }
 
 
@@ -355,17 +371,22 @@ def account_chart(returns: pd.DataFrame) -> Chart | None:
 def require_level(level: float | None) -> None:
     """Raise UsageError, which lists the levels, for a level at which no model has a band.
 
-    None stands for the market's level. 0 stands for no band: a rise above one half, else a fall.
+    None stands for the model's default level. 0 stands for no band: a rise above one half, else a
+    fall.
     """
     if level not in (None, 0, *LEVELS):
         listed = ", ".join(str(known_level) for known_level in LEVELS)
-        raise UsageError(f"level {level} is not one of {listed}")
+        raise UsageError(
+            f"level {level} is not one of {listed}: choose one of these, or level=any for "
+            "directions without a band"
+        )
 
 
 def level_of(conn: Connection, night: Row | None, level: float | None) -> float | None:
     """Return the level at which a night's directions are shown; None for directions without a band.
 
-    `level` is the requested one: None for the market's own, 0 for directions without a band.
+    `level` is the requested one: None for the default level of the night's model, 0 for directions
+    without a band.
     """
     if level is None and night is not None and night["run_id"] is not None:
         return calibration.default_level(conn, night["run_id"])
@@ -384,7 +405,10 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
     nearest = [str(day) for day in nights.neighbours(conn, market, as_of) if day is not None]
     if not nearest:
-        raise NotThereError(f"there is no night of {market} as of {as_of}: it has no night yet")
+        raise NotThereError(
+            f"there is no night of {market} as of {as_of}: the market has no night yet; "
+            f"`dtml nightly {market}` runs one"
+        )
     raise NotThereError(
         f"there is no night of {market} as of {as_of}: the nearest are of {' and '.join(nearest)}"
     )

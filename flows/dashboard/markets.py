@@ -72,8 +72,9 @@ def markets_page(
 ) -> dict[str, Any]:
     """Return the page of every market: the rows of `market_rows`, each with its briefing.
 
-    `late` has the markets whose night is late, with since when. `works` is what is running beside
-    nights. `every` is the number of seconds after which the page is loaded again; 0 for never.
+    `late` maps each market with a late night to words on which night it is, and since when.
+    `works` is what is running beside nights. `every` is the number of seconds after which the page
+    is loaded again; 0 for never.
     """
     shown = Shown(conn)
     rows = [
@@ -176,12 +177,13 @@ def _night_facts(night: Row | None, today: date) -> dict[str, Any]:
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the model's running figures beside those of the best naive rule over as many nights.
 
-    `scores` are those of one session: the columns of the view daily_score. The keys for `mcc`, and
-    likewise for `acc`, are `mcc`, `mcc_low`, `mcc_high`, those of the rule that is best by it
-    `mcc_rule`, `mcc_rule_low`, `mcc_rule_high`, and its name `mcc_rule_name`. `mcc_verdict` has the
-    words of `told_apart` about the model's MCC less that rule's on the same stock-days.
-    `scored_until` is the session, `nights` and `n` are the nights and stock-days that the figures
-    count. What is unknown is None.
+    `scores` are those of one session: the columns of the view daily_score. The model's MCC and the
+    ends of its interval are `mcc`, `mcc_low` and `mcc_high`. Those of the rule with the best MCC
+    are `mcc_rule`, `mcc_rule_low` and `mcc_rule_high`, and `mcc_rule_name` is its name. The keys
+    for ACC are the same with `acc`; its best rule may be another. `mcc_verdict` has the words of
+    `told_apart` about the model's MCC less that of the rule on the same stock-days. `scored_until`
+    is the session; `nights` and `n` are the nights and stock-days that the figures count. What is
+    unknown is None.
     """
     keys = ["scored_until", "nights", "n"]
     for figure in FIGURES:
@@ -215,10 +217,12 @@ def ranking_of_day(
 ) -> dict[str, Any]:
     """Return the predictor that ranks the stocks (`ranker`), and its scores beside the best rule.
 
-    `rank_ic` is its running rank IC, with the ends of its interval, over `rank_days` days. `skill`
-    has the words of `told_apart` about the rank IC and 0. `since` is the session from which on the
-    interval has been above 0, `nights_since` the number of scored nights from then on.
-    `rank_ic_rule` is the rank IC of the best rule, `rank_rule`. What is unknown is None.
+    `night` is the complete night whose ranking is shown, None without one. `ranker` is the
+    predictor, `rank_ic` its running rank IC up to that night, with the ends of its interval, over
+    `rank_days` days. `skill` has the words of `told_apart` about the rank IC and 0. `since` is the
+    session from which on the interval has been above 0, `nights_since` the number of scored nights
+    from then on. `rank_rule` is the rule with the best running rank IC, `rank_ic_rule` that figure.
+    What is unknown is None.
     """
     ranking: dict[str, Any] = {
         "rank_days": None,

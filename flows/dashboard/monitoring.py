@@ -44,7 +44,10 @@ def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[s
     known = {each.market for each in found}
     for name in names:
         if name not in known:
-            raise NotThereError(f"no night of market {name!r} in the store")
+            raise NotThereError(
+                f"no night of market {name!r} in the store: check the name, or run "
+                f"`dtml nightly {name}` first"
+            )
     reasons = [each.problem for each in found if each.problem is not None]
     return {
         "status": "late" if reasons else "ok",
@@ -150,9 +153,9 @@ def _nights(conn: Connection) -> Iterator[GaugeMetricFamily]:
 
 
 def _stage_seconds(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetricFamily]:
-    """Yield when the last night of each market that has ended ended, and how long its stages took.
+    """Yield the moment at which each market's last night ended, and how long its stages took.
 
-    A stage whose seconds are not stored is left out.
+    A night that is still running does not count. A stage whose seconds are not stored is left out.
     """
     seconds = GaugeMetricFamily(
         "dtml_night_stage_seconds",

@@ -53,7 +53,9 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     """Return the page of the ranking that a market's nights show.
 
     `ranker` is None before the first ranking. The costs are those of the market's file, and unknown
-    where it cannot be read. Raises NotThereError for a market that the store lacks.
+    where it cannot be read. The page is kept, and computed again only after a night has ranked or
+    scored stocks, or the costs have changed. Raises NotThereError for a market that the store
+    lacks.
     """
     require_market(conn, market)
     shown = rankings.shown_ranker(conn, market)
@@ -79,7 +81,11 @@ _pages: dict[tuple[str, str], tuple[tuple[Any, ...], dict[str, Any]]] = {}
 def _page(
     conn: Connection, market: str, shown: Row, rule: str | None, costs: Costs | None
 ) -> dict[str, Any]:
-    """Return the page of a ranker, a row of `shown_ranker`, beside the best rule."""
+    """Return the page of a ranker beside the best rule.
+
+    `shown` is the result of `db.rows.rankings.shown_ranker`. `rule` is None before the first score,
+    `costs` is None where they are not known.
+    """
     predictor = shown["predictor"]
     leg = shown["leg"]
     names = [name for name in (predictor, rule) if name is not None]
@@ -166,10 +172,11 @@ def _figures_of_days(
 
 
 def ranked_nights(rows: pd.DataFrame) -> RankedNights:
-    """Return the grids of rankings: the rows of `db.rows.rankings.ranked_stocks`.
+    """Return the rows of `db.rows.rankings.ranked_stocks` as grids of the rankings.
 
-    Of a session that was ranked more than once, the newest ranking counts. Columns are in the order
-    of the symbols.
+    Of a session that was ranked more than once, the newest ranking counts: its rows come last. The
+    columns of the grids are in the order of the symbols, which `sectors` follows too; it is None
+    for a stock without a sector.
     """
     newest = rows.drop_duplicates(["target", "symbol"], keep="last")
     scores = newest.pivot(index="target", columns="symbol", values="score").astype(float)
@@ -187,7 +194,11 @@ def ranked_nights(rows: pd.DataFrame) -> RankedNights:
 def _figures_of_stocks(
     ranked: RankedNights, scores_by_leg: pd.DataFrame, leg: str, costs: Costs | None
 ) -> dict[str, Any]:
-    """Return the tables of a sheet that are computed from the ranking of each stock."""
+    """Return the tables of a sheet that are computed from the ranking of each stock.
+
+    `scores_by_leg` are the ranker's scores of each night by leg. The spread is that of TRADED_LEG,
+    if a night was scored on it, and else that of `leg`; `spread_leg` says which.
+    """
     spread_leg = TRADED_LEG if (scores_by_leg["leg"] == TRADED_LEG).any() else leg
     spreads = scores_by_leg[scores_by_leg["leg"] == spread_leg].set_index("target")
     gross = spreads["decile_spread"].reindex(ranked.sessions).to_numpy(dtype=float)

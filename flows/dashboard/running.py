@@ -196,6 +196,7 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
         if len(folds):
             done = min(1.0, ((folds["last"].max() - row["first"]).days + 1) / days)
             pace_s = _pace(folds["created_at"], float(folds["seconds"].median()))
+            # The folds to come are to those done as the days to come are to the days done.
             left_s = pace_s * len(folds) * (1 - done) / done
             last_sign = folds["created_at"].max()
             silent_s = SILENT_FOLDS * pace_s

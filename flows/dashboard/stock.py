@@ -33,14 +33,16 @@ def stock_page(
 ) -> dict[str, Any]:
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
-    They are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN where
-    neither is given. `held` is their number, of which `directions` has the newest SHOWN. `shown` is
-    the first and the last session with a prediction or a price, None without any. `spans` has the
-    scores over these predictions, `whole` those over all predictions of the stock by kind of model.
-    Scores count every session, by the raw probability; what is listed and drawn are the directions
-    at each model's default level. `moved` are the places gained since the ranking before; None with
-    a `last`. Raises UsageError for an unknown kind or a wrong span, NotThereError for an unknown
-    market or stock.
+    The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
+    where neither is given. `held` is their number, and `directions` has the newest SHOWN of them.
+    `chart` draws all of them with the prices, and `marks` counts them (`way_counts`). These three
+    show each direction at its model's default level. `shown` is the first and the last session with
+    a prediction or a price, None without any.
+
+    `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
+    stock by kind of model. Scores count every session, by the raw probability. `_in_newest_night`,
+    `_explained` and `attention_tables` describe the other keys. Raises UsageError for an unknown
+    kind or a wrong span, NotThereError for an unknown market or stock.
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
@@ -52,23 +54,18 @@ def stock_page(
     decided = at_default_level(
         directions, predictions.default_directions(conn, symbol, market, kind)
     )
-    # Without a span, the chart begins where the predictions do.
+    # Without a `first`, the chart begins where the predictions do.
     begins = first
     if first is None and len(directions):
         begins = directions["as_of"].min().date()
     bars = head(conn, prices.newest_prices(market, symbol, begins, last), most_sessions)
     sessions = [*directions["target"], *bars["session"]]
     newest = head(conn, predictions.newest_directions(market), STOCKS)
-    newest_of_stock = records(newest[newest["symbol"] == symbol])
     scores_of_all_sessions = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
     return {
         "market": market,
         "symbol": symbol,
-        "stock": newest_of_stock[0] if newest_of_stock else None,
-        "ranked": int(newest["place"].notna().sum()),
-        "moved": _moved(newest_of_stock, directions) if last is None else None,
-        "disagrees": _disagrees(newest_of_stock, int(newest["place"].notna().sum())),
-        "stocks": newest["symbol"].tolist(),
+        **_in_newest_night(newest, symbol, directions, last),
         "kind": kind,
         "kinds": KINDS,
         "first": first,
@@ -85,6 +82,27 @@ def stock_page(
     }
 
 
+def _in_newest_night(
+    newest: pd.DataFrame, symbol: str, directions: pd.DataFrame, last: date | None
+) -> dict[str, Any]:
+    """Return the place and the direction of a stock in the newest night of its market.
+
+    `newest` are the directions of that night, and `stocks` all their symbols. `stock` is the row of
+    the stock, None if the night did not predict it. `ranked` is the number of stocks ranked.
+    `moved` are the places gained since the stock's ranking before, which is found in `directions`,
+    the newest first. With a `last`, these may lack that ranking, and `moved` is None.
+    """
+    newest_of_stock = records(newest[newest["symbol"] == symbol])
+    ranked = int(newest["place"].notna().sum())
+    return {
+        "stock": newest_of_stock[0] if newest_of_stock else None,
+        "ranked": ranked,
+        "moved": _moved(newest_of_stock, directions) if last is None else None,
+        "disagrees": _disagrees(newest_of_stock, ranked),
+        "stocks": newest["symbol"].tolist(),
+    }
+
+
 def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataFrame:
     """Return a stock's directions, each at the default level of its model.
 
@@ -94,6 +112,7 @@ def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataF
     """
     keys = ["run_id", "target"]
     level = banded.rename(columns={"direction": "banded"})[[*keys, "banded"]]
+    # One row of each prediction, so that the merge adds no rows.
     merged = directions.merge(level.drop_duplicates(keys), on=keys, how="left")
     direction = merged["direction"].where(merged["banded"].isna(), merged["banded"])
     is_settled = direction.isin(["rise", "fall"]) & merged["realised_return"].notna()

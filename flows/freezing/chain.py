@@ -58,10 +58,11 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
 
 
 def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]:
-    """Add a link for each complete night that has none or was run again since; return these.
+    """Add a link for each complete night that has none or was run again since; return these links.
 
-    `first` is the night with which a chain begins, and is not read where there is one: without
-    either nothing is added. Call it while no other process works on the market.
+    A market without a chain gets one that begins with the night of `first`, or none if `first` is
+    None. A chain that exists keeps its beginning, whatever `first` is. No other process may work on
+    the market meanwhile.
     """
     with transaction(engine) as conn:
         chain: list[Link] = [*nights.links(conn, market)]

@@ -117,7 +117,10 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ChainFileError(f"the file of a chain {file} cannot be read: {error}") from error
+        raise ChainFileError(
+            f"the file of a chain {file} cannot be read ({error}): give a file that `dtml freeze` "
+            "wrote"
+        ) from error
     stored = {link["number"]: link for link in chain}
     changes: list[Change] = []
     previous = None
@@ -126,7 +129,7 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
         try:
             line = json.loads(text)
             found = list(_flaws(line, number, previous, stored))
-            # A line that cannot be read leaves it as it was, so that the next line has a flaw too.
+            # A line that cannot be read leaves `previous` as it was: the next line has a flaw too.
             previous = line["digest"]
         except (ValueError, KeyError, TypeError):
             found = [(LINK, "its line is not that of a link")]

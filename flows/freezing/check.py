@@ -106,7 +106,11 @@ def _changed_links(chain: Sequence[Link]) -> Iterator[Change]:
 
 
 def _flaw(link: Link, place: int, previous: str | None) -> str | None:
-    """Say what is wrong with a link that is at a place and follows the digest `previous`."""
+    """Say what is wrong with a link; None where nothing is.
+
+    `place` is its place in the chain, from 1, and `previous` the digest of the link before, None
+    for the first. Where the text cannot be read or believed, the words are UNREADABLE or ALTERED.
+    """
     try:
         content = json.loads(link["link"])
         columns = {

@@ -334,14 +334,14 @@ def _train_one(training: Training) -> None:
 
 
 def _portfolios(
-    walk: Walk, walked: list[Split], scores: Grid, train_once: Callable[..., Grid]
+    walk: Walk, walked: list[Split], scores: Grid, train_or_load: Callable[..., Grid]
 ) -> pd.DataFrame:
     """Return the performance after costs of the portfolios that trade a ranking (`after_costs`).
 
     How much to trade is chosen on the last `VALIDATION` sessions before the first close, or on as
     many as the history allows; it is not chosen if these are fewer than `MINIMUM_DAYS`. These
     sessions are ranked by a walk of their own, whose models, too, are trained on the days before.
-    `scores` are those of the walk, [sessions stocks]. `train_once` is the argument `train_or_load`
+    `scores` are those of the walk, [sessions stocks]. `train_or_load` is the argument of this name
     of `dtml.ranking.rankers.walk`.
     """
     history = walk.history
@@ -358,7 +358,7 @@ def _portfolios(
             folds(history, sessions[begin], sessions[first - 1]),
             RankersConfig(walk.plan.leg),  # without networks, which the blend does not need
             # The prefix tells the files of this walk from those of the plan's.
-            lambda name, train: train_once(f"validation-{name}", train),
+            lambda name, train: train_or_load(f"validation-{name}", train),
         )
         scores[begin:first] = validation_scores[HEADLINE][begin:first]
     else:

@@ -264,10 +264,11 @@ class Replay:
     `predictions` has a row for each stock: `symbol`, `FIGURES` as stored, and the same figures with
     the prefix `replayed_`, as predicted again by `machine` (see `dtml.machine.computed_by`). A
     figure is missing where there is no prediction. `inputs_hash` is the SHA-256 of the model's
-    inputs now. `failure` says why nothing could be predicted; None if it could.
-    `ranking_difference` says what differs in the rankings of the stocks; None if nothing does, or
-    if the night ranked none. `link` is the number of the night's link in the market's chain, None
-    if it is not frozen, and `changes_since_frozen` says in words what of it has changed.
+    inputs now. `failure` says why the stocks could not be predicted again, or why they could not be
+    ranked again; None if neither failed. `ranking_difference` says what differs in the rankings of
+    the stocks; None if nothing does, or if the night ranked none. `link` is the number of the
+    night's link in the market's chain, None if the night is not frozen. `changes_since_frozen` says
+    in words what of the night has changed since.
     """
 
     night: Mapping[str, Any]
@@ -404,7 +405,7 @@ def replay_of(
 ) -> Replay:
     """Run a complete night again from the bars that it knew, or from those known at `known_at`.
 
-    If it cannot be run again, `failure` of the result says why.
+    If its stocks cannot be predicted or ranked again, `failure` of the result says why.
     """
     context, run, stored = archive.of_night(night)
     moment = known_at or night["known_at"]

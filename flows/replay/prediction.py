@@ -231,12 +231,16 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
 def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
     """Return the message that a run made no such prediction, and which ones it made."""
     if stored.empty:
-        return f"run {receipt.run_id} has made no prediction"
+        return (
+            f"there is no prediction {receipt}: run {receipt.run_id} has made none; the column "
+            "receipt of prediction_history has all that are stored"
+        )
     first = stored["target"].min().date()
     last = stored["target"].max().date()
     return (
         f"there is no prediction {receipt}: "
-        f"{receipt.run_id} has {len(stored)}, for sessions {first} .. {last}"
+        f"{receipt.run_id} has {len(stored)}, for sessions {first} .. {last}; the column receipt "
+        "of prediction_history has all that are stored"
     )
 
 

@@ -34,7 +34,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
     text, model (by its `receipt`) and search continues after them. Raises UsageError for a file
     that is empty, not UTF-8, or in the target language, and for a place that cannot be written to;
-    TranslationError while another process writes it.
+    TranslationError while another process writes it, and where the disk is full.
     """
     total, text_hash = _read_whole(source)
     _require_place(source, to)

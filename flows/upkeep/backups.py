@@ -55,8 +55,8 @@ class Manifest:
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield the checkpoint of each training that has one, and what is wrong with its file.
 
-    Each is the name of its run, its path below the data folder, its SHA-256, and the fault of the
-    file; None for a file that is whole.
+    Each is the id of its run or rankers, its path below the data folder, its SHA-256, and the fault
+    of the file; None for a file that is whole.
     """
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
@@ -125,7 +125,8 @@ def read_backup(folder: Path) -> Manifest:
         fault = _fault_of(folder / name, sha)
         if fault is not None:
             raise DtmlError(
-                f"the backup {folder} is damaged: {name}: {fault}; nothing was restored"
+                f"the backup {folder} is damaged: {name}: {fault}; nothing was restored: use "
+                "another backup"
             )
     return manifest
 
@@ -134,9 +135,9 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
     """Fill an empty store and the data folder from a backup, comparing every row.
 
     `manifest` is what `read_backup` returned for the folder. Raises DtmlError for a backup whose
-    store has other row counts than its manifest. Raises UsageError for a store that has rows, for
-    weights that belong to no model of the backup, and where the data folder has another file under
-    the name of a checkpoint.
+    store has other row counts than its manifest, StoreUsageError for a `target` that has rows, and
+    UsageError for weights that belong to no model of the backup, and where the data folder has
+    another file under the name of a checkpoint.
     """
     prepare(target)  # makes the tables in an empty database
     with reading(target) as conn:
@@ -147,7 +148,7 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
         if differing:
             raise DtmlError(
                 f"the backup {folder} is damaged: the row counts of {', '.join(differing)} differ "
-                f"from its {MANIFEST}; no row was restored"
+                f"from its {MANIFEST}; no row was restored: use another backup"
             )
         # Weights come before rows: if a restore is interrupted, no row lacks its weights.
         for name, sha in _weights_of_models(folder, manifest, source):
@@ -251,7 +252,10 @@ def _copy_checkpoints(
     snapshot_engine.dispose()
     for path, sha in files.items():
         if _sha256(folder / path) != sha:
-            raise DtmlError(f"{path} changed while it was copied: try again")
+            raise DtmlError(
+                f"{path} changed while it was copied, so no backup was written: run the same "
+                "command again"
+            )
     return files, absent
 
 

@@ -205,7 +205,7 @@ def _clock() -> str:
 
 
 def _calendars() -> str:
-    """Return when the first calendar of the store's markets ends.
+    """Return how many calendars the store's markets have, and when the first of these ends.
 
     Raises DtmlError where at most sixty days are left (`CALENDAR_WARNING`).
     """
@@ -288,7 +288,10 @@ def _last_week(market: Market, source: Source) -> str:
     if market.index.of_constituents:
         stocks = [*market.symbols, *(source.symbols() or ())]
         if not stocks:
-            raise DtmlError("neither the market nor the source lists a stock")
+            raise DtmlError(
+                f"neither the market {market.name} nor its source lists a stock: list constituents "
+                "in the market's file, or let the feed list its stocks"
+            )
         symbol = stocks[0]
     today = date.today()  # noqa: DTZ011 - any day will do
     a_week_ago = today - timedelta(days=7)
@@ -305,6 +308,7 @@ def _device(name: str) -> str:
 
     Raises DtmlError where a training or a translation differs from that on the CPU.
     """
+    # `choose_device` raises for "cuda" where the machine has no GPU; "cuda:0" names a GPU it has.
     device = torch.device(name) if ":" in name else choose_device(name)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
