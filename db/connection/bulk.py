@@ -39,7 +39,7 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     error. Several times faster than `upsert`.
     """
     names = [str(name) for name in frame]
-    # In chunks, because rows take ten times as much memory as Python objects.
+    # In chunks: as Python objects, values take ten times as much memory as in the frame.
     for start in range(0, len(frame), CHUNK):
         part = frame.iloc[start : start + CHUNK]
         lists = (_python_values(table.c[name], part[name], conn.dialect) for name in names)

@@ -142,8 +142,10 @@ def save_figures(
 ) -> int:
     """Insert the rows that are not stored yet, with `name` in their owner column; return how many.
 
-    `new_rows` has the table's other columns. Raises StoreError for a row that is stored with other
-    numbers; its message names the row, and ends with the `reason` why it cannot change.
+    `new_rows` has the table's other columns. Stored numbers are the same as new ones within
+    `FIGURE_TOLERANCE` and `FIGURE_ABSOLUTE_TOLERANCE`; columns of other types are not compared.
+    Raises StoreError for two rows with the same key, and for a row that is stored with other
+    numbers; this second message names the row, and ends with the `reason` why it cannot change.
     """
     columns = [column for column in table.c if column.name != owner_column]
     key = [column.name for column in table.primary_key if column.name != owner_column]

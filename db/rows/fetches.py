@@ -203,8 +203,9 @@ def append_disagreements(
 
 
 def _disagreements_in_force(conn: Connection, market: str, ids: Collection[int]) -> pd.DataFrame:
-    """Return the newest version of every value of some instruments, by their ids.
+    """Return the newest version of every value of the instruments `ids` that was stored.
 
+    The statement reads those of the whole market; those of other instruments are then left out.
     Columns: those of bar_disagreement but known_at and source.
     """
     table = tables.bar_disagreement

@@ -169,11 +169,11 @@ def night(
 
     The columns are those of the view night_log. With `complete`, other nights are left out.
     """
-    nights = view("night_log")
-    conditions = matching(nights, market=market, as_of=as_of)
+    log = view("night_log")
+    conditions = matching(log, market=market, as_of=as_of)
     if complete:
-        conditions.append(nights.c.status.in_(COMPLETE))
-    statement = sa.select(nights).where(*conditions).order_by(nights.c.as_of.desc()).limit(1)
+        conditions.append(log.c.status.in_(COMPLETE))
+    statement = sa.select(log).where(*conditions).order_by(log.c.as_of.desc()).limit(1)
     return row(conn, statement)
 
 

@@ -340,7 +340,8 @@ def _load_best(
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
     """Return the lists of steps whose mean weights may be saved, without repetitions.
 
-    They are the last `average` and `SHORT_AVERAGE` after the warm-up, the last one, the best one.
+    The steps are those of checks: the last `average` after the warm-up, the last `SHORT_AVERAGE`
+    after the warm-up, the last one alone, and the best one alone.
     """
     # No mean has weights of the warm-up, which differ much. Here `warmup` counts updates: with the
     # linear schedule it is a share of those made.
