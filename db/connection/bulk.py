@@ -196,7 +196,8 @@ def _python_values(
 
     Missing values are None. `driver` is the engine's dialect: with it, dates and timestamps have
     the form that the engine stores, which on SQLite is text. Raises StoreError where a column of
-    whole numbers holds a fraction or infinity, and where a column of dates holds a time.
+    whole numbers holds a fraction, infinity or more than 64 bits, and where a column of dates holds
+    a time of day or a time zone.
     """
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
@@ -211,7 +212,8 @@ def _python_values(
             values = values.astype("Int64")
         except (TypeError, ValueError, OverflowError) as error:  # OverflowError for infinity
             raise StoreError(
-                f"{column.table.name}.{column.name} has values that are not whole numbers"
+                f"{column.table.name}.{column.name} must hold whole numbers of 64 bits, but got a "
+                "fraction, infinity or a larger number"
             ) from error
     objects = values.astype(object).to_numpy(copy=True)  # the next line must not change `values`
     objects[values.isna().to_numpy()] = None

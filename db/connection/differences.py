@@ -27,7 +27,10 @@ def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
     """Raise StoreError, naming the first repeated key, where two rows have the same key."""
     repeated = rows[rows.duplicated(key)]
     if len(repeated):
-        raise StoreError(f"{first_key_text(repeated, key)} is duplicated")
+        raise StoreError(
+            f"{first_key_text(repeated, key)} is duplicated: give only one row for each "
+            f"{', '.join(key)}"
+        )
 
 
 def first_key_text(rows: pd.DataFrame, key: list[str]) -> str:
@@ -166,7 +169,7 @@ def save_figures(
         FIGURE_TOLERANCE,
         absolute_tolerance=FIGURE_ABSOLUTE_TOLERANCE,
         named_columns=key,
-        message=f"{name} {{}} is already stored with a different figure: {reason}",
+        message=f"{name} {{}} is already stored with a different figure, which stays: {reason}",
     )
     new = new.assign(**{owner_column: name})
     # `insert_frame` hands values to the driver, which cannot convert a JSON column's mappings.

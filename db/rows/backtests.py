@@ -83,7 +83,7 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
         if stored[name] != fold[name]:
             raise StoreError(
                 f"fold {fold['number']} of {backtest_id} is already stored with {name} "
-                f"{stored[name]}, not {fold[name]}: a fold is never rewritten"
+                f"{stored[name]}, which stays in place of {fold[name]}: a fold is never rewritten"
             )
     return save_row(conn, table, {"backtest_id": backtest_id, **fold})
 
@@ -109,7 +109,7 @@ def finish_backtest(
     """
     stored = backtest(conn, backtest_id)
     if stored is None:
-        raise StoreError(f"backtest {backtest_id} was never started")
+        raise StoreError(f"backtest {backtest_id} was never started: run it from the beginning")
     new_counts = {name: counts[name] for name in COUNTS}
     changed_counts = [name for name in COUNTS if stored[name] != new_counts[name]]
     if stored["finished_at"] is None:
@@ -117,8 +117,8 @@ def finish_backtest(
         conn.execute(update.values(**new_counts, finished_at=finished_at, seconds=seconds))
     elif changed_counts:
         raise StoreError(
-            f"{backtest_id} {changed_counts[0]} is already stored with a different figure: a "
-            "finished backtest cannot change"
+            f"{backtest_id} {changed_counts[0]} is already stored with a different figure, which "
+            "stays: a finished backtest cannot change"
         )
     reason = "a finished backtest cannot change"
     owner = "backtest_id"

@@ -91,7 +91,7 @@ def finish_night(
     }
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     if conn.execute(statement.values(values)).rowcount != 1:
-        raise StoreError(f"the night of {market}, {as_of} was never started")
+        raise StoreError(f"the night of {market}, {as_of} was never started: run it again")
 
 
 def start_stage(
@@ -289,8 +289,8 @@ def save_link(conn: Connection, link: Mapping[str, object]) -> int:
     new = insert_missing(conn, tables.frozen_night, [link])
     if not new:
         raise StoreError(
-            f"link {link['number']} of {link['market']} is already stored: a frozen night is never "
-            "rewritten"
+            f"link {link['number']} of {link['market']} is already stored and stays: a frozen "
+            "night is never rewritten"
         )
     return new
 

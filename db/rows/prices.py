@@ -51,7 +51,10 @@ def append_prices(
     is_not_positive = bars[["open", "high", "low", "close", "adj_close"]] <= 0
     unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
-        raise StoreError(f"{first_key_text(unsound, key)}: a price is missing or not above 0")
+        raise StoreError(
+            f"{first_key_text(unsound, key)}: the close is missing, or a price is not above 0: "
+            "correct the bar, or leave it out"
+        )
     # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
     counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)

@@ -280,8 +280,8 @@ def _cache_once(
         process_group.broadcast(0.0)  # wait until rank 0 has written it
         if not (work / NOTES).exists():
             raise UsageError(
-                f"the machines of this training run do not share {work}: set the same DTML_DATA "
-                "on all"
+                f"the machines of this training run do not share {work}: put it on a disk that "
+                "all of them use, and set the same DTML_DATA, or --to, on all"
             )
 
     def choose(recipe: Recipe) -> str:
