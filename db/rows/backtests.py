@@ -105,7 +105,7 @@ def finish_backtest(
     backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` has the numbers
     that `COUNTS` names, which are stored in the backtest's own row. The same figures may be stored
     again; the first `finished_at` and `seconds` then stay. Raises StoreError for a backtest that
-    was never started, and, naming the figure, for one that is stored with another value.
+    was never started, and for a figure that is stored with another value, which the message names.
     """
     stored = backtest(conn, backtest_id)
     if stored is None:
