@@ -302,7 +302,10 @@ def _json(value: object) -> str:
         # NaN is not JSON: PostgreSQL refuses it, and SQLite would store it.
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise StoreError(f"a value cannot be stored as JSON: {error}") from error
+        raise StoreError(
+            f"a value cannot be stored as JSON ({error}): use finite numbers, text, lists and "
+            "mappings alone"
+        ) from error
 
 
 @contextmanager

@@ -141,6 +141,8 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise TranslationError(f"cannot read {file}: {error.strerror}") from error
+        raise TranslationError(
+            f"cannot read {file}: {error.strerror}; restore it, or train the model again"
+        ) from error
     except ValueError as error:
         raise TranslationError(f"{file} is damaged ({error}): train the model again") from error

@@ -145,7 +145,8 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
         return KINDS[kind](**values)
     except TypeError as error:
         raise UsageError(
-            f"the configuration of the network does not fit its kind {kind}: {error}"
+            f"the configuration of the network does not fit its kind {kind} ({error}): correct the "
+            "settings, or train the model again"
         ) from error
 
 
@@ -230,4 +231,6 @@ def _digest(file: Path) -> str:
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
-        raise TranslationError(f"cannot read {file}: {error.strerror}") from error
+        raise TranslationError(
+            f"cannot read {file}: {error.strerror}; restore it, or train the model again"
+        ) from error

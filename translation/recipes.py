@@ -199,7 +199,10 @@ def _read_toml(file: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot read the recipe {file}: {error.strerror}; check its path and your right to "
+            "read it"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not valid TOML: {error}") from error
     _require_known(file, "", document, TEXT_KEYS | TABLE_KEYS)

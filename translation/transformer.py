@@ -23,6 +23,8 @@ Weights = Tensor | None  # of attention: None unless they are requested
 def prepare_cuda() -> None:
     """Make operations on CUDA deterministic in this process, attention among them.
 
+    Sets the environment variable CUBLAS_WORKSPACE_CONFIG unless the user has set it.
+
     torch has several kernels for attention, and only that of plain matrix products adds up
     gradients in a fixed order: the others are switched off. It is also fast for batches of many
     shapes. cuDNN's kernel makes a plan for each new shape, and with it a translator trained at a

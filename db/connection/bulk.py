@@ -39,7 +39,7 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     error. Several times faster than `upsert`.
     """
     names = [str(name) for name in frame]
-    # In chunks, because rows take ten times as much memory as Python objects.
+    # In chunks: as Python objects, values take ten times as much memory as in the frame.
     for start in range(0, len(frame), CHUNK):
         part = frame.iloc[start : start + CHUNK]
         lists = (_python_values(table.c[name], part[name], conn.dialect) for name in names)
@@ -196,7 +196,8 @@ def _python_values(
 
     Missing values are None. `driver` is the engine's dialect: with it, dates and timestamps have
     the form that the engine stores, which on SQLite is text. Raises StoreError where a column of
-    whole numbers holds a fraction or infinity, and where a column of dates holds a time.
+    whole numbers holds a fraction, infinity or more than 64 bits, and where a column of dates holds
+    a time of day or a time zone.
     """
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
@@ -211,7 +212,8 @@ def _python_values(
             values = values.astype("Int64")
         except (TypeError, ValueError, OverflowError) as error:  # OverflowError for infinity
             raise StoreError(
-                f"{column.table.name}.{column.name} has values that are not whole numbers"
+                f"{column.table.name}.{column.name} must hold whole numbers of 64 bits, but got a "
+                "fraction, infinity or a larger number"
             ) from error
     objects = values.astype(object).to_numpy(copy=True)  # the next line must not change `values`
     objects[values.isna().to_numpy()] = None

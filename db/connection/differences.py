@@ -27,7 +27,10 @@ def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
     """Raise StoreError, naming the first repeated key, where two rows have the same key."""
     repeated = rows[rows.duplicated(key)]
     if len(repeated):
-        raise StoreError(f"{first_key_text(repeated, key)} is duplicated")
+        raise StoreError(
+            f"{first_key_text(repeated, key)} is duplicated: give only one row for each "
+            f"{', '.join(key)}"
+        )
 
 
 def first_key_text(rows: pd.DataFrame, key: list[str]) -> str:
@@ -142,8 +145,10 @@ def save_figures(
 ) -> int:
     """Insert the rows that are not stored yet, with `name` in their owner column; return how many.
 
-    `new_rows` has the table's other columns. Raises StoreError for a row that is stored with other
-    numbers; its message names the row, and ends with the `reason` why it cannot change.
+    `new_rows` has the table's other columns. Stored numbers are the same as new ones within
+    `FIGURE_TOLERANCE` and `FIGURE_ABSOLUTE_TOLERANCE`; columns of other types are not compared.
+    Raises StoreError for two rows with the same key, and for a row that is stored with other
+    numbers; this second message names the row, and ends with the `reason` why it cannot change.
     """
     columns = [column for column in table.c if column.name != owner_column]
     key = [column.name for column in table.primary_key if column.name != owner_column]
@@ -164,7 +169,7 @@ def save_figures(
         FIGURE_TOLERANCE,
         absolute_tolerance=FIGURE_ABSOLUTE_TOLERANCE,
         named_columns=key,
-        message=f"{name} {{}} is already stored with a different figure: {reason}",
+        message=f"{name} {{}} is already stored with a different figure, which stays: {reason}",
     )
     new = new.assign(**{owner_column: name})
     # `insert_frame` hands values to the driver, which cannot convert a JSON column's mappings.

@@ -83,7 +83,7 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
         if stored[name] != fold[name]:
             raise StoreError(
                 f"fold {fold['number']} of {backtest_id} is already stored with {name} "
-                f"{stored[name]}, not {fold[name]}: a fold is never rewritten"
+                f"{stored[name]}, which stays in place of {fold[name]}: a fold is never rewritten"
             )
     return save_row(conn, table, {"backtest_id": backtest_id, **fold})
 
@@ -105,11 +105,11 @@ def finish_backtest(
     backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` has the numbers
     that `COUNTS` names, which are stored in the backtest's own row. The same figures may be stored
     again; the first `finished_at` and `seconds` then stay. Raises StoreError for a backtest that
-    was never started, and, naming the figure, for one that is stored with another value.
+    was never started, and for a figure that is stored with another value, which the message names.
     """
     stored = backtest(conn, backtest_id)
     if stored is None:
-        raise StoreError(f"backtest {backtest_id} was never started")
+        raise StoreError(f"backtest {backtest_id} was never started: run it from the beginning")
     new_counts = {name: counts[name] for name in COUNTS}
     changed_counts = [name for name in COUNTS if stored[name] != new_counts[name]]
     if stored["finished_at"] is None:
@@ -117,8 +117,8 @@ def finish_backtest(
         conn.execute(update.values(**new_counts, finished_at=finished_at, seconds=seconds))
     elif changed_counts:
         raise StoreError(
-            f"{backtest_id} {changed_counts[0]} is already stored with a different figure: a "
-            "finished backtest cannot change"
+            f"{backtest_id} {changed_counts[0]} is already stored with a different figure, which "
+            "stays: a finished backtest cannot change"
         )
     reason = "a finished backtest cannot change"
     owner = "backtest_id"

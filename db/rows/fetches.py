@@ -180,9 +180,10 @@ def append_disagreements(
     """Store values that differ, or agree again, unless the version in force says the same.
 
     Return how many were stored. `rows` has symbol, session, field, first_value, second_value,
-    difference (a missing one is NaN) and settled_by (None while the values differ). Values that
-    differ by at most `PRICE_TOLERANCE`, relatively, are the same. Raises StoreError for two rows of
-    one value.
+    difference (a missing one is NaN) and settled_by (None while the values differ). A row says the
+    same as the stored version if each of its two values is the stored one, but for a relative
+    `PRICE_TOLERANCE`, and if both rows are settled or neither is. Raises StoreError for two rows of
+    one session, symbol and field.
     """
     if rows.empty:
         return 0
@@ -203,8 +204,9 @@ def append_disagreements(
 
 
 def _disagreements_in_force(conn: Connection, market: str, ids: Collection[int]) -> pd.DataFrame:
-    """Return the newest version of every value of some instruments, by their ids.
+    """Return the newest version of every value of the instruments `ids` that was stored.
 
+    The statement reads those of the whole market; those of other instruments are then left out.
     Columns: those of bar_disagreement but known_at and source.
     """
     table = tables.bar_disagreement

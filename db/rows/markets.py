@@ -98,7 +98,10 @@ def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) 
         unknown.update(symbols[ids[id_column].isna()])
     if unknown:
         some = ", ".join(sorted(unknown)[:5])
-        raise StoreUsageError(f"symbols not stored for market {market}: {some}")
+        raise StoreUsageError(
+            f"symbols not stored for market {market}: {some}; check their spelling, or fetch them "
+            "first"
+        )
     return frame.assign(**{name: column.astype("int64") for name, column in ids.items()})
 
 

@@ -91,7 +91,7 @@ def finish_night(
     }
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     if conn.execute(statement.values(values)).rowcount != 1:
-        raise StoreError(f"the night of {market}, {as_of} was never started")
+        raise StoreError(f"the night of {market}, {as_of} was never started: run it again")
 
 
 def start_stage(
@@ -169,11 +169,11 @@ def night(
 
     The columns are those of the view night_log. With `complete`, other nights are left out.
     """
-    nights = view("night_log")
-    conditions = matching(nights, market=market, as_of=as_of)
+    log = view("night_log")
+    conditions = matching(log, market=market, as_of=as_of)
     if complete:
-        conditions.append(nights.c.status.in_(COMPLETE))
-    statement = sa.select(nights).where(*conditions).order_by(nights.c.as_of.desc()).limit(1)
+        conditions.append(log.c.status.in_(COMPLETE))
+    statement = sa.select(log).where(*conditions).order_by(log.c.as_of.desc()).limit(1)
     return row(conn, statement)
 
 
@@ -289,8 +289,8 @@ def save_link(conn: Connection, link: Mapping[str, object]) -> int:
     new = insert_missing(conn, tables.frozen_night, [link])
     if not new:
         raise StoreError(
-            f"link {link['number']} of {link['market']} is already stored: a frozen night is never "
-            "rewritten"
+            f"link {link['number']} of {link['market']} is already stored and stays: a frozen "
+            "night is never rewritten"
         )
     return new
 

@@ -43,8 +43,8 @@ def save_predictions(
     # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, predictions).sort_values(key)
     message = (
-        "{} is already stored with a different probability or deviation: a past prediction is "
-        "never rewritten"
+        "{} is already stored with a different probability or deviation, which stays: a past "
+        "prediction is never rewritten"
     )
     new = new_rows_of(
         rows,

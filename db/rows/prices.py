@@ -19,7 +19,8 @@ from db.connection.differences import (
     require_distinct,
     stored_counterparts,
 )
-from db.connection.frames import Statement, bars, frame, select_view, within
+from db.connection.frames import Statement, frame, select_view, within
+from db.connection.frames import bars as frame_of_bars
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
 from db.tables import BAR_VALUES
@@ -38,8 +39,9 @@ def append_prices(
 
     Return how many were stored. `bars` has symbol, session and BAR_VALUES, one row per symbol and
     session; a missing value is NaN. Values that differ by at most `PRICE_TOLERANCE`, relatively,
-    are equal. Raises StoreError, naming symbol and session, for a missing close, for a price that
-    is not above 0, and for a second version of a bar with the same `known_at`.
+    are equal. Raises StoreError, naming symbol and session, for two rows of one bar, for a missing
+    close, for a price that is not above 0, and for a second version of a bar with the same
+    `known_at`.
     """
     if bars.empty:
         return 0
@@ -49,7 +51,10 @@ def append_prices(
     is_not_positive = bars[["open", "high", "low", "close", "adj_close"]] <= 0
     unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
-        raise StoreError(f"{first_key_text(unsound, key)}: a price is missing or not above 0")
+        raise StoreError(
+            f"{first_key_text(unsound, key)}: the close is missing, or a price is not above 0: "
+            "correct the bar, or leave it out"
+        )
     # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
     counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)
@@ -184,14 +189,15 @@ def known_bars(
         price.c.withdrawn.is_(None),
         *within(price.c.known_at, None, known_at),
     )
-    versions = bars(conn.execute(statement), ids)
+    versions = frame_of_bars(conn.execute(statement), ids)
     return KnownBars(versions, _withdrawn(conn, ids, first, last, known_at))
 
 
 def _select_versions() -> sa.Select[Any]:
-    """Select the columns that `bars` reads from the versions of bars.
+    """Select the columns that `frame_of_bars` reads from the versions of bars.
 
-    Without a type SQLAlchemy converts no value: `bars` converts the driver's values much faster.
+    Without a type SQLAlchemy converts no value: `frame_of_bars` converts the driver's values much
+    faster.
     """
     price = tables.price
     columns = [
@@ -218,8 +224,8 @@ def prices(
     symbols. A bar that was withdrawn by then is left out. The symbol's bar before it, or else the
     one after it, gets the moment of the withdrawal as its `known_at`, if its own is earlier: so a
     read as known at the newest `known_at` of the result returns the same bars, unless a symbol has
-    no bar left. Columns: symbol, session, open, high, low, close, adj_close,
-    volume, dividend, split, known_at; missing is NaN. Sorted by symbol and session.
+    no bar left. Columns: symbol, session, open, high, low, close, adj_close, volume, dividend,
+    split, known_at; missing is NaN. Sorted by symbol and session.
     """
     known = known_bars(conn, market, first, last, known_at=known_at, symbols=symbols)
     return _known_since_withdrawal(known.versions, known.withdrawn)
@@ -239,7 +245,7 @@ def versions_known(
     statement = _select_versions().where(
         price.c.instrument_id.in_(ids.tolist()), *_became_known(after, until)
     )
-    return bars(conn.execute(statement), ids).sort_values(
+    return frame_of_bars(conn.execute(statement), ids).sort_values(
         ["symbol", "session", "known_at"], kind="stable", ignore_index=True
     )
 

@@ -156,7 +156,8 @@ def save_night_ranking(
         ["score"],
         SCORE_TOLERANCE,
         named_columns=["predictor", "target", "symbol"],
-        message="{} is already stored with a different score: a ranking is never rewritten",
+        message="{} is already stored with a different score, which stays: a ranking is never "
+        "rewritten",
     )
     new_ranks = new[[*key, "as_of", "score", "place", "probability", "chosen"]]
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))

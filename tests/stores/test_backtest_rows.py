@@ -166,7 +166,8 @@ def test_a_figure_of_a_finished_backtest_is_never_rewritten(
     with pytest.raises(
         StoreError,
         match=(
-            f"{named} is already stored with a different figure: a finished backtest cannot change"
+            f"{named} is already stored with a different figure, which stays: a finished backtest "
+            "cannot change"
         ),
     ):
         finish(store, **changed)
@@ -355,7 +356,7 @@ def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None
         assert backtests.backtest_folds(conn, "other")["run_id"].tolist() == ["second"]
         assert backtests.backtest_folds(conn, NAME)["run_id"].tolist() == ["first"]
     words = (
-        f"^fold 1 of {NAME} is already stored with run_id first, not second: "
+        f"^fold 1 of {NAME} is already stored with run_id first, which stays in place of second: "
         "a fold is never rewritten$"
     )
     with pytest.raises(StoreError, match=words):

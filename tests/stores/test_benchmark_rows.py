@@ -87,7 +87,10 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
     other.loc[0, column] = value
     with pytest.raises(
         StoreError,
-        match=f"{NAME} dtml published is already stored with a different figure: the test span",
+        match=(
+            f"{NAME} dtml published is already stored with a different figure, which stays: the "
+            "test span"
+        ),
     ):
         save(store, benchmark(), other, seeds_of_models())
     with reading(store) as conn:
@@ -126,8 +129,8 @@ def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_wh
     save(store, benchmark(), scores(), seeds_of_models())
     assert save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 9e-13}})) == 0
     words = (
-        f"^{NAME} dtml 1 0 is already stored with a different figure: the test span is read only "
-        "once$"
+        f"^{NAME} dtml 1 0 is already stored with a different figure, which stays: the test span "
+        "is read only once$"
     )
     with pytest.raises(StoreError, match=words):
         save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 2e-12}}))

@@ -72,8 +72,8 @@ def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
     with pytest.raises(
         StoreError,
         match=(
-            r"^first 0\.9 is already stored with a different figure: a model is calibrated only "
-            r"once$"
+            r"^first 0\.9 is already stored with a different figure, which stays: a model is "
+            r"calibrated only once$"
         ),
     ):
         save_bands(store, given.assign(threshold=[0.8, 0.5]))
@@ -176,9 +176,9 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
         (
             given.assign(weight=given["weight"] - 2e-6),
             "^attention of first 2024-01-05 A A is already stored with a different weight, which "
-            "cannot change$",
+            "stays$",
         ),
-        (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is duplicated$"),
+        (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is duplicated: "),
     ):
         with reading(store) as conn, pytest.raises(StoreError, match=words):
             attention.save_attention(conn, "toy", wrong)

@@ -241,7 +241,9 @@ def test_no_bars_are_no_rows(store: Engine) -> None:
 def test_a_bad_price_names_its_symbol_and_session(store: Engine, column: str, value: float) -> None:
     bad = bars()
     bad.loc[4, column] = value
-    with pytest.raises(StoreError, match=r"B 2024-01-02: a price is missing or not above 0"):
+    with pytest.raises(
+        StoreError, match=r"B 2024-01-02: the close is missing, or a price is not above 0"
+    ):
         append(store, bad)
     assert read(store).empty
 

@@ -121,7 +121,10 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
     refused(
         store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER
     )
-    unsound = "B 2024-01-05: a price is missing or not above 0"
+    unsound = (
+        "B 2024-01-05: the close is missing, or a price is not above 0: correct the bar, or leave "
+        "it out"
+    )
     for column in ("open", "high", "low", "close", "adj_close"):
         named = {"source": "files", "known_at": LATER + DAY}
         refused(store, unsound, prices.append_prices, "toy", bars(**{column: [0.0, 2.0]}), **named)
@@ -159,9 +162,8 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     assert [each[2] for each in rows] == [1, 2, 3, 4, 5, 6]
     assert {each[-4:] for each in rows[3:]} == {(None,) * 4}
     words = (
-        "first 2024-01-05 A is already stored with a different probability or deviation: a past "
-        "prediction "
-        "is never rewritten"
+        "first 2024-01-05 A is already stored with a different probability or deviation, which "
+        "stays: a past prediction is never rewritten"
     )
     again = {"known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))
@@ -172,7 +174,7 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     twice = pd.concat([given, given.head(1)])
     refused(
         store,
-        "first 2024-01-05 A is duplicated",
+        "first 2024-01-05 A is duplicated: give only one row for each run_id, target, symbol",
         stored_predictions.save_predictions,
         "toy",
         twice,
@@ -267,8 +269,10 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
         end(conn, "toy", AS_OF.date(), "refused", reason="no bar")
         start(conn, "toy", NEXT.date())
         assert (nights.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
-    refused(store, "the night of far, 2024-01-04 was never started", end, "far", AS_OF.date())
-    refused(store, "the night of toy, 2024-01-05 was never started", end, "toy", TARGET.date())
+    far = "the night of far, 2024-01-04 was never started: run it again"
+    toy = "the night of toy, 2024-01-05 was never started: run it again"
+    refused(store, far, end, "far", AS_OF.date())
+    refused(store, toy, end, "toy", TARGET.date())
 
 
 def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
@@ -276,7 +280,7 @@ def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
         {"symbol": list("ZYXWVUZ"), "session": TARGET, "reason": "r", "value": "v"}
     )
     with pytest.raises(
-        StoreUsageError, match=r"^symbols not stored for market toy: U, V, W, X, Y$"
+        StoreUsageError, match=r"^symbols not stored for market toy: U, V, W, X, Y; check"
     ):
         save_refused(store, frame)
 
@@ -339,7 +343,7 @@ def test_rows_become_plain_values_of_their_column_types() -> None:
     assert records(tables.night, frame.head(0)) == []
     for wrong in (2.5, np.inf):
         with pytest.raises(
-            StoreError, match=r"^night\.fetched has values that are not whole numbers$"
+            StoreError, match=r"^night\.fetched must hold whole numbers of 64 bits, but got a "
         ):
             records(tables.night, frame.assign(fetched=wrong))
     for moment in (pd.Timestamp("2024-01-04 16:00"), pd.Timestamp("2024-01-04", tz="UTC")):

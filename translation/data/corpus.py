@@ -119,7 +119,9 @@ def lines_of(file: Path) -> Iterator[str]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TranslationError(f"{file} is damaged or cut short ({error}): restore it") from error
     except OSError as error:
-        raise TranslationError(f"{file} cannot be read: {error.strerror}") from error
+        raise TranslationError(
+            f"{file} cannot be read: {error.strerror}; name a file that you may read"
+        ) from error
 
 
 def _decoded(line: bytes, file: Path, number: int) -> str:

@@ -164,10 +164,14 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     try:
         missing, unexpected = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # sizes that differ
-        raise TranslationError(WEIGHTS_DO_NOT_FIT) from error
+        last_difference = str(error).splitlines()[-1].strip()  # a line for each parameter
+        raise TranslationError(f"{WEIGHTS_DO_NOT_FIT} ({last_difference})") from error
     not_loaded = [name for name in missing if parameters[name].data_ptr() not in loaded_addresses]
     if unexpected or not_loaded:
-        raise TranslationError(WEIGHTS_DO_NOT_FIT)
+        names = ", ".join([*unexpected, *not_loaded][:3])
+        raise TranslationError(
+            f"{WEIGHTS_DO_NOT_FIT} (only the file or only the network has {names})"
+        )
 
 
 def require_finite(weights: Mapping[str, Tensor], consequence: str) -> None:

@@ -107,8 +107,9 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     """Join the processes that torchrun or `launch_processes` started.
 
     Returns the group and the device of this process. The group is `SINGLE_PROCESS` if the
-    environment names no other process. With the device cuda, raises UsageError if this machine has
-    no CUDA device, or fewer of them than processes.
+    environment names no other process. With the device cuda, prepares torch and the environment by
+    `prepare_cuda`, and raises UsageError if this machine has no CUDA device, or fewer of them than
+    processes.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available: choose the device cpu")

@@ -243,8 +243,10 @@ def _with_formats(
 ) -> TrainingConfig:
     """Return the settings with the faster number format in place of "auto".
 
-    It is the faster one on the machine of rank 0, and the same in all processes. `on_message` gets
-    the choice, or a warning if the settings name a slower format.
+    It is the faster one on the machine of rank 0, and the same in all processes. On CUDA, which
+    mixes both formats whatever the settings are, "auto" becomes float32 without a measurement.
+    `on_message` gets the format of the layers' products, or, if `precision` names the slower one, a
+    warning. It gets nothing about `muon_precision`.
     """
     on_cuda = device.type == "cuda"  # CUDA mixes both formats, whatever the settings are
     # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is not used there.
@@ -278,8 +280,8 @@ def _cache_once(
         process_group.broadcast(0.0)  # wait until rank 0 has written it
         if not (work / NOTES).exists():
             raise UsageError(
-                f"the machines of this training run do not share {work}: set the same DTML_DATA "
-                "on all"
+                f"the machines of this training run do not share {work}: put it on a disk that "
+                "all of them use, and set the same DTML_DATA, or --to, on all"
             )
 
     def choose(recipe: Recipe) -> str:

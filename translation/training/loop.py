@@ -340,7 +340,8 @@ def _load_best(
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
     """Return the lists of steps whose mean weights may be saved, without repetitions.
 
-    They are the last `average` and `SHORT_AVERAGE` after the warm-up, the last one, the best one.
+    The steps are those of checks: the last `average` after the warm-up, the last `SHORT_AVERAGE`
+    after the warm-up, the last one alone, and the best one alone.
     """
     # No mean has weights of the warm-up, which differ much. Here `warmup` counts updates: with the
     # linear schedule it is a share of those made.
@@ -362,12 +363,12 @@ def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
 def _updates(
     examples: Examples, config: TrainingConfig, progress: Progress, process_group: ProcessGroup
 ) -> Iterator[list[SeededBatch]]:
-    """Yield this process's share of each update, epoch after epoch without end.
+    """Yield this process's share of each update after `progress`, epoch after epoch without end.
 
-    The first update is the one after `progress`, whose epoch and place are moved on here, its steps
-    by the caller. An update has the pairs of `accumulate` batches (all, if an epoch has fewer),
-    which depend on the recipe alone. Each part of an update has a seed of its own, so that the
-    dropout is the same in a resumed training, and whichever process computes the part.
+    Before it asks for an update, the caller counts `progress.step` up; epoch and place are moved on
+    here. An update has the pairs of `accumulate` batches (all, if an epoch has fewer), which depend
+    on the recipe alone. Each part of an update has a seed of its own, so that the dropout is the
+    same in a resumed training, and whichever process computes the part.
     """
     while True:
         order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS

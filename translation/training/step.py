@@ -35,10 +35,10 @@ def optimisers_of(
     """Return the optimisers of a network, Adam alone or Adam and Muon.
 
     Adam has the settings of section 5.3 of Vaswani et al. With the kind "adam" it updates all
-    weights, with "muon" the embeddings and vectors alone. Muon (Jordan et al., 2024),
-    which multiplies in the type `muon_dtype`, moves the matrices by their momentum, whose singular
-    values are all brought near 1. It moves them as far as Adam would (Liu et al., 2025), so both
-    have the same learning rate.
+    weights, with "muon" the embeddings and vectors alone. The other matrices are then updated by
+    Muon (Jordan et al., 2024), which multiplies in the type `muon_dtype`. It moves a matrix by its
+    momentum, whose singular values are all brought near 1, and as far as Adam would (Liu et al.,
+    2025), so both optimisers have the same learning rate.
     """
     embeddings = {
         id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)
@@ -109,7 +109,8 @@ class TrainingStep:
         result = StepResult(*figures)
         if not math.isfinite(result.loss):
             raise TranslationError(
-                f"the loss is {result.loss}: train again with a lower peak learning rate"
+                f"the loss is {result.loss}: train again with a lower training.peak, the highest "
+                "learning rate"
             )
         for parameter in self.network.parameters():
             if parameter.grad is not None:
