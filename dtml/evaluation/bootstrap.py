@@ -158,9 +158,10 @@ def multiplicities(
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
-    """Return the autocorrelation at as many lags as the choice of a block reads.
+    """Return the autocorrelation at the lags 1, 2, ... (in days), one a row.
 
-    It is 0 for a series that does not vary.
+    There are as many lags as the choice of a block reads: the square root of the days, rounded up,
+    and `QUIET` more, but fewer than the days. All are 0 for a series that does not vary.
     """
     days = len(series)
     lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)

@@ -17,7 +17,10 @@ GAP = 1  # sessions between the last outcome trained on and the first session sc
 
 @dataclass(frozen=True)
 class Split:
-    """Positions that one model is trained on, and those that it is scored on."""
+    """Positions that one model is trained on, and those that it is scored on.
+
+    Where history is too short, the end of `trained` may be below 0; callers must check it.
+    """
 
     trained: slice
     scored: slice

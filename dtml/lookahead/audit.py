@@ -212,7 +212,7 @@ def _up_to(windows: Windows, at: pd.Timestamp) -> Windows:
 
 
 def _changed_at_all(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
-    """Return what differs between windows: days, stocks, or values and outcomes known at `at`."""
+    """Return what differs: days, or else symbols, or else inputs and outcomes known at `at`."""
     parts = ("as_of", "target")
     changed_days = [name for name in parts if not getattr(old, name).equals(getattr(new, name))]
     if changed_days:
@@ -402,7 +402,7 @@ class _Tossed(NamedTuple):
     """The score of a history whose directions were drawn by coin.
 
     `at` is the date of training. `mcc`, its `interval` and `rises`, the share of predictions that
-    are rises, are of the days after it.
+    are rises, are of the predictions made at its close and later.
     """
 
     at: pd.Timestamp
