@@ -44,8 +44,8 @@ class Stagger:
     def __post_init__(self) -> None:
         if not 1 <= self.parts <= self.horizon:
             raise UsageError(
-                f"a portfolio that is traded every {self.horizon} sessions has 1 to {self.horizon} "
-                f"parts, got {self.parts}"
+                f"got {self.parts} parts of a portfolio that is traded every {self.horizon} "
+                f"sessions: give 1 to {self.horizon}"
             )
 
     def sessions_of(self, part: int, days: int) -> "np.ndarray":

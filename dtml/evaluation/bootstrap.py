@@ -112,7 +112,9 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     # as far as two days at that lag are in one block.
     same_block_probability = (1 - 1 / block) ** lag
     reproduced_variance = 1 + 2 * (weighted * same_block_probability).sum(axis=0)
-    widening = np.sqrt(variance / np.clip(reproduced_variance, 1, variance))
+    # At least 1, as that of independent days, and no more than the variance that was estimated.
+    reproduced_variance = np.clip(reproduced_variance, 1, variance)
+    widening = np.sqrt(variance / reproduced_variance)
     return block, widening
 
 
@@ -228,10 +230,11 @@ def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
     rank = np.floor(position).astype(int)
     fraction = position - rank
     model = np.arange(len(ordered))
-    lowest = ordered[model, rank]
-    highest = ordered[model, -1 - rank]
-    above_lowest = ordered[model, rank + 1]
-    below_highest = ordered[model, -2 - rank]
-    low = lowest + fraction * (above_lowest - lowest)
-    high = highest - fraction * (highest - below_highest)
+    # The two values next to the low quantile, and as far from the other end those next to the high.
+    below_low = ordered[model, rank]
+    above_low = ordered[model, rank + 1]
+    above_high = ordered[model, -1 - rank]
+    below_high = ordered[model, -2 - rank]
+    low = below_low + fraction * (above_low - below_low)
+    high = above_high - fraction * (above_high - below_high)
     return low, high

@@ -433,8 +433,8 @@ def calibration_curve(
 def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
     """Return the columns of `calibration_curve` from rows of `count_bins`.
 
-    Neighbouring bins are joined into groups of about equal numbers of stock-days. No bin is
-    divided, so a model whose probabilities all lie near one half has few groups. Without
+    Neighbouring bins are joined into at most `groups` groups of about equal numbers of stock-days.
+    No bin is divided, so a model whose probabilities all lie near one half has few groups. Without
     stock-days there is no row.
     """
     used_bins = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()

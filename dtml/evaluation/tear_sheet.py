@@ -220,10 +220,10 @@ def net_spread(
 ) -> pd.DataFrame:
     """Return what the best tenth earns more than the worst on each day, before and after costs.
 
-    `gross` is the spread of each day, of `decile_spreads`, NaN where it is not known. The portfolio
-    holds 1 in the best tenth and is short 1 in the worst, in equal parts, and trades to these
-    weights on every ranked day; it pays `costs` (None: unknown) on each purchase and sale, and for
-    borrowing the short side. Columns: `session, gross, cost, net, turnover, gross_total,
+    `gross` is the spread of each day, as `decile_spreads` returns it, NaN where it is not known.
+    The portfolio holds 1 in the best tenth and is short 1 in the worst, in equal parts, and trades
+    to these weights on every ranked day; it pays `costs` (None: unknown) on each purchase and sale,
+    and for borrowing the short side. Columns: `session, gross, cost, net, turnover, gross_total,
     net_total`; `turnover` is the value traded, 4 if every holding is replaced. Totals add up daily
     returns without compounding. Days without a spread have no row; without costs, `cost`, `net` and
     `net_total` are NaN.

@@ -20,7 +20,7 @@ import torch
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.evaluation.metrics import score
+from dtml.evaluation.metrics import MINIMUM_DAYS, score
 from dtml.experiments import MINIMUM_TRAIN_DAYS, Experiment, vary
 from dtml.lookahead.leaks import LEAKS, fit_for_leaks
 from dtml.lookahead.pipeline import Course, History, Pipeline
@@ -434,8 +434,8 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     scored = score(directions)
     if not np.isfinite(scored.mcc_interval).all():
         raise DtmlError(
-            f"{scored.days} days after {_day(at)} can be scored, "
-            "too few for the audit: fetch a longer history"
+            f"{scored.days} days after {_day(at)} can be scored, but the audit needs "
+            f"{MINIMUM_DAYS}: fetch a longer history"
         )
     rises = float(directions["predicted"].mean())
     return _Tossed(at=at, mcc=scored.mcc, interval=scored.mcc_interval, rises=rises)

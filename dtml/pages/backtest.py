@@ -335,7 +335,7 @@ def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]
 def lead(performances: pd.DataFrame, best: str | None) -> str:
     """Say in one sentence what the best tradable portfolio earned beside equal parts and the index.
 
-    Empty where none can be traded or has a return of a year.
+    `best` is the name of that portfolio. Empty where it is None or has no return of a year.
     """
     rows = {row["portfolio"]: row for row in records(performances)}
     row = rows.get(best) if best else None
@@ -400,7 +400,7 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     if len(scores):
         lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
     panels = [_predictor_panel(lines, column) for column in columns]
-    constant_rule = next(iter(NAIVE_RULES))
+    constant_rule = next(iter(NAIVE_RULES))  # the first of them, `always_up`
     shown = {MODEL, constant_rule}
     return over_sessions(
         "Scores so far, 95 % interval of the model", panels, hidden=set(lines) - shown

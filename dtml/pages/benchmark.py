@@ -240,8 +240,9 @@ def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
     """Return one predictor's seeds in figures.
 
-    `settings` are those of the configuration that was kept, "-" where none was; `kept` has the
-    lowest and the highest of each figure of its seeds, NaN where none was.
+    `configurations` and `seeds` count what was trained, `over_all` is the lowest, the median and
+    the highest test ACC of it. `settings` are those of the configuration that was kept, "-" where
+    none was; `kept` has the lowest and the highest of each figure of its seeds, NaN where none was.
     """
     kept_rows = rows[rows["kept"].astype(bool)]
     settings = "-"

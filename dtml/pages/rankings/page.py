@@ -266,8 +266,8 @@ def ranking_page(
     `sql` has the statements behind charts, by their names, to which a served page links. Without a
     stored sheet there are neither answers nor these charts.
 
-    Years have the scores of the blend and of the best rule; ways to trade are drawn if validation
-    days chose among them.
+    The table of years has the scores of the blend and of the best rule. The chart of ways to trade
+    is drawn if validation days chose among them.
     """
     scores = ranking.scores
     sheet: dict[str, Any] = {"answers": None}
