@@ -180,7 +180,7 @@ class Quotes:
 
 
 def positions(probability: PerDay, strategy: Strategy) -> PerDay:
-    """Return the share of equity to hold in each stock, negative where short.
+    """Return the share of equity to hold in each stock by the strategy's form; below 0 if short.
 
     A stock without a prediction has 0. `probability` of a rise is in [0, 1], NaN where there is
     none; `dtml.ranking.panel.places` decides which ranks higher. With fewer than `top` stocks (in

@@ -175,8 +175,8 @@ def scrambled_future(
     true_future = history.with_holes(at, seed)
     predictions = _served(pipeline, true_future, at, trained, back=LOOK_BACK)
     of_last_day = predictions[predictions["as_of"] == at].reset_index(drop=True)
-    # A rising and a falling future show a seed that was chosen by later results: they favour other
-    # seeds. Another seed changes the predictions of every day, so one day is enough there.
+    # A pipeline that chooses its seed by later results chooses another in a rising future than in a
+    # falling one. Another seed changes the predictions of every day, so one day is enough there.
     for course in get_args(Course):
         is_shuffled = course == "shuffled"
         other_future = true_future.scrambled_after(at, seed, course)

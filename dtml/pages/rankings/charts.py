@@ -56,7 +56,7 @@ def months_chart(sheet: TearSheet) -> Chart | None:
         "Mean rank IC of each month",
         "; ".join(words),
         pd.DataFrame(rows),
-        (44, 24),
+        (44, 24),  # width and height of a cell, in pixels
         "ratio",
         is_signed=True,
         is_written=True,

@@ -243,7 +243,8 @@ def net_rows(ranking: Ranking) -> list[dict[str, Any]]:
 def frontier(ranking: Ranking) -> Chart:
     """Return net return a year against turnover.
 
-    It shows all ways to trade on validation days, and the chosen ones on the other days.
+    It shows all ways to trade on validation days, and on the other days the chosen ones and equal
+    parts of all stocks.
     """
     columns = ["span", "version", "smooth", "band", "annual_return", "turnover"]
     words = (
