@@ -279,8 +279,8 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """
     doubled = bands[bands.duplicated(["run_id", "level"])]
     if len(doubled):
-        run_id, level = doubled.iloc[0][["run_id", "level"]]
-        raise ValueError(f"run {run_id} has level {level} twice: pass one threshold for each")
+        run_id, twofold = doubled.iloc[0][["run_id", "level"]]
+        raise ValueError(f"run {run_id} has level {twofold} twice: pass one threshold for each")
     night, targets = pd.factorize(directions["target"])
     calibrated = numbers(directions["calibrated"])
     rise = numbers(directions["rise"])
