@@ -96,7 +96,8 @@ def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
 
     The best stocks that are not held are compared with those held: of all these, the worst
     `exchanged` are sold if they are held. A stock that is held and no longer ranked counts as the
-    worst. Without any score nothing is traded.
+    worst. Of the stocks not held, the best are bought, one for each stock sold and each vacancy
+    below `top`. Without any score nothing is traded.
     """
     is_held = units > 0
     sold = np.zeros(len(units), dtype=bool)

@@ -44,8 +44,8 @@ class Stagger:
     def __post_init__(self) -> None:
         if not 1 <= self.parts <= self.horizon:
             raise UsageError(
-                f"a portfolio that is traded every {self.horizon} sessions has 1 to {self.horizon} "
-                f"parts, got {self.parts}"
+                f"got {self.parts} parts of a portfolio that is traded every {self.horizon} "
+                f"sessions: give 1 to {self.horizon}"
             )
 
     def sessions_of(self, part: int, days: int) -> "np.ndarray":
@@ -96,15 +96,16 @@ def two_rank_targets(buy: Days, hold: Days, trading: Trading) -> tuple[Days, Kep
     """Return the holdings of a portfolio that buys by one ranking and holds by another.
 
     A stock that was a target on the ranked day before remains one while its place in `hold` is at
-    most `trading.band` times the number of targets. The vacancies go to the stocks with the best
-    places in `buy` among those that `hold` would keep; they may be fewer than the vacancies. That
-    number is `trading.top`, or a third of the stocks in both rankings if that is fewer, but at
-    least one. Scores are NaN where a stock is not ranked; a stock that lacks one of the two counts
+    most `trading.band` times the number of targets. This number is `trading.top`, or a third of the
+    stocks in both rankings if that is fewer, but at least one. The vacancies go to the stocks with
+    the best places in `buy` among those that `hold` would keep; such stocks may be fewer than the
+    vacancies. Scores are NaN where a stock is not ranked; a stock that lacks one of the two counts
     as not ranked.
 
     Returns two grids, [days stocks], as `dtml.backtest.turnover.targets` does: shares of the
-    equity, and which stocks are kept and so not traded. New targets share among them what the
-    others leave, so that what is sold pays for what is bought and no cash is left over.
+    equity, and which stocks are kept and so not traded. The weights of the new targets add up to 1
+    by themselves: `follow_on` scales them down to the equity that the kept stocks leave, so that
+    what is sold pays for what is bought and no cash is left over.
     """
     is_ranked = np.isfinite(buy) & np.isfinite(hold)
     buy_place, hold_place = (

@@ -180,7 +180,7 @@ class Quotes:
 
 
 def positions(probability: PerDay, strategy: Strategy) -> PerDay:
-    """Return the share of equity to hold in each stock, negative where short.
+    """Return the share of equity to hold in each stock by the strategy's form; below 0 if short.
 
     A stock without a prediction has 0. `probability` of a rise is in [0, 1], NaN where there is
     none; `dtml.ranking.panel.places` decides which ranks higher. With fewer than `top` stocks (in
@@ -287,10 +287,11 @@ def follow_on(
     """Return what holding `weights`, decided after the close of each `as_of`, earned.
 
     The track has a row for each session of a fill, in the columns that `Followed` describes, from
-    the first to the last `as_of` without a gap, as far as the next fill's prices are known: the
-    last prediction, not yet sold, has no row. In a session without weights (or with NaN alone)
-    nothing is traded but what is settled or met an unexplained move. A stock that is `kept` is not
-    traded while held. `held_before` are the holdings after the fill before the first; None is cash.
+    the fill of the first `as_of` to that of the last without a gap, as far as the prices of the
+    next fill are known: the last prediction, not yet sold, has no row. In a session without weights
+    (or with NaN alone) nothing is traded but what is settled or met an unexplained move. A stock
+    that is `kept` is not traded while held. `held_before` are the holdings after the fill before
+    the first; None is cash.
 
     A stock without a price at the fill is not traded, and one at its price limit is not bought, or
     not sold: cash meant for it stays cash, holdings of it are kept (at its last known price), and
@@ -320,7 +321,7 @@ def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFr
     `index` quotes one symbol; raises ValueError for more.
     """
     if len(index.symbols) != 1:
-        raise ValueError(f"expected quotes of the index only, got {len(index.symbols)} symbols")
+        raise ValueError(f"got quotes of {len(index.symbols)} symbols: pass the index alone")
     everything = np.ones((len(as_of), 1))
     return follow(everything, as_of, index, Strategy("long", fill, costs=FREE))
 

@@ -147,10 +147,10 @@ def after_costs(
 ) -> pd.DataFrame:
     """Return the performance of a ranking after costs, a row for each way to trade it.
 
-    Rows of the span "validation" are all pairs of `SMOOTH` and `BANDS`, on the days before `first`.
-    Rows of the span "test", from `first` on, are the way chosen on validation days for each of
-    `VERSIONS` (`DAILY` alone if there are no such days), and `EQUAL`: equal parts of all stocks
-    ranked, without costs.
+    Rows of the span "validation" are all pairs of `SMOOTH` and `BANDS`, on the days before `first`
+    without the last of them. Rows of the span "test", from `first` on, are the way chosen on
+    validation days for each of `VERSIONS` (`DAILY` alone if there are no such days), and `EQUAL`:
+    equal parts of all stocks ranked, without costs.
 
     Columns: `span`, `version` ("" on validation), `smooth`, `band`, and `FIGURES` as
     `dtml.backtest.performance.performance` gives them, with the track of equal parts as its index.

@@ -171,7 +171,8 @@ class StockNet(Network):
     def decode(self, x: Inputs, movements: Float[Tensor, "known days stocks"]) -> Decoded:
         """Run the recurrence (section 5.2) with latents from the posterior given `movements`.
 
-        These are 1 for a rise and 0 for a fall, of the first sessions of the window, or of none.
+        The movements are 1 for a rise and 0 for a fall, of the first sessions of the window, or of
+        none.
         Later sessions take the mean of their prior. While not training, a posterior is taken at its
         mean.
         """

@@ -81,11 +81,11 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     """Return the mean block of each model, in days, and the widening of its interval.
 
     `influence` is how much each day changes the statistic of each model. The block is that of
-    Politis & White (2004), corrected by Patton, Politis & White (2009), rounded to a power of the
-    square root of 2, so that models share resamples; 1 is for days that are independent. Negatively
-    dependent days count as independent: blocks may widen an interval but never narrow it. The
-    widening, at least 1, is the long-run standard deviation in units of the one that blocks of that
-    length reproduce.
+    Politis & White (2004), corrected by Patton, Politis & White (2009), at most about a third of
+    the days, and rounded to a power of the square root of 2, so that models share resamples; 1 is
+    for days that are independent. Negatively dependent days count as independent: blocks may widen
+    an interval but never narrow it. The widening, at least 1, is the long-run standard deviation in
+    units of the one that blocks of that length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
@@ -112,7 +112,9 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     # as far as two days at that lag are in one block.
     same_block_probability = (1 - 1 / block) ** lag
     reproduced_variance = 1 + 2 * (weighted * same_block_probability).sum(axis=0)
-    widening = np.sqrt(variance / np.clip(reproduced_variance, 1, variance))
+    # At least 1, as that of independent days, and no more than the variance that was estimated.
+    reproduced_variance = np.clip(reproduced_variance, 1, variance)
+    widening = np.sqrt(variance / reproduced_variance)
     return block, widening
 
 
@@ -158,9 +160,10 @@ def multiplicities(
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
-    """Return the autocorrelation at as many lags as the choice of a block reads.
+    """Return the autocorrelation at the lags 1, 2, ... (in days), one a row.
 
-    It is 0 for a series that does not vary.
+    There are as many lags as the choice of a block reads: the square root of the days, rounded up,
+    and `QUIET` more, but fewer than the days. All are 0 for a series that does not vary.
     """
     days = len(series)
     lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)
@@ -227,10 +230,11 @@ def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
     rank = np.floor(position).astype(int)
     fraction = position - rank
     model = np.arange(len(ordered))
-    lowest = ordered[model, rank]
-    highest = ordered[model, -1 - rank]
-    above_lowest = ordered[model, rank + 1]
-    below_highest = ordered[model, -2 - rank]
-    low = lowest + fraction * (above_lowest - lowest)
-    high = highest - fraction * (highest - below_highest)
+    # The two values next to the low quantile, and as far from the other end those next to the high.
+    below_low = ordered[model, rank]
+    above_low = ordered[model, rank + 1]
+    above_high = ordered[model, -1 - rank]
+    below_high = ordered[model, -2 - rank]
+    low = below_low + fraction * (above_low - below_low)
+    high = above_high - fraction * (above_high - below_high)
     return low, high

@@ -87,9 +87,10 @@ def rank_ics_by_slice(
     """Score how probabilities rank the stocks of a day, beside the rule that losers rise.
 
     `losers` are the scores of that rule. Columns are `slice, value` (as in `slice_scores`, without
-    stocks), `rank_ic, rank_ic_low, rank_ic_high`, the mean over days of the probabilities' rank IC,
-    and `rank_gain, rank_gain_low, rank_gain_high`, such a mean less the rule's. For the gain, both
-    are taken over the stock-days that have a probability and a score of the rule.
+    stocks); `rank_ic`, the mean over days of the probabilities' rank IC; `rank_gain`, such a mean
+    less that of the rule's rank IC; and the ends of their intervals, such as `rank_ic_low` and
+    `rank_ic_high`. For the gain, both means are taken over the stock-days that have a probability
+    and a score of the rule.
     """
     rows = []
     for span in _spans(target, fold):
@@ -154,9 +155,9 @@ def rolling_rank_ic(
 ) -> pd.DataFrame:
     """Return the mean daily rank IC of the last `ROLLING_SESSIONS` sessions up to each session.
 
-    Sessions without a rank IC are left out of these and of the rows. Columns: session, predictor
-    (the model), rank_ic, and the ends of its 95 % interval, rank_ic_low and rank_ic_high. The first
-    `ROLLING_SESSIONS` - 1 sessions with a rank IC have no row.
+    A session without a rank IC does not count among the `ROLLING_SESSIONS`, and has no row.
+    Columns: session, predictor (the model), rank_ic, and the ends of its 95 % interval, rank_ic_low
+    and rank_ic_high. The first `ROLLING_SESSIONS` - 1 sessions with a rank IC have no row.
     """
     daily = rank_ics(*both_known(probability, movement))
     is_known = np.isfinite(daily)

@@ -116,7 +116,7 @@ class _StockDays:
         movement: Float[ndarray, "all_days stocks"],
         is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
-        """Return the known stock-days of the days at some positions; each day has some."""
+        """Return the stock-days of `is_known` on the days at positions `days`; each has one."""
         counted = is_known[days]
         rose = movement[days] > 0
         return cls(
@@ -216,9 +216,9 @@ def _regression(
 ) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
     """Return intercept and slope of a logistic regression of `target` on `place`, and variances.
 
-    Its targets lie between 0 and 1. As scikit-learn takes classes only, each stock-day is given
-    twice, as a rise and as a fall, weighted by these shares. The variance is that of drawing days,
-    not stock-days.
+    Both results are [intercept, slope]. A target is a share between 0 and 1. As scikit-learn takes
+    classes only, each stock-day is given twice: as a rise, weighted by its target, and as a fall,
+    weighted by 1 less its target. The variances are those of drawing days, not stock-days.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -279,8 +279,8 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """
     doubled = bands[bands.duplicated(["run_id", "level"])]
     if len(doubled):
-        first = doubled.iloc[0]
-        raise ValueError(f"run {first['run_id']} has level {first['level']} twice")
+        run_id, twofold = doubled.iloc[0][["run_id", "level"]]
+        raise ValueError(f"run {run_id} has level {twofold} twice: pass one threshold for each")
     night, targets = pd.factorize(directions["target"])
     calibrated = numbers(directions["calibrated"])
     rise = numbers(directions["rise"])
@@ -433,8 +433,8 @@ def calibration_curve(
 def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
     """Return the columns of `calibration_curve` from rows of `count_bins`.
 
-    Neighbouring bins are joined into groups of about equal numbers of stock-days. No bin is
-    divided, so a model whose probabilities all lie near one half has few groups. Without
+    Neighbouring bins are joined into at most `groups` groups of about equal numbers of stock-days.
+    No bin is divided, so a model whose probabilities all lie near one half has few groups. Without
     stock-days there is no row.
     """
     used_bins = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()

@@ -149,6 +149,7 @@ def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
 def _row(
     *, measure: str, value: float, expected: float, score: float, needed: float
 ) -> dict[str, Any]:
+    """Return a row `measure, value, expected, evidence, needed, drifted`; evidence is `score`."""
     return {
         "measure": measure,
         "value": value,

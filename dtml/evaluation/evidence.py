@@ -65,6 +65,7 @@ def evidence(
         )
     rates = np.array(RATES)[:, None]  # [rates 1], to combine with the nights
     log_growth = np.log1p(rates * known_gains).cumsum(axis=1)
+    # [rates nights + 1]: before the first night, and after each.
     log_stakes = np.concatenate([np.zeros((len(RATES), 1)), log_growth], axis=1)
     lasting = np.exp(log_stakes[:, -1]).mean()
 

@@ -37,8 +37,9 @@ def family_p(
 
     `gains` are what each day adds to each comparison, in its unit; their means are compared with 0,
     on both sides. Days on which any gain is missing (NaN) are left out. `overlap` is the number of
-    days that an outcome spans: a block is at least as long. A p-value is NaN for a gain that does
-    not vary, and all are NaN below `MINIMUM_DAYS`. The same `seed` gives the same p-values.
+    days that an outcome spans: a block is at least as long, unless that is more than a tenth of the
+    days, the longest block allowed. A p-value is NaN for a gain that does not vary, and all are NaN
+    below `MINIMUM_DAYS`. The same `seed` gives the same p-values.
     """
     gains = gains[np.isfinite(gains).all(axis=1)]
     adjusted = np.full(gains.shape[1], np.nan)

@@ -76,8 +76,8 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
         auc=within_day_aucs(scores, outcome),
         decile_spread=decile_spreads(scores, outcome),
         stock_days=int(np.isfinite(scores).sum()),
-        acc=_estimate(counts, accuracy, overlap),
-        mcc=_estimate(counts, mcc, overlap),
+        acc_estimate=_estimate(counts, accuracy, overlap),
+        mcc_estimate=_estimate(counts, mcc, overlap),
         overlap=overlap,
     )
 
@@ -96,8 +96,8 @@ def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
         auc=daily["auc"],
         decile_spread=daily["decile_spread"],
         stock_days=int(n.sum()),
-        acc=_estimate(correct_and_all[:, None].astype(float), ratio, overlap),
-        mcc=mean_of_days(daily["mcc"], overlap=overlap),
+        acc_estimate=_estimate(correct_and_all[:, None].astype(float), ratio, overlap),
+        mcc_estimate=mean_of_days(daily["mcc"], overlap=overlap),
         overlap=overlap,
     )
 
@@ -108,8 +108,8 @@ def _score(
     auc: Daily,
     decile_spread: Daily,
     stock_days: int,
-    acc: Estimate,
-    mcc: Estimate,
+    acc_estimate: Estimate,
+    mcc_estimate: Estimate,
     overlap: int,
 ) -> RankScore:
     """Return the score of a ranking from its figures of each day and those over all days."""
@@ -124,8 +124,8 @@ def _score(
         icir=icir,
         t=rank_ic_t(rank_ic, overlap=overlap),
         auc=mean_of_days(auc, overlap=overlap),
-        acc=acc,
-        mcc=mcc,
+        acc=acc_estimate,
+        mcc=mcc_estimate,
         decile_spread=mean_of_days(decile_spread, overlap=overlap),
     )
 
@@ -164,7 +164,8 @@ def rank_differences(
 ) -> Iterator[dict[str, str | float]]:
     """Yield a row for each ordered pair of predictors: how far the first is ahead of the other.
 
-    `predictions` are the scores of each predictor, on the same days and stocks as `outcome`. The
+    `predictions` are the scores of two or more predictors by name, on the same days and stocks as
+    `outcome`. The columns are `predictor`, `other`, `gain, gain_low, gain_high` and `gain_p`. The
     `gain` is the difference of their mean rank ICs on the same stock-days, with the ends of its own
     interval; `gain_p` is its p-value, adjusted for all pairs (`dtml.evaluation.family`). `overlap`
     is as in `score_ranking`.
@@ -351,8 +352,8 @@ def _estimate(summands: Summands, statistic: Statistic, overlap: int = 1) -> Est
     """Return a statistic of totals over days, of one model, with its interval.
 
     The interval resamples days or, where the outcomes of more than one day overlap, is that of
-    `overlapping_interval`. A day that adds 0 to every total does not count; NaN without a day that
-    counts.
+    `overlapping_interval`; its ends are NaN below `MINIMUM_DAYS`. A day that adds 0 to every total
+    does not count; everything is NaN without a day that counts.
     """
     summands = summands[summands.any(axis=(1, 2))]
     if not len(summands):

@@ -17,7 +17,10 @@ GAP = 1  # sessions between the last outcome trained on and the first session sc
 
 @dataclass(frozen=True)
 class Split:
-    """Positions that one model is trained on, and those that it is scored on."""
+    """Positions that one model is trained on, and those that it is scored on.
+
+    Where history is too short, the end of `trained` may be below 0; callers must check it.
+    """
 
     trained: slice
     scored: slice
@@ -44,7 +47,7 @@ def hold_out(stop: int, days: int, *, horizon: int, gap: int = GAP) -> Split:
 def walk_forward(
     first: int, stop: int, *, retrain_every: int, horizon: int, gap: int = GAP
 ) -> list[Split]:
-    """Walk over the days from `first` up to `stop`, exclusive, with a model for each part of them.
+    """Return the splits of a walk over the days from `first` up to `stop`, exclusive, one a model.
 
     Each model scores `retrain_every` days, the last one those that are left. It is trained on all
     days whose outcomes were known before them.

@@ -73,12 +73,12 @@ class TearSheet:
 
 
 def running_means(rank_ic: Daily, *, overlap: int = 1) -> pd.DataFrame:
-    """Return the mean rank IC of the first so many days, with its interval.
+    """Return the mean rank IC over the days up to some of them, each with its interval.
 
-    Columns: `days, rank_ic, rank_ic_low, rank_ic_high`. There are `POINTS` rows at most, for
-    numbers of days from `MINIMUM_DAYS` up to all. The last row so has the figures that
-    `score_ranking` gives with the same `overlap`. Days without a rank IC are left out. No rows
-    below `MINIMUM_DAYS`.
+    Columns: `days` (how many of the first days a row covers), `rank_ic, rank_ic_low, rank_ic_high`.
+    There are `POINTS` rows at most, from the first `MINIMUM_DAYS` days to all days. The figures of
+    the last row are therefore those of `score_ranking` with the same `overlap`. Days without a rank
+    IC are left out. No rows below `MINIMUM_DAYS`.
     """
     known = rank_ic[np.isfinite(rank_ic)]
     rows = []
@@ -161,26 +161,27 @@ def halves_ic(cumulative: pd.DataFrame, *, overlap: int = 1) -> pd.DataFrame:
 def score_groups(scores: Days) -> Groups:
     """Return the group of each stock-day, from 0 for the lowest scores to 9 for the highest.
 
-    Each group has about a tenth of the day's stocks. The first and the last are the tenths of
-    `decile_spreads`. Equal scores share a group, so a group may be empty. Stocks that are not
-    ranked have `NO_GROUP`.
+    Each group has about a tenth of the day's stocks. The first and the last are the tenths that
+    `decile_spreads` compares. Equal scores share a group, so a group may be empty. Stocks that are
+    not ranked have `NO_GROUP`.
     """
     share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
     edges = np.arange(1, DECILES) / DECILES
     middle = DECILES // 2
     # Edges belong to the outer group on both sides, so that both ends are cut alike.
     # The comparisons are [days stocks edges].
-    lower = (share_below[..., None] > edges[:middle]).sum(axis=-1)
-    upper = (share_below[..., None] >= edges[middle:]).sum(axis=-1)
-    return np.where(np.isfinite(share_below), lower + upper, NO_GROUP)
+    lower_edges_passed = (share_below[..., None] > edges[:middle]).sum(axis=-1)
+    upper_edges_passed = (share_below[..., None] >= edges[middle:]).sum(axis=-1)
+    group = lower_edges_passed + upper_edges_passed
+    return np.where(np.isfinite(share_below), group, NO_GROUP)
 
 
 def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean return of each score group, and its excess over that of all stocks ranked.
 
     Columns: `group` (1 for the lowest scores, 10 for the highest), `days` (those on which the group
-    has a stock), `mean_return`, and `excess, excess_low, excess_high`. A stock-day counts, and
-    outcomes `overlap`, as in `score_ranking`.
+    has a stock), `mean_return`, and `excess, excess_low, excess_high`. Which stock-days count, and
+    what `overlap` means, is as in `score_ranking`.
     """
     scores, outcome = both_known(scores, outcome)
     group_of = score_groups(scores)
@@ -219,10 +220,10 @@ def net_spread(
 ) -> pd.DataFrame:
     """Return what the best tenth earns more than the worst on each day, before and after costs.
 
-    `gross` is the spread of each day, of `decile_spreads`, NaN where it is not known. The portfolio
-    holds 1 in the best tenth and is short 1 in the worst, in equal parts, and trades to these
-    weights on every ranked day; it pays `costs` (None: unknown) on each purchase and sale, and for
-    borrowing the short side. Columns: `session, gross, cost, net, turnover, gross_total,
+    `gross` is the spread of each day, as `decile_spreads` returns it, NaN where it is not known.
+    The portfolio holds 1 in the best tenth and is short 1 in the worst, in equal parts, and trades
+    to these weights on every ranked day; it pays `costs` (None: unknown) on each purchase and sale,
+    and for borrowing the short side. Columns: `session, gross, cost, net, turnover, gross_total,
     net_total`; `turnover` is the value traded, 4 if every holding is replaced. Totals add up daily
     returns without compounding. Days without a spread have no row; without costs, `cost`, `net` and
     `net_total` are NaN.
@@ -268,7 +269,7 @@ def _trades(weights: Float[ndarray, "days stocks"]) -> tuple[Daily, Daily]:
 
 
 def by_horizon(scores: Days) -> pd.DataFrame:
-    """Compare each day's ranking with the one so many ranked days before.
+    """Compare each day's ranking with earlier ones, `HORIZONS` ranked days before it.
 
     Columns: `horizon` (of `HORIZONS`), `days` (pairs of days), `autocorrelation` (mean over days of
     Spearman's correlation of the scores of the stocks that both days rank) and `replaced` (mean
@@ -358,10 +359,10 @@ def coverage(
 class Answers:
     """The figures of a ranking that say whether it has an order, is steady, and can be traded.
 
-    `days` have a rank IC, `positive` is the share of them above 0; `months` is the number of
-    months, `positive_months` how many of them have a mean above 0. `gross`, `net` and `cost` are of
-    the spread of the tenths a day; `net` and `cost` are NaN without costs. `replaced` is the share
-    of the best tenth that changes from one ranked day to the next.
+    `days` counts those with a rank IC, `positive` is the share of them above 0; `months` is the
+    number of months, `positive_months` how many of them have a mean above 0. `gross`, `net` and
+    `cost` are of the spread of the tenths a day; `net` and `cost` are NaN without costs. `replaced`
+    is the share of the best tenth that changes from one ranked day to the next.
     """
 
     days: int
@@ -377,7 +378,10 @@ class Answers:
 
 
 def answers(sheet: TearSheet) -> Answers:
-    """Return the figures of a sheet's first sentences; NaN where it has no days."""
+    """Return the figures of the sentences with which a tear sheet's page begins.
+
+    They are NaN where the sheet has no days. `halves` is empty below two days.
+    """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
     spread = sheet.spread
     halves = [_estimate(half, "rank_ic") for _, half in sheet.halves.iterrows()]

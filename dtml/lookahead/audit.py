@@ -20,7 +20,7 @@ import torch
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.evaluation.metrics import score
+from dtml.evaluation.metrics import MINIMUM_DAYS, score
 from dtml.experiments import MINIMUM_TRAIN_DAYS, Experiment, vary
 from dtml.lookahead.leaks import LEAKS, fit_for_leaks
 from dtml.lookahead.pipeline import Course, History, Pipeline
@@ -175,8 +175,8 @@ def scrambled_future(
     true_future = history.with_holes(at, seed)
     predictions = _served(pipeline, true_future, at, trained, back=LOOK_BACK)
     of_last_day = predictions[predictions["as_of"] == at].reset_index(drop=True)
-    # A rising and a falling future show a seed that was chosen by later results: they favour other
-    # seeds. Another seed changes the predictions of every day, so one day is enough there.
+    # A pipeline that chooses its seed by later results chooses another in a rising future than in a
+    # falling one. Another seed changes the predictions of every day, so one day is enough there.
     for course in get_args(Course):
         is_shuffled = course == "shuffled"
         other_future = true_future.scrambled_after(at, seed, course)
@@ -212,7 +212,7 @@ def _up_to(windows: Windows, at: pd.Timestamp) -> Windows:
 
 
 def _changed_at_all(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
-    """Return what differs between windows: days, stocks, or values and outcomes known at `at`."""
+    """Return what differs: days, or else symbols, or else inputs and outcomes known at `at`."""
     parts = ("as_of", "target")
     changed_days = [name for name in parts if not getattr(old, name).equals(getattr(new, name))]
     if changed_days:
@@ -402,7 +402,7 @@ class _Tossed(NamedTuple):
     """The score of a history whose directions were drawn by coin.
 
     `at` is the date of training. `mcc`, its `interval` and `rises`, the share of predictions that
-    are rises, are of the days after it.
+    are rises, are of the predictions made at its close and later.
     """
 
     at: pd.Timestamp
@@ -434,8 +434,8 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     scored = score(directions)
     if not np.isfinite(scored.mcc_interval).all():
         raise DtmlError(
-            f"{scored.days} days after {_day(at)} can be scored, "
-            "too few for the audit: fetch a longer history"
+            f"{scored.days} days after {_day(at)} can be scored, but the audit needs "
+            f"{MINIMUM_DAYS}: fetch a longer history"
         )
     rises = float(directions["predicted"].mean())
     return _Tossed(at=at, mcc=scored.mcc, interval=scored.mcc_interval, rises=rises)

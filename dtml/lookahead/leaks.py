@@ -272,7 +272,7 @@ def fit_for_leaks(history: History, seed: int) -> History:
     """Return a history on which every leak shows, whatever the market's list and bars say.
 
     A third of the stocks enter and a third leave, on drawn days in the middle of the history.
-    Volumes are drawn too, and a missing adjusted close is the close.
+    Volumes are drawn too, and a missing adjusted close is the close, as bars may lack both.
     """
     generator = np.random.default_rng([seed, 2])
     days = np.sort(history.bars["session"].unique())

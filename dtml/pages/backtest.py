@@ -87,9 +87,10 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     """Say whether DTML beats the naive rule with the highest MCC, on all stock-days.
 
     The interval of their paired difference on the same days decides. It is not widened for the
-    number of rules: whoever beats the one that is best in hindsight beats them all. That one of
-    several rules beats DTML, in contrast, is found more often than at the 2.5 % of one comparison;
-    the error is against DTML.
+    number of rules: if DTML beats the rule that is best in hindsight, it beats them all. In the
+    other direction, chance finds more often than in the 2.5 % of one comparison that the best of
+    several rules beats DTML: that error is to DTML's disadvantage. Without a rule that was scored
+    on the model's days, the sentence says so.
     """
     rows = sliced(scores, "all", "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
@@ -127,8 +128,9 @@ def ranking_verdict(scores: pd.DataFrame) -> str:
 def portfolio_verdict(performances: pd.DataFrame) -> str:
     """Say for which tradable portfolios the interval of the net Sharpe ratio is above 0.
 
-    Say also whether these, or the best portfolio if there are none, beat the index, and what
-    share of portfolios chance alone puts above 0.
+    Say also whether these portfolios beat the index, and what share of portfolios chance alone puts
+    above 0. If there are none, compare the portfolio of the highest Sharpe ratio with the index
+    instead. Where no portfolio is tradable, or none has an interval, the sentence says so.
     """
     rows = _ordered(performances)
     index = next((row for row in rows if row["portfolio"] == INDEX), None)  # None: no index
@@ -333,7 +335,7 @@ def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]
 def lead(performances: pd.DataFrame, best: str | None) -> str:
     """Say in one sentence what the best tradable portfolio earned beside equal parts and the index.
 
-    Empty where none can be traded or has a return of a year.
+    `best` is the name of that portfolio. Empty where it is None or has no return of a year.
     """
     rows = {row["portfolio"]: row for row in records(performances)}
     row = rows.get(best) if best else None
@@ -398,7 +400,7 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     if len(scores):
         lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
     panels = [_predictor_panel(lines, column) for column in columns]
-    constant_rule = next(iter(NAIVE_RULES))
+    constant_rule = next(iter(NAIVE_RULES))  # the first of them, `always_up`
     shown = {MODEL, constant_rule}
     return over_sessions(
         "Scores so far, 95 % interval of the model", panels, hidden=set(lines) - shown
@@ -417,7 +419,7 @@ def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
         low = _by_session(lines[MODEL], f"{column}_low")
         high = _by_session(lines[MODEL], f"{column}_high")
         bands = {MODEL: pd.DataFrame({"low": low, "high": high})}
-    figure_name = column.removeprefix("running_")  # as the dashboard's columns begin
+    figure_name = column.removeprefix("running_")  # with which the dashboard's columns begin
     title = figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper()
     form: Form = "percent" if kind_of(figure_name) == "share" else "ratio"
     return Panel(title, series, form=form, base=BASELINES[figure_name], bands=bands)

@@ -207,8 +207,9 @@ def extremes(line: "pd.Series[float]") -> list[dict[str, Any]]:
     """Return the `EXTREMES` best and worst sessions and months of a line of net returns.
 
     Each row has `place` from 1 on, and `best_day, best_day_return`, `worst_day, ...`, `best_month,
-    ...` and `worst_month, ...`. Where a half has fewer, the rows end: no session or month is both
-    among the best and the worst.
+    ...` and `worst_month, ...`. At most half of the sessions, and of the months, are among the
+    best and as many among the worst, so that none is among both. Where there are fewer months than
+    sessions in the list, the last rows have None and NaN for them.
     """
     months = month_returns(line)
     sessions = pd.Series(line.to_numpy(dtype=float), [day(each) for each in line.index])

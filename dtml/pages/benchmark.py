@@ -54,8 +54,8 @@ COLUMNS = (
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
     """Say in one sentence whether DTML's ensemble beats a naive rule in each protocol.
 
-    The rule is the one that was best on the training span. The interval of the paired gain in ACC
-    decides.
+    The rule is the one that was best on the training span. The p-value of the paired gain in ACC,
+    adjusted for all predictors, decides; where the store has no p-value, the gain's own interval.
     """
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:
@@ -120,9 +120,9 @@ def result_cells(
 ) -> tuple[tuple[str, str], ...]:
     """Return a row of results below `COLUMNS`.
 
-    Each cell has two parts, for one line or two; the second may be empty. In tables in Markdown,
-    which are `is_for_print`, the figures have the digits of the published ones and predictors their
-    names of the store; elsewhere they are written as on pages.
+    Each cell has two parts, for one line or two; the second may be empty. With `is_for_print`, for
+    tables in Markdown, figures have the digits that papers print and predictors their names in the
+    store; without it, both are written as on pages. A significant gain has the mark of `_mark`.
     """
     with_ends = in_print if is_for_print else with_interval
     with_deviation = in_print_with_std if is_for_print else with_std
@@ -186,7 +186,10 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
 
 
 def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
-    """Return the ensemble ACC of a protocol's predictors, with intervals and published figures."""
+    """Return the chart of the ensemble ACC of one protocol's predictors.
+
+    It shows their intervals and published figures. `words` name the protocol in the title.
+    """
     drawn_rows = []
     for row in rows:
         accuracy = with_interval(row, "acc")
@@ -237,8 +240,9 @@ def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
     """Return one predictor's seeds in figures.
 
-    `settings` are those of the configuration that was kept, "-" where none was; `kept` has the
-    lowest and the highest of each figure of its seeds, NaN where none was.
+    `configurations` and `seeds` count what was trained, `over_all` is the lowest, the median and
+    the highest test ACC of it. `settings` are those of the configuration that was kept, "-" where
+    none was; `kept` has the lowest and the highest of each figure of its seeds, NaN where none was.
     """
     kept_rows = rows[rows["kept"].astype(bool)]
     settings = "-"

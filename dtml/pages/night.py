@@ -23,13 +23,13 @@ from dtml.pages.benchmark import PROTOCOL_WORDS
 from dtml.pages.charts import (
     Axis,
     Chart,
-    calibration,
     cells,
     environment,
     probability_axis,
     square,
     stacked,
 )
+from dtml.pages.charts import calibration as calibration_charts
 from dtml.pages.figures import Row, figure, percent, records, whole_percent
 
 NAMES = ("symbol", "name", "sector")
@@ -71,24 +71,24 @@ def night_report(
     frozen: Row | None = None,
     survivorship: str = "",
 ) -> str:
-    """Render a night, whose row is `night`.
+    """Render a night as one HTML page. All frames but `directions` may be empty.
 
-    `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal `level` a rise is
-    predicted where the calibrated probability is above `threshold`, and a fall where it is below 1
-    less the threshold. Without a threshold (None) or calibrated probabilities, one half decides, on
-    the probability that is shown.
-    `scores` has for every night those of all nights up to it, `target, protocol, predictor, nights,
-    n, acc, acc_low, ...`; `rolling` for every session those of the last `ROLLING_SESSIONS` up to
-    it, on all stock-days, `session, predictor, acc, acc_low, ...`; `bins` the columns of table
-    calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`; `attention` is that
-    between the stocks; `explanation` are the findings of `dtml.attention.significance`, None
-    without a test; `rejected` has `symbol, session, reason, value`, and `warnings` have `symbol,
-    reason, value`; `ranking` is `dtml.pages.night_ranking.ranking_part`; `receipt` says how the
-    predictions were made, with its `config`. `calibrations`, by run, put the range of the night's
-    seeds on the scale of the directions and give the curve of `bins` after calibration. `drift`
-    says in words what has changed since the training, `second_source` where another source differs,
-    `survivorship` whom the list names, and `frozen` has the `number` and `digest` of the night's
-    link, if it has one. All frames but `directions` may be empty.
+    - `night` is the night's row; `frozen` has the `number` and `digest` of its link, if it has one;
+    - `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal `level` a rise is
+      a calibrated probability above `threshold`, a fall one below 1 less `threshold`. Without a
+      threshold (None) or calibrated probabilities, one half decides on the probability shown;
+    - `scores` has for every night the scores of all nights up to it, `target, protocol, predictor,
+      nights, n, acc, acc_low, ...`; `rolling` has for every session the scores of the last
+      `ROLLING_SESSIONS` up to it, on all stock-days, `session, predictor, acc, acc_low, ...`;
+    - `bins` has the columns of table calibration_bin, `coverage` those of
+      `dtml.evaluation.calibration.coverage`. Of the `calibrations`, by run id, that of the night's
+      run calibrates the range of its seeds, and all of them the curve of `bins`;
+    - `attention` is that between the stocks, `explanation` the findings of its test (see
+      `dtml.attention.significance`), None without a test; `ranking` is that of `ranking_part`;
+    - `rejected` has `symbol, session, reason, value` of the last `rejected_sessions`, `warnings`
+      has `symbol, reason, value`; `receipt` says how predictions were made, with its `config`;
+    - these are words: `drift` on changes since the training, `second_source` on where another
+      source differs, `survivorship` on whom the list names.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
@@ -342,7 +342,7 @@ def _calibration(
         if len(curve):
             curves[name] = curve
     return {
-        "curves": calibration(curves),
+        "curves": calibration_charts(curves),
         "curve_nights": bins["target"].nunique() if len(bins) else 0,
         "coverage": records(counted),
         "kept_chart": coverage_chart(counted, level) if len(counted) else None,
@@ -436,22 +436,22 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
-    """Return how much attention the stocks of each sector give to those of another.
+    """Return the map of how much attention the stocks of each sector give to those of another.
 
     It is relative to attention without any preference; rows look at columns. None with fewer than
     two sectors, or where a pair of stocks has no weight.
     """
-    places = [_sector_key(sectors, symbol) for symbol in attention.symbols]
-    names = [name for _, name in sorted(set(places))]
+    sector_keys = [_sector_key(sectors, symbol) for symbol in attention.symbols]
+    names = [name for _, name in sorted(set(sector_keys))]
     if len(names) < 2 or not attention.is_whole:
         return None
-    sector_of_stock = np.array([names.index(name) for _, name in places])
+    sector_of_stock = np.array([names.index(name) for _, name in sector_keys])
     belongs = np.eye(len(names))[sector_of_stock]  # [stocks sectors]
     sizes = belongs.sum(axis=0)  # stocks of each sector
     # The mean attention that the stocks of one sector give to all stocks of another together, and
     # what they would give without any preference: that sector's share of the stocks.
     share = (belongs / sizes).T @ attention.weights @ belongs  # [sectors sectors]
-    share_without_preference = sizes / len(places)
+    share_without_preference = sizes / len(sector_keys)
     times = pd.DataFrame(share / share_without_preference, index=names, columns=names)
     rows = times.rename_axis("y").reset_index().melt("y", var_name="x")
     words = (

@@ -105,7 +105,8 @@ def _scales(rows: pd.DataFrame) -> Iterator[str]:
     """
     scaled = rows[rows["field"] == SCALE]
     ratio = 1 + scaled["difference"]
-    # Of one unit or split, rounding moves the factor a little from bar to bar.
+    # Rounding of prices moves the factor of one unit or split a little from bar to bar, so that
+    # bars are grouped by two digits of it.
     factors = ratio.map(lambda value: f"{value:.2g}")
     commonest = factors.value_counts().index[:LISTED]
     for factor in commonest:

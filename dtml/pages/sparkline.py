@@ -35,10 +35,10 @@ class Sparkline:
 
     @property
     def svg(self) -> Markup:
-        """Return the drawing as SVG, as wide as its place; lines with the colours of other charts.
+        """Return the drawing as SVG, as wide as its place, with each line's colour of all charts.
 
-        The main line is drawn last, above the others. A line without two neighbouring values has no
-        path.
+        The main line is drawn last, above the others. A line without a value is left out, and a
+        value between two gaps is not visible.
         """
         drawn = [name for name, values in self.lines.items() if np.isfinite(values).any()]
         low, high = self._ends(drawn)

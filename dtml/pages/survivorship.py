@@ -21,6 +21,11 @@ def unpriced(without_price: int, constituent_days: int) -> str:
 
 
 def _names(found: Survivorship) -> str:
+    """Say whether a list has the stocks that left too: a snapshot or a list of survivors has not.
+
+    Say also how many of its names were constituents on the first day scored or, where a snapshot
+    does not know that, how many had a price then.
+    """
     if not found.is_dated:
         priced = _share(found.first_priced, found.names)
         dated = f" of {found.list_date}" if found.list_date else ""

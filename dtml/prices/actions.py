@@ -41,7 +41,7 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     days = _days(stocks, returns)
     warnings = [_undivided(days)]
     if returns == "adj_close":
-        # Of a stock that several of these report, the first is shown: they have one reason.
+        # These have one reason: of a stock that several of them report, the first row is kept.
         warnings += [_wrongly_deducted(days), _not_paid(days), _hundredth(days)]
     doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
     return doubtful.sort_values(["symbol", "reason"], ignore_index=True)

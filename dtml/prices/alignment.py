@@ -198,8 +198,8 @@ def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]
     The value of each is by how many sessions its fresh bars are dated late: 1, or -1 for bars dated
     early. Both arguments are bars frames. More than `MOST_MATCHES` of its closes, and at least
     `LEAST_MATCHES`, must come back beside the neighbouring session, and none beside its own. A few
-    closes are enough, as no two sessions of a stock that moves close at the same price to a
-    millionth time after time.
+    closes are enough: in a stock whose price moves, closes of different sessions do not agree to a
+    millionth several times by chance.
     """
     # Sorted, so that the shifts below give the closes of the sessions before and after.
     known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])

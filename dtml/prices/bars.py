@@ -390,7 +390,7 @@ def _value(reason: str, row: Mapping[Hashable, Any]) -> str:
         case "unexplained_return":
             price = _show(row, [row["judged_by"]])
             value = f"{price} after {row['last']:.7g} ({row['change']:+.1%})"
-        case _:
+        case _:  # the other reasons are faults of the date
             value = f"session={row['session']:%Y-%m-%d}"
     return value
 

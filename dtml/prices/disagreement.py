@@ -85,10 +85,10 @@ def compare(
 ) -> Comparison:
     """Compare two bars frames of the same symbols on these `sessions`, the exchange's own.
 
-    `fields` are columns of bars. A symbol is compared from the later one of the two sessions on
-    which each source begins, since one of them may list it later; it is not compared where only one
-    source has it at all. `before` has the columns of `ROW`, with the values that differed before;
-    those that can be compared now and agree are returned too.
+    `fields` are columns of bars. Where one source lists a symbol later than the other, the symbol
+    is compared from the later beginning on; it is not compared where only one source has it at all.
+    `before` has the columns of `ROW`, with the values that differed before; those that can be
+    compared now and agree are returned too.
     """
     pairs = _pairs(stored, second, sessions)
     judged = _judged(pairs, fields, index_symbol)
@@ -142,7 +142,7 @@ def _usable(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
 
 
 def _judged(pairs: pd.DataFrame, fields: Sequence[str], index_symbol: str) -> dict[str, _Field]:
-    """Return the fields that are compared, by name."""
+    """Return what is compared, by name: `BAR`, `SCALE` if closes are, and each of the `fields`."""
     prices = {name: _price(pairs, name) for name in PRICES}
     is_scaled = _is_scaled(prices)
     factor = (1 + prices["close"].difference).where(is_scaled, 1.0)
@@ -215,7 +215,8 @@ def _adjustment(pairs: pd.DataFrame, has_other_close: "pd.Series[bool]") -> _Fie
     both = pairs.loc[~has_other_close, ["symbol", *names]].dropna()
     first = _change(both, "first")
     second = _change(both, "second")
-    # Each change rests on four prices, each of them half a cent off at most.
+    # Each change rests on two prices of its bar and two of the bar before, each of them half a cent
+    # off at most. A whole cent of the prices of this bar stands for both bars.
     rounding = sum(ROUNDING / both[name] for name in names)
     difference = second / first - 1
     differs = difference.abs() > TOLERANCES["adj_close"] + rounding
@@ -254,8 +255,8 @@ def _is_another_volume(first: "pd.Series[float]", second: "pd.Series[float]") ->
 def _event(pairs: pd.DataFrame, name: str, unit: "pd.Series[float]") -> _Field:
     """Compare dividends or splits, the second one's in a `unit` of the first.
 
-    A bar that only one source has is compared if it has one: a split that is not recorded makes a
-    bar look so wrong that it is rejected.
+    A bar that only one source has is compared if it has a dividend or split: a split that the other
+    source does not record makes its bar look so wrong that it is rejected.
     """
     first = pairs[f"{name}_first"].where(pairs[f"{name}_first"] > 0)
     second = pairs[f"{name}_second"].where(pairs[f"{name}_second"] > 0)

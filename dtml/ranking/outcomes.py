@@ -91,6 +91,7 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     bought = _later(price[start.field], start.sessions)
     sold = _later(price[end.field], end.sessions)
     returns = sold / bought - 1
+    # Row t is about the move from the last close known at session t to the close of session t + 1.
     change_after = _later(panel.close, 1) / last_close - 1
     is_action = (np.abs(change_after) > max_return).astype(float)
     for sessions_on in range(end.sessions):  # every close after the session, to the leg's last

@@ -282,9 +282,9 @@ def save_rankers(
 ) -> tuple[Path, str]:
     """Write the checkpoint of some rankers, and return its file and SHA-256.
 
-    It holds their arrays, their slopes and `settings`, which include `market` and `config`. The
-    file is named after `stem` and its content: rankers that are trained again and differ in the
-    last bits get another file.
+    It holds their arrays, their slopes and `settings`, which include `market` and `config`. `write`
+    writes a file whole or not at all. The file is named after `stem` and its content: rankers that
+    are trained again and differ in the last bits get another file.
     """
     tensors: dict[str, torch.Tensor] = {}
     scalars: dict[str, Any] = {}

@@ -129,8 +129,8 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
     sessions = history.panel.sessions
     if last > sessions[-1]:
         raise DtmlError(
-            f"the prices end on {sessions[-1].date()}: choose an earlier --to, or fetch later "
-            "prices"
+            f"the prices end on {sessions[-1].date()}, before {last.date()}: choose an earlier "
+            "--to, or fetch later prices"
         )
     start = int(sessions.searchsorted(first, side="left"))
     stop = int(sessions.searchsorted(last, side="right"))

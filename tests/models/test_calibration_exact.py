@@ -178,7 +178,7 @@ def test_a_run_with_two_thresholds_at_a_level_is_refused_and_rows_are_numbered()
     assert found.index.tolist() == [0, 1, 2, 3]
     assert found["level"].tolist() == [0.5, 0.8, 0.5, 0.8]
     assert found["target"].is_monotonic_increasing
-    with pytest.raises(ValueError, match=r"^run a has level 0\.5 twice$"):
+    with pytest.raises(ValueError, match=r"^run a has level 0\.5 twice: pass one"):
         count_band(directions.assign(rise=True), bands.assign(level=0.5))
 
 

@@ -56,7 +56,7 @@ def months_chart(sheet: TearSheet) -> Chart | None:
         "Mean rank IC of each month",
         "; ".join(words),
         pd.DataFrame(rows),
-        (44, 24),
+        (44, 24),  # width and height of a cell, in pixels
         "ratio",
         is_signed=True,
         is_written=True,
@@ -175,7 +175,8 @@ def _estimates(
 ) -> Chart | None:
     """Return a bar for each row, with its interval where it has one; None without a row.
 
-    `rows` have `name` and the figure with its ends; `names` says what a name is.
+    `rows` have `name` and the figure with its ends. In words, `names` says what the names are, such
+    as sectors, and `axis` what the figure is.
     """
     if rows.empty:
         return None

@@ -243,7 +243,8 @@ def net_rows(ranking: Ranking) -> list[dict[str, Any]]:
 def frontier(ranking: Ranking) -> Chart:
     """Return net return a year against turnover.
 
-    It shows all ways to trade on validation days, and the chosen ones on the other days.
+    It shows all ways to trade on validation days, and on the other days the chosen ones and equal
+    parts of all stocks.
     """
     columns = ["span", "version", "smooth", "band", "annual_return", "turnover"]
     words = (
@@ -266,8 +267,8 @@ def ranking_page(
     `sql` has the statements behind charts, by their names, to which a served page links. Without a
     stored sheet there are neither answers nor these charts.
 
-    Years have the scores of the blend and of the best rule; ways to trade are drawn if validation
-    days chose among them.
+    The table of years has the scores of the blend and of the best rule. The chart of ways to trade
+    is drawn if validation days chose among them.
     """
     scores = ranking.scores
     sheet: dict[str, Any] = {"answers": None}

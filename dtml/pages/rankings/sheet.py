@@ -184,6 +184,11 @@ def _steadiness(found: Answers, unit: str, too_early: str) -> Answer:
 
 
 def _trade(found: Answers, too_early: str) -> Answer:
+    """Return whether the best tenth earns more than the worst after costs, by the interval.
+
+    It is too early where no spread is known or the net spread has no interval; the answer is
+    `UNCLEAR` where costs are unknown.
+    """
     question = "Can it be traded?"
     gross = f"{found.gross.value / BASIS_POINT:+.1f} bp a day before costs"
     if pd.isna(found.gross.value):
@@ -210,7 +215,7 @@ def _ratio(estimate: Estimate) -> str:
 
 
 def _notes(sheet: TearSheet, unit: str) -> dict[str, str]:
-    """Return what each chart shows, in one or two sentences."""
+    """Return the words that explain each chart, by the chart's name."""
     leg = _leg_words(sheet.leg)
     spread_leg = _leg_words(sheet.spread_leg)
     few = f"No interval below {MINIMUM_DAYS} {unit}."
