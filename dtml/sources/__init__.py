@@ -111,7 +111,8 @@ def open_source(
             f"the index of {market.name} is computed from its constituents: leave out --index"
         )
     if not is_feed_file(name):
-        known_source(name)  # raises for an unknown one
+        # Called for its error. A file is not looked for here: `FeedCode.of` knows its folder.
+        known_source(name)
     if name == "files":
         if prices is None:
             raise UsageError(

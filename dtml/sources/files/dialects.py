@@ -71,9 +71,11 @@ def dialect(name: str) -> Dialect:
 
 
 def recognised(header: Sequence[str], place: Path) -> Dialect | None:
-    """Return the layout in `dialects.toml` that has these headers; None for any other.
+    """Return the layout in `dialects.toml` to which these headers belong; None if to none.
 
-    Raises UsageError where two layouts have them.
+    They must contain the layout's `signature`, and none of the headers that it is `without`. A
+    layout without a signature is recognised by its shape elsewhere. Raises UsageError, which names
+    the file `place`, where they belong to two layouts.
     """
     keys = {header_key(name) for name in header}
     known = [

@@ -75,13 +75,13 @@ def parsed(
 
 
 def advice_on(text: str, number_format: NumberFormat) -> str:
-    """Return what mends a text that is no number, as the end of an error; empty where unknown."""
+    """Return what the user can do about a text that is no number, as the end of an error."""
     if "," in text and number_format == NumberFormat():
         return (
             "; if its comma separates thousands, say so in the market's file: [columns] thousands "
             '= ","; if it is a decimal comma: [columns] decimal = ","'
         )
-    return ""
+    return "; correct it, or leave the cell empty"
 
 
 def _without_thousands(texts: pd.Series, number_format: NumberFormat) -> pd.Series:
