@@ -100,7 +100,9 @@ def _refuse_other_count(
     if "members" in table.values and as_of is not None:
         refuse_other_counts(table, stays, count, calendar, as_of)
     elif count != len(stays):
-        raise table.error("count", f"says {count}, but {len(stays)} constituents are listed")
+        raise table.error(
+            "count", f"says {count}, but {len(stays)} constituents are listed; correct one of them"
+        )
 
 
 def _constituent(table: Table, position: int, row: object, suffix: str) -> Constituent:
@@ -121,7 +123,7 @@ def _constituent(table: Table, position: int, row: object, suffix: str) -> Const
     since = entry.optional("since", date, None)
     until = entry.optional("until", date, None)
     if since is not None and until is not None and until <= since:
-        raise entry.error("until", f"{until} is not after since, {since}")
+        raise entry.error("until", f"{until} is not after since, {since}; give a later day")
     return Constituent(
         symbol=symbol,
         source_symbol=source_symbol,

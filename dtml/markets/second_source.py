@@ -67,7 +67,11 @@ def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
             raise table.error(symbol, "the market does not list this symbol; correct or delete it")
         name = table.typed(symbol, str)
         if not is_symbol(name):
-            raise table.error(symbol, f"{name!r} is not a valid symbol")
+            raise table.error(
+                symbol,
+                f"{name!r} is not a valid symbol; use letters, digits and single . - & = _ / or "
+                "blanks between them",
+            )
         if name in names.values():
             raise table.error(symbol, f"{name!r} stands for two symbols; give each its own")
         names[symbol] = name

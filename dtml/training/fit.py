@@ -56,7 +56,10 @@ class Span:
 
     @classmethod
     def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
-        """Return the span of these windows; `protocol` says which stock-days count."""
+        """Return the span of these windows on a device; `protocol` says which stock-days count.
+
+        Its `days` stay on the CPU, where their order is drawn.
+        """
         labelled = windows.labelled(protocol)
 
         def placed(tensor: Tensor) -> Tensor:

@@ -137,8 +137,8 @@ def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) ->
     if exit_status < 0:
         killer = signal.Signals(-exit_status).name
         raise FeedError(
-            f"the process of {code.name} was killed by {killer} before it answered: a library that "
-            "it uses crashed, or the machine ran out of memory"
+            f"the process of {code.name} was killed by {killer} before it answered: run it by "
+            "itself to see whether a library crashes or memory runs out"
         )
     if exit_status or not answer_text:
         raise FeedError(
