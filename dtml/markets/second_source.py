@@ -57,9 +57,10 @@ def _path(table: Table, key: str) -> Path | None:
 
 
 def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
-    """Return the second source's symbol of each of the market's symbols that the table names.
+    """Return the second source's symbols by the market's, as the table pairs them.
 
-    Raises UsageError for a symbol that the market does not list, and for two with the same one.
+    Raises UsageError for a symbol that the market does not list, for one of the second source that
+    is not valid, and where two of the market's symbols have the same one there.
     """
     names: dict[str, str] = {}
     for symbol in table.values:

@@ -84,7 +84,7 @@ def known_source(name: str) -> str:
     if is_feed_file(name):
         file = Path(name).absolute()  # a run of the service works in another folder
         if not file.is_file():
-            raise UsageError(f"source {file}: no such file")
+            raise UsageError(f"source {file}: no such file; check the path")
         return str(file)
     built_in = get_args(SourceName)
     if name not in built_in and name not in installed_feeds():

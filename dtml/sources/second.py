@@ -17,7 +17,7 @@ IN_CURRENCY = (*PRICES, "adj_close", "dividend")  # columns of bars
 class SecondFeed(Source):
     """A source that gives its bars under the market's symbols and in the market's currency.
 
-    `names` has its own symbol of each of the market's symbols that it calls otherwise.
+    `names` maps each of the market's symbols that the source calls otherwise to the source's own.
     """
 
     source: Source

@@ -194,8 +194,9 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
 def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
     """Run all fits to their end, those of each queue on threads of its own.
 
-    On a CPU the fits take turns, on as many threads as there are cores. On a GPU each of
-    `THREADS_OF_A_GPU` threads trains a fit to its end before it takes another.
+    On a CPU the fits take turns, on as many threads as torch was set to. On a GPU each of
+    `THREADS_OF_A_GPU` threads trains a fit to its end before it takes another. No queue has more
+    threads than fits. Meanwhile torch itself is set to one thread.
     """
     interrupted = Event()
     on_cpu = device.type == "cpu"

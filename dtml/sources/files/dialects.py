@@ -101,7 +101,7 @@ def dialects() -> tuple[Dialect, ...]:
 
 @cache
 def other_names() -> dict[str, str]:
-    """Return our column for each header that another layout, or nobody, has for it."""
+    """Return our column by each other header for it: those of all dialects and of `OTHER_NAMES`."""
     known: dict[str, str] = {}
     for entry in dialects():
         known.update(entry.fields)

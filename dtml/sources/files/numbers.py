@@ -95,7 +95,7 @@ def _without_thousands(texts: pd.Series, number_format: NumberFormat) -> pd.Seri
 def decimal_mark(written: pd.Series) -> str | None:
     """Return the decimal mark of texts: a point or a comma; None where 1,234 may be either.
 
-    It is asked of a file whose fields are not separated by commas.
+    The texts are those of a file whose fields are not separated by commas.
     """
     texts = written.str.strip()
     has_comma = texts.str.fullmatch(DECIMAL_COMMA, na=False)

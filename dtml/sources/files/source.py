@@ -96,7 +96,7 @@ class FileSource(Source):
     def remark(self) -> str | None:
         """Say how the files are read and what of them is left out; None where nothing is special.
 
-        That is a file in our own layout of which everything is used.
+        `remark_on` says what counts as special.
         """
         files = [*self._readable_tables]
         if self._index is not None:

@@ -279,10 +279,10 @@ class TableFile:
             return reshaped_parquet(cells) if pairs_of_parquet(names) else cells
 
     def _with_decimal_mark(self, layout: Layout, cells: Cells) -> Layout:
-        """Return a layout with a decimal comma if the file writes its closes so.
+        """Return a layout with the decimal mark, a point or a comma, that the file's closes show.
 
-        The mark of the layout stays if the market's file states it, for parquet, and for texts
-        whose fields are separated by commas. Raises UsageError where the comma may be either mark.
+        The layout's own mark stays if the market's file states it, if there are no closes, and for
+        parquet and texts with commas between fields. Raises UsageError if a comma may be either.
         """
         is_undecided = cells.separator not in ("", ",") and not layout.has_decimal
         if not is_undecided or "close" not in layout.columns:

@@ -33,8 +33,9 @@ def csv_of_workbook(content: bytes) -> bytes:
         raise ValueError(f"no readable workbook: {error}") from error
     filled = {name: sheet for name, sheet in sheets.items() if not sheet.empty}
     if len(filled) != 1:
-        names = ", ".join(str(name) for name in filled)
-        raise ValueError(f"the workbook has {len(filled)} filled sheets ({names}): keep one")
+        names = ", ".join(str(name) for name in filled) or "none"
+        advice = "keep one" if filled else "write the prices into one"
+        raise ValueError(f"the workbook has {len(filled)} filled sheets ({names}): {advice}")
     (sheet,) = filled.values()
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
