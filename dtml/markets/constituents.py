@@ -149,9 +149,12 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
                 f"symbol {symbol!r} is listed twice; "
                 "list it once, or list its stays in chronological order with since and until",
             )
-        if symbol_at_source.setdefault(stay.source_symbol, symbol) != symbol:
+        other_symbol = symbol_at_source.setdefault(stay.source_symbol, symbol)
+        if other_symbol != symbol:
             raise table.error(
-                "symbols", f"source_symbol {stay.source_symbol!r} is listed twice; list it once"
+                "symbols",
+                f"source_symbol {stay.source_symbol!r} is listed twice, for {other_symbol} and "
+                f"{symbol}; give each its own",
             )
         last_until[symbol] = stay.until
 

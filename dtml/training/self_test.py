@@ -25,7 +25,8 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     """Train, interrupt, resume and predict on `device`; say how far that is from the CPU.
 
     `folder` keeps the state of the interrupted training. Raises DtmlError when a resumed training
-    ends differently from an uninterrupted one, or the probabilities are not those of the CPU.
+    ends differently from an uninterrupted one, or the probabilities are not those of the CPU. On
+    the CPU they must be equal to the last bit, on another device within `TOLERANCE`.
     """
     cpu = torch.device("cpu")
     allowed = 0.0 if device == cpu else TOLERANCE
