@@ -178,7 +178,7 @@ def _checked_symbol(table: Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
         raise table.error(
             key,
-            f"{shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _ / "
-            "or blanks between them",
+            f"{shown(symbol)} is not a valid symbol; use at most 24 letters, digits and "
+            "single . - & = _ / or blanks between them",
         )
     return symbol

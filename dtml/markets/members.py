@@ -121,8 +121,8 @@ def _spell(
     for name in (symbol, stock):
         if not is_symbol(name):
             raise UsageError(
-                f"{path}: line {line}: {shown(name)} is not a valid symbol; use letters, digits "
-                "and single . - & = _ / or blanks between them"
+                f"{path}: line {line}: {shown(name)} is not a valid symbol; use at most 24 "
+                "letters, digits and single . - & = _ / or blanks between them"
             )
     since = _day(path, line, symbol, "since", row["since"])
     if since is None:

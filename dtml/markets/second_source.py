@@ -70,8 +70,8 @@ def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
         if not is_symbol(name):
             raise table.error(
                 symbol,
-                f"{name!r} is not a valid symbol; use letters, digits and single . - & = _ / or "
-                "blanks between them",
+                f"{name!r} is not a valid symbol; use at most 24 letters, digits and single . - & "
+                "= _ / or blanks between them",
             )
         if name in names.values():
             raise table.error(symbol, f"{name!r} stands for two symbols; give each its own")
