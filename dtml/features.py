@@ -110,8 +110,9 @@ def _erase_what_lacks_history(
 ) -> None:
     """Set to NaN each feature that lacks a bar, or reads bars that cannot be compared.
 
-    `changes.reads_enough` says where bars can: few sessions are missing between them, and no change
-    of the unit of account lies between them. `position` is the session of each bar. The first three
+    `changes.reads_enough` says where bars can be compared: few sessions are missing between them,
+    and no change of the unit of account, which is one beyond `max_return`, lies between them.
+    `values` are changed in place. `position` is the session of each bar. The first three
     features read a single bar and are left as they are.
     """
     change = np.nan_to_num(changes.change(bars.adjusted))  # 0 for a first bar, which has no change

@@ -1,7 +1,8 @@
 """DTML, in the order of the paper's equations (Yoo, Soun, Park, Kang, KDD 2021).
 
 Axes: `days` of a batch, `stocks` of a market, `window` sessions, `features`, `hidden` units. Days
-never see each other; stocks of one day see each other only in the data axis.
+never see each other. Stocks of one day attend to each other only in the data axis, but the context
+normalisation before it takes one mean and one standard deviation over all of them.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class ModelConfig(NetworkConfig):
     # Gains of eq. 3 per (stock, unit), or per unit for a universe that changes.
     normalisation: Normalisation = "per_stock"
     identity: float = 0.0  # standard deviation of the initial offsets of eq. 3 (0 in the paper)
-    # False: each stock alone, the control that shows what the data axis adds.
+    # False: no stock attends to another, the control that shows what the data axis adds.
     data_axis: bool = True
 
     def __post_init__(self) -> None:

@@ -241,10 +241,10 @@ def _grid(
 
 
 def panel_on(
-    bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: Sequence[str], returns: Returns
+    bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: Sequence[str], price_of_returns: Returns
 ) -> Panel:
     """Return the prices of some symbols on the sessions of a grid."""
-    bars = bars.assign(adjusted=adjusted_price(bars, returns))
+    bars = bars.assign(adjusted=adjusted_price(bars, price_of_returns))
     return Panel(
         open=on_grid(bars, "open", grid, symbols),
         high=on_grid(bars, "high", grid, symbols),

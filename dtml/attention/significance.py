@@ -118,9 +118,9 @@ def importance_by_day(
     """Return how much the logit of stock u (row) changes with another window of stock v (column).
 
     It is the mean absolute change over `draws` drawings. In each drawing, every day on which stock
-    v is observed takes v's window from another such day. The importance is 0 on the diagonal, and
-    on days on which v is not observed; it means nothing on days on which u is not. Its unit is that
-    of a logit, without an upper bound.
+    v is observed takes v's window from another such day, or keeps it if there is no other. The
+    importance is 0 on the diagonal, and on days on which v is not observed; it means nothing on
+    days on which u is not. Its unit is that of a logit, without an upper bound.
     """
     rows = _rows_of(windows, days)
     observed = windows.observed[days]

@@ -101,10 +101,11 @@ def read_market(path: Path, text: str | None = None) -> Market:
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
-            f"{path}: the file's name becomes the market's name: use only lowercase letters, "
-            "digits, - and _"
+            f"{path}: the file's name becomes the market's name: begin with a lowercase letter, "
+            "and use at most 40 lowercase letters, digits, - and _"
         )
     values = parse(path, text)
+    # A text from the store may have the table of members added to it (`with_members`).
     stored = None if text is None else take_stored(values)
     table = Table(path, "", values)
     facts = table.texts("facts")
@@ -339,10 +340,10 @@ def _level(table: Table) -> float:
 
 
 def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
-    """Return the rankers among which the champion is chosen, the default ones if none are listed.
+    """Return the rankers among which the champion is chosen: the default ones without the key.
 
-    Raises UsageError for fewer than two, for one that is unknown or listed twice, and where the
-    market's ranker is not `EARNED`, so that the list would have no effect.
+    Raises UsageError for a list of fewer than two, for a ranker that is unknown or listed twice,
+    and where the market's ranker is not `EARNED`, so that the list would have no effect.
     """
     if "candidates" not in table.values:
         return Market.candidates

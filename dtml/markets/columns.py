@@ -70,7 +70,9 @@ def read_columns(table: Table) -> Columns:
     decimal = _character(table, "decimal")
     thousands = _character(table, "thousands")
     if decimal is not None and decimal == thousands:
-        raise table.error("thousands", f"{thousands!r} is also the decimal mark")
+        raise table.error(
+            "thousands", f"{thousands!r} is also the decimal mark; correct one of them"
+        )
     return Columns(
         headers={name: table.typed(name, str) for name in NAMES if name in table.values},
         date_format=_date_format(table),

@@ -100,7 +100,9 @@ def _refuse_other_count(
     if "members" in table.values and as_of is not None:
         refuse_other_counts(table, stays, count, calendar, as_of)
     elif count != len(stays):
-        raise table.error("count", f"says {count}, but {len(stays)} constituents are listed")
+        raise table.error(
+            "count", f"says {count}, but {len(stays)} constituents are listed; correct one of them"
+        )
 
 
 def _constituent(table: Table, position: int, row: object, suffix: str) -> Constituent:
@@ -121,7 +123,7 @@ def _constituent(table: Table, position: int, row: object, suffix: str) -> Const
     since = entry.optional("since", date, None)
     until = entry.optional("until", date, None)
     if since is not None and until is not None and until <= since:
-        raise entry.error("until", f"{until} is not after since, {since}")
+        raise entry.error("until", f"{until} is not after since, {since}; give a later day")
     return Constituent(
         symbol=symbol,
         source_symbol=source_symbol,
@@ -147,9 +149,12 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
                 f"symbol {symbol!r} is listed twice; "
                 "list it once, or list its stays in chronological order with since and until",
             )
-        if symbol_at_source.setdefault(stay.source_symbol, symbol) != symbol:
+        other_symbol = symbol_at_source.setdefault(stay.source_symbol, symbol)
+        if other_symbol != symbol:
             raise table.error(
-                "symbols", f"source_symbol {stay.source_symbol!r} is listed twice; list it once"
+                "symbols",
+                f"source_symbol {stay.source_symbol!r} is listed twice, for {other_symbol} and "
+                f"{symbol}; give each its own",
             )
         last_until[symbol] = stay.until
 
@@ -173,7 +178,7 @@ def _checked_symbol(table: Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
         raise table.error(
             key,
-            f"{shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _ / "
-            "or blanks between them",
+            f"{shown(symbol)} is not a valid symbol; use at most 24 letters, digits and "
+            "single . - & = _ / or blanks between them",
         )
     return symbol

@@ -297,7 +297,7 @@ class SecondSource:
     """Another source of a market's bars, with which the bars that a night stores are compared.
 
     - source names it; prices and index are the paths that "files" reads;
-    - symbols has its symbol of each of the market's symbols that it calls otherwise; suffix is
+    - symbols maps each of the market's symbols that it calls otherwise to its own; suffix is
       appended to the symbols of all others (None: it knows the market's symbols or source symbols);
     - fields are the columns of a bar that are compared;
     - price_unit is the value of 1 in its prices, in the market's currency: .01 where it gives

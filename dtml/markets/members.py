@@ -43,11 +43,12 @@ class Spell:
 
 
 def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], str]:
-    """Return the spells of the table that the key `members` names, by stock and day, and its text.
+    """Return the spells of the table that the key `members` names, and the text of that table.
 
-    `stored` is its text where the store kept it; None to read the file, whose path is relative to
-    the market's file. Raises UsageError, one line with file, line and symbol, for a row that is
-    incomplete, impossible or ambiguous, and for spells of one stock that overlap.
+    Spells are sorted by stock and first day. `stored` is the table's text where the store kept it;
+    None to read the table's file, whose path is relative to the market's file. Raises UsageError,
+    one line with file, line and symbol, for a row that is incomplete, impossible or ambiguous, and
+    for spells of one stock that overlap.
     """
     path = table.path.parent / table.required("members", str)
     if "until" not in table.values:
@@ -110,13 +111,19 @@ def _spell(
 ) -> Spell:
     """Return the spell of a row; raise UsageError for one that is incomplete or impossible."""
     if len(cells) != len(header):
-        raise UsageError(f"{path}: line {line}: {len(cells)} cells, but {len(header)} columns")
+        raise UsageError(
+            f"{path}: line {line}: {len(cells)} cells, but {len(header)} columns; give each column "
+            "one cell"
+        )
     row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
     symbol = row["symbol"]
     stock = row.get(RENAMED) or symbol
     for name in (symbol, stock):
         if not is_symbol(name):
-            raise UsageError(f"{path}: line {line}: {shown(name)} is not a valid symbol")
+            raise UsageError(
+                f"{path}: line {line}: {shown(name)} is not a valid symbol; use at most 24 "
+                "letters, digits and single . - & = _ / or blanks between them"
+            )
     since = _day(path, line, symbol, "since", row["since"])
     if since is None:
         raise UsageError(f"{path}: line {line}: {symbol} has no since; give its first day")
@@ -202,7 +209,8 @@ def refuse_other_counts(
 ) -> None:
     """Raise UsageError for the first session, up to `as_of`, that has another number of members.
 
-    A list that ends spells before their ends, which is look-ahead, has too few members then.
+    It finds a list whose spells end too early, as too few members are left on the days that such a
+    spell lacks. The list looks ahead: on these days it knows already that a stock will be removed.
     """
     # Imported only here: the calendar of an exchange takes a second.
     from dtml.prices.sessions import sessions_between

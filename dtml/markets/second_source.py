@@ -57,9 +57,10 @@ def _path(table: Table, key: str) -> Path | None:
 
 
 def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
-    """Return the second source's symbol of each of the market's symbols that the table names.
+    """Return the second source's symbols by the market's, as the table pairs them.
 
-    Raises UsageError for a symbol that the market does not list, and for two with the same one.
+    Raises UsageError for a symbol that the market does not list, for one of the second source that
+    is not valid, and where two of the market's symbols have the same one there.
     """
     names: dict[str, str] = {}
     for symbol in table.values:
@@ -67,7 +68,11 @@ def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
             raise table.error(symbol, "the market does not list this symbol; correct or delete it")
         name = table.typed(symbol, str)
         if not is_symbol(name):
-            raise table.error(symbol, f"{name!r} is not a valid symbol")
+            raise table.error(
+                symbol,
+                f"{name!r} is not a valid symbol; use at most 24 letters, digits and single . - & "
+                "= _ / or blanks between them",
+            )
         if name in names.values():
             raise table.error(symbol, f"{name!r} stands for two symbols; give each its own")
         names[symbol] = name

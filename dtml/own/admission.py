@@ -374,11 +374,12 @@ def _check_model(
 
 
 def _check_with_coins(user_code: IsolatedCode, part: History, leg: Leg, days: slice) -> Finding:
-    """Draw the direction of every session by coin, twice; an honest model can then rank nothing.
+    """Test the model on two histories in which a coin drew the direction of every session.
 
-    A model fails if both 95 % intervals of its rank IC lie on the same side of 0. By chance that
-    happens to 2 x .025 x .025 of the honest models. The finding of a failure shows the rank IC of
-    the second draw.
+    An honest model can rank nothing there. In each history the model is fitted to the days before
+    `days`, and scores `days`. It fails if both 95 % intervals of its rank IC lie on the same side
+    of 0. By chance that happens to 2 x .025 x .025 of the honest models. The finding of a failure
+    shows the rank IC in the second history.
     """
     are_above_0 = []
     are_below_0 = []

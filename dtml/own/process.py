@@ -175,12 +175,13 @@ class IsolatedCode:
         if exit_status < 0:
             killer = signal.Signals(-exit_status).name
             raise OwnCodeError(
-                f"the process of {self.code.name} was killed by {killer} before it answered"
+                f"the process of {self.code.name} was killed by {killer} before it answered: "
+                "run it by itself to see whether a library crashes or memory runs out"
             )
         if exit_status or not answer_text:
             raise OwnCodeError(
                 f"the process of {self.code.name} ended with exit status {exit_status} before it "
-                "answered"
+                "answered: let its code return, and not end the process as sys.exit does"
             )
         answer = json.loads(answer_text)
         if "error" in answer:

@@ -84,7 +84,7 @@ def known_source(name: str) -> str:
     if is_feed_file(name):
         file = Path(name).absolute()  # a run of the service works in another folder
         if not file.is_file():
-            raise UsageError(f"source {file}: no such file")
+            raise UsageError(f"source {file}: no such file; check the path")
         return str(file)
     built_in = get_args(SourceName)
     if name not in built_in and name not in installed_feeds():
@@ -111,7 +111,8 @@ def open_source(
             f"the index of {market.name} is computed from its constituents: leave out --index"
         )
     if not is_feed_file(name):
-        known_source(name)  # raises for an unknown one
+        # Called for its error. A file is not looked for here: `FeedCode.of` knows its folder.
+        known_source(name)
     if name == "files":
         if prices is None:
             raise UsageError(

@@ -17,7 +17,7 @@ IN_CURRENCY = (*PRICES, "adj_close", "dividend")  # columns of bars
 class SecondFeed(Source):
     """A source that gives its bars under the market's symbols and in the market's currency.
 
-    `names` has its own symbol of each of the market's symbols that it calls otherwise.
+    `names` maps each of the market's symbols that the source calls otherwise to the source's own.
     """
 
     source: Source
@@ -56,7 +56,8 @@ def open_second_source(market: Market) -> SecondFeed:
     second = market.second_source
     assert second is not None
     names = _names(market)
-    as_it_says = replace(
+    # The market under the second source's symbols, with the layout of the second source's files.
+    renamed_market = replace(
         market,
         index=replace(
             market.index,
@@ -66,7 +67,7 @@ def open_second_source(market: Market) -> SecondFeed:
         constituents=tuple(_renamed(stay, names) for stay in market.constituents),
         columns=second.columns,
     )
-    source = open_source(second.source, as_it_says, prices=second.prices, index=second.index)
+    source = open_source(second.source, renamed_market, prices=second.prices, index=second.index)
     return SecondFeed(source=source, names=names, price_unit=second.price_unit)
 
 

@@ -112,7 +112,10 @@ def _fill_adjusted_closes(result: Json) -> None:
 
 
 def _convert(result: Json) -> None:
-    """Convert the prices and the amounts of a result to whole units of their currency."""
+    """Convert the prices and the distributions of a result, in place, to units of their currency.
+
+    A distribution in another currency than the prices is removed.
+    """
     meta = result.get("meta") or {}
     quoted_in = meta.get("currency") or ""
     currency, unit = _unit(quoted_in)

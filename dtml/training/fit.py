@@ -56,7 +56,10 @@ class Span:
 
     @classmethod
     def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
-        """Return the span of these windows; `protocol` says which stock-days count."""
+        """Return the span of these windows on a device; `protocol` says which stock-days count.
+
+        Its `days` stay on the CPU, where their order is drawn.
+        """
         labelled = windows.labelled(protocol)
 
         def placed(tensor: Tensor) -> Tensor:
@@ -191,8 +194,9 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
 def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
     """Run all fits to their end, those of each queue on threads of its own.
 
-    On a CPU the fits take turns, on as many threads as there are cores. On a GPU each of
-    `THREADS_OF_A_GPU` threads trains a fit to its end before it takes another.
+    On a CPU the fits take turns, on as many threads as torch was set to. On a GPU each of
+    `THREADS_OF_A_GPU` threads trains a fit to its end before it takes another. No queue has more
+    threads than fits. Meanwhile torch itself is set to one thread.
     """
     interrupted = Event()
     on_cpu = device.type == "cpu"

@@ -66,16 +66,18 @@ class Fit:
         self.steps += 1
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
-        """Record the epoch, and keep its weights if it is the best on validation.
+        """Record the epoch, and keep its weights if it is the best on validation so far.
 
-        Raise DtmlError for a loss that is not finite.
+        No epoch before `first_kept_epoch` is kept, except the last one of a shorter training.
+        Raises DtmlError for a loss that is not finite.
         """
         number = len(self.epochs) + 1
         config = self.member.training
         if not np.isfinite(loss):
             raise DtmlError(
                 f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the "
-                "learning rate"
+                f"learning rate, {config.learning_rate:g} here (learning_rate in [model] of the "
+                "market's file)"
             )
         self.epochs.append(
             Epoch(
@@ -164,8 +166,8 @@ class StateFolder:
     def restore(self, fit: Fit) -> bool:
         """Restore the state that `save` wrote, and return whether there was any.
 
-        A restored fit ends with the weights of an uninterrupted training. Raises DtmlError for a
-        damaged file.
+        On a CPU, a restored fit ends with exactly the weights of an uninterrupted training. Raises
+        DtmlError for a damaged file.
         """
         file = self.file(fit.member, fit.penalty.device)
         if not file.exists():

@@ -37,7 +37,7 @@ class Cells:
         row_in_file: ndarray | None = None,
         left_out: str = "",
     ) -> "Cells":
-        """Return the cells of an Arrow table, under other names of its columns."""
+        """Return the cells of an Arrow table, whose columns get the names of `header`."""
         return cls(
             header=header,
             rows=table.num_rows,

@@ -101,7 +101,11 @@ class Container:
 
 
 def containers_of(file: Path) -> list[Container]:
-    """Return the tables that a file holds: itself, or the members of a zip archive of tables."""
+    """Return the tables that a file holds: the members of a zip archive of several, or itself.
+
+    A workbook is itself one table, although it is a zip archive. Raises UsageError for an archive
+    without a table, and for a file that cannot be read.
+    """
     whole = Container(file)
     with whole.readable():
         with file.open("rb") as opened:
@@ -114,7 +118,9 @@ def containers_of(file: Path) -> list[Container]:
     if WORKBOOK in archive.namelist():
         return [whole]
     if not tables:
-        raise UsageError(f"{file}: the archive holds no table: it must hold {ENDINGS}")
+        raise UsageError(
+            f"{file}: the archive holds no table: it must hold a file that ends in {ENDINGS}"
+        )
     # An archive of one table is read as a packed file, and errors name it alone.
     return [whole] if len(tables) == 1 else tables
 
@@ -154,7 +160,7 @@ def _endings(name: str) -> str:
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Return the content without its packings, of which there may be several in one another."""
+    """Return the content without its packings, of which up to `DEEPEST` may be in one another."""
     for _ in range(DEEPEST):
         if content.startswith(GZIP):
             content = gzip.decompress(content)

@@ -37,10 +37,11 @@ def days_of(
 
     Texts and numbers are read by `formats`: those of strptime, `ISO`, `EXCEL` or one of `UNITS`. Of
     several formats, the one that reads all cells counts, or else the one that reads most;
-    AmbiguousDateError is raised where the first two that read all differ. Without formats they are
-    read as in ISO 8601 or, where all are such days without a doubt, as days of Excel. A number with
-    an empty fraction, 20260803.0, is a whole number. Cells that are dates or moments already need
-    no format. A moment with a time zone gets the date that it has in `timezone` (`_of_moments`).
+    AmbiguousDateError is raised where the first two that read all differ. Without formats, they are
+    read as Excel's numbers of days where all can be nothing else, and else as ISO 8601. A number
+    with an empty fraction, 20260803.0, is a whole number. A column without a text or number, whose
+    cells are dates or moments already, needs no format. A moment with a time zone gets the date
+    that it has in `timezone`, except in a column of midnights (`_of_moments`).
     """
     cells = [_without_empty_fraction(value) for value in values]
     if not any(isinstance(cell, str | int | float) for cell in cells):
@@ -64,9 +65,9 @@ def _in_one_format(
     None. AmbiguousDateError is raised where the first two formats that read all differ.
     """
     readings = {pattern: _read_as(values, timezone, pattern) for pattern in formats}
-    cells = sum(value is not None for value in values)
+    filled_cells = sum(value is not None for value in values)
     counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}
-    reading_all = [pattern for pattern in formats if counts[pattern] == cells]
+    reading_all = [pattern for pattern in formats if counts[pattern] == filled_cells]
     if len(reading_all) > 1:
         _refuse_two_readings(values, readings[reading_all[0]], readings[reading_all[1]])
     best = max(formats, key=lambda pattern: counts[pattern])
@@ -95,16 +96,18 @@ def _read_as(values: Sequence[object], timezone: str, pattern: str) -> list[date
 
 
 def _of_moments(moments: Sequence[date | None], timezone: str) -> list[date | None]:
-    """Return the dates of dates and moments.
+    """Return the date of each date or moment; None for a missing one and for a year out of range.
 
-    Moments with a time zone are instants, whose date is that of `timezone`, unless all of them are
-    midnight, in UTC or as they are written: then the column holds dates, which some sources write
-    as midnights of a zone that is not the exchange's.
+    A moment without a time zone has the date that is written. One with a time zone has the date of
+    that instant in `timezone`, unless all moments with a time zone are midnights, in UTC or as they
+    are written. The column then holds dates, which some sources write as midnights of a zone that
+    is not the exchange's.
     """
     instants = [
         moment for moment in moments if isinstance(moment, datetime) and moment.tzinfo is not None
     ]
-    # Both are true where all are midnights of UTC that are written in UTC.
+    # Both are true where all are midnights of UTC that are written in UTC; the date is then the
+    # same in both ways.
     holds_dates_of_utc = all(instant.astimezone(UTC).time() == MIDNIGHT for instant in instants)
     holds_dates_as_written = all(instant.time() == MIDNIGHT for instant in instants)
     days: list[date | None] = []

@@ -71,9 +71,11 @@ def dialect(name: str) -> Dialect:
 
 
 def recognised(header: Sequence[str], place: Path) -> Dialect | None:
-    """Return the layout in `dialects.toml` that has these headers; None for any other.
+    """Return the layout in `dialects.toml` to which these headers belong; None if to none.
 
-    Raises UsageError where two layouts have them.
+    They must contain the layout's `signature`, and none of the headers that it is `without`. A
+    layout without a signature is recognised by its shape elsewhere. Raises UsageError, which names
+    the file `place`, where they belong to two layouts.
     """
     keys = {header_key(name) for name in header}
     known = [
@@ -99,7 +101,7 @@ def dialects() -> tuple[Dialect, ...]:
 
 @cache
 def other_names() -> dict[str, str]:
-    """Return our column for each header that another layout, or nobody, has for it."""
+    """Return our column by each other header for it: those of all dialects and of `OTHER_NAMES`."""
     known: dict[str, str] = {}
     for entry in dialects():
         known.update(entry.fields)

@@ -23,7 +23,8 @@ def tables_of(place: Path) -> list[Container]:
     if place.is_dir():
         return _tables_of_folder(place)
     if not place.is_file():
-        raise UsageError(f"{place}: there is no such file")
+        raise UsageError(f"{place}: there is no such file or folder; check the path")
+    # Hidden files of a folder are left out, but one that is named itself is read.
     if not is_table(Path(place.name.removeprefix("."))):
         raise UsageError(f"{place}: unsupported file type; use one of {ENDINGS}")
     return containers_of(place)

@@ -80,8 +80,9 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     """Return what the columns of a file mean.
 
     What a market's file states in [columns], `stated`, goes before what is recognised. Raises
-    UsageError for two columns of one meaning, a column that is stated and missing, and the columns
-    of two dialects.
+    UsageError, which names the file `place`, for two columns of one meaning, for a missing column
+    that is stated or that the dialect needs, and for the columns of two dialects unless [columns]
+    names columns.
     """
     known = _recognised(header, stated, place)
     of_header = dict(NAMES)
@@ -175,7 +176,7 @@ def _numbers(known: Dialect | None, stated: Columns) -> NumberFormat:
 
 
 def require(layout: Layout, place: Path, *fields: str) -> None:
-    """Raise UsageError where one of these columns is missing, or in our own layout any misspelt."""
+    """Raise UsageError if one of `fields` is missing, or a header of our own layout is misspelt."""
     if layout.dialect is None:
         _refuse_misspelt(layout, place)
     missing = [name for name in fields if name not in layout.columns]

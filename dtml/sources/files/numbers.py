@@ -75,13 +75,13 @@ def parsed(
 
 
 def advice_on(text: str, number_format: NumberFormat) -> str:
-    """Return what mends a text that is no number, as the end of an error; empty where unknown."""
+    """Return what the user can do about a text that is no number, as the end of an error."""
     if "," in text and number_format == NumberFormat():
         return (
             "; if its comma separates thousands, say so in the market's file: [columns] thousands "
             '= ","; if it is a decimal comma: [columns] decimal = ","'
         )
-    return ""
+    return "; correct it, or leave the cell empty"
 
 
 def _without_thousands(texts: pd.Series, number_format: NumberFormat) -> pd.Series:
@@ -95,7 +95,7 @@ def _without_thousands(texts: pd.Series, number_format: NumberFormat) -> pd.Seri
 def decimal_mark(written: pd.Series) -> str | None:
     """Return the decimal mark of texts: a point or a comma; None where 1,234 may be either.
 
-    It is asked of a file whose fields are not separated by commas.
+    The texts are those of a file whose fields are not separated by commas.
     """
     texts = written.str.strip()
     has_comma = texts.str.fullmatch(DECIMAL_COMMA, na=False)

@@ -17,10 +17,12 @@ MOST = 3  # files or columns that are named
 
 
 def remark_on(files: Sequence[TableFile], unread: Mapping[str, str], *, stocks: int) -> str | None:
-    """Say as what layout files are read, and what of them is left out.
+    """Say in which layout files are read, what of them is left out, and what is made up.
 
-    None where there is nothing to say: all files are in our own layout, and all is used. `unread`
-    are the files that cannot be read, each with the reason; `stocks` is the number of stocks.
+    Open, high and low are made up where there are closes alone, and the leading zeros of symbols
+    are restored. The result is None if there is nothing of this to say, and all files are in our
+    own layout. `unread` are the files that cannot be read, each with the reason; `stocks` is the
+    number of stocks in all files, which is said where only one file is in a layout.
     """
     titled = [file for file in files if file.layout.dialect is not None]
     counts = Counter(_reading(file) for file in titled)
@@ -50,12 +52,14 @@ def _stocks(stocks: int) -> str:
 
 
 def _reading(file: TableFile) -> str:
-    """Return the layout of a file in words, with what it lacks and how it is read.
+    """Return the title of a file's dialect, and in brackets what the file lacks and its remark.
 
-    The words hold "..." in the place of the number of files or stocks.
+    An example is `Stooq, ... (no adjusted close, no dividends)`. In the place of "..." the caller
+    puts the number of files or stocks. The file must be in a dialect, not in our own layout.
     """
     known = file.layout.dialect
     assert known is not None
+    # A dialect may fill one of our columns with the values of another (`copies`).
     held = {*file.layout.columns, *known.copies}
     parts = [words for name, words in MISSING.items() if name not in held]
     if file.layout.has_closes_alone:

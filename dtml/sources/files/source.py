@@ -96,7 +96,7 @@ class FileSource(Source):
     def remark(self) -> str | None:
         """Say how the files are read and what of them is left out; None where nothing is special.
 
-        That is a file in our own layout of which everything is used.
+        `remark_on` says what counts as special.
         """
         files = [*self._readable_tables]
         if self._index is not None:
@@ -179,7 +179,10 @@ class FileSource(Source):
 
     @cached_property
     def _files_by_symbol(self) -> dict[str, TableFile]:
-        """The tables of a folder that are named after their stock, by the market's symbol."""
+        """The tables of a folder that are named after their stock, by the market's symbol.
+
+        Raises UsageError for two tables of one symbol.
+        """
         if not self._is_folder:
             return {}
         named = [table for table in self._readable_tables if not table.has_symbols]
@@ -233,8 +236,9 @@ class FileSource(Source):
                 yield bars_frame(rows.assign(symbol=symbol))
 
     def _index_table(self, table: TableFile, earliest: date, last: date) -> pd.DataFrame:
-        """Read the bars of the index from its own file.
+        """Read the bars of the index from its own file, under the market's symbol of the index.
 
+        A file without symbols, or with a single one whatever its name, holds the index alone.
         Raises UsageError if the file has several symbols, none of which is the index.
         """
         index = self._market.index
@@ -246,7 +250,7 @@ class FileSource(Source):
             if not of_index:
                 raise UsageError(
                     f"{table.path}: the file has {len(symbols)} symbols, but not the index "
-                    f"{index.symbol}"
+                    f"{index.symbol}: add its rows, or give a file of the index alone"
                 )
             rows = rows[rows["symbol"].isin(of_index)]
         return bars_frame(rows.assign(symbol=index.symbol))

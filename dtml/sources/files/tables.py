@@ -105,9 +105,9 @@ class TableFile:
     ) -> pd.DataFrame:
         """Return the rows of `first` to `last`, both included, in the order of the file.
 
-        With `only`, they are the rows of these symbols. Columns are those of `BAR_COLUMNS` that the
-        file has, under these names: session datetime64[ns], numbers float64 with NaN where the file
-        has none. `with_symbol` says whether the column `symbol` is required and read.
+        `with_symbol` says whether the column `symbol` is required and read; `only` then leaves the
+        rows of these symbols. The other columns are those of `BAR_COLUMNS` that the file has or
+        `_converted` adds: session datetime64[ns], numbers float64, NaN where the file has none.
         """
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         sessions = self.sessions
@@ -157,7 +157,10 @@ class TableFile:
 
     @cached_property
     def sessions(self) -> ndarray:
-        """Return the date of every row as datetime64[ns]; each distinct value is parsed once."""
+        """Return the date of every row as datetime64[ns]; each distinct value is parsed once.
+
+        Raises UsageError for the first row without a date, and for dates with two readings.
+        """
         self._require("session")
         self._require_rows()
         with self.container.readable():
@@ -188,26 +191,31 @@ class TableFile:
 
     @cached_property
     def _table(self) -> tuple[Cells, Layout]:
-        """Read the headers, and say what they mean; a wide table is made long."""
+        """Return the cells of the file, and what its columns mean.
+
+        Two kinds of table come back with a row for each stock and date, and with a dialect that
+        follows from their shape instead of their headers: those with two names for each column, a
+        field and a ticker (`yfinance`), and those with a column of closes for each stock (`wide`).
+        In any other table, a column without a name may be that of the dates (`_dates_position`).
+        """
         stated = self._fitting_statement()
         cells = self._stored(stated)
-        # A dialect that is recognised by the shape of the table, and not by its headers.
-        known: Dialect | None = None
-        if cells.row_in_file is not None:  # it had two header rows, and was made long
-            known = dialect("yfinance")
+        dialect_of_shape: Dialect | None = None
+        if cells.row_in_file is not None:  # `_stored` found two names for each column
+            dialect_of_shape = dialect("yfinance")
         layout = layout_of(cells.header, stated, self.path)
         dates = _dates_position(layout, cells)
         if "close" not in layout.columns and is_wide(cells.header, dates):
             assert dates is not None  # `is_wide` is false without dates
-            known = dialect("wide")
+            dialect_of_shape = dialect("wide")
             with self.container.readable():
                 cells = reshaped_wide(cells, dates)
-            # The headers that the market's file names were those of the wide table.
+            # Without the headers that the market's file names: those were of the wide table.
             layout = layout_of(cells.header, replace(stated, headers={}), self.path)
         elif dates is not None and "session" not in layout.columns:
             layout = replace(layout, columns={**layout.columns, "session": dates})
-        if known is not None:
-            layout = replace(layout, dialect=known)
+        if dialect_of_shape is not None:
+            layout = replace(layout, dialect=dialect_of_shape)
         return cells, self._with_decimal_mark(layout, cells)
 
     def _fitting_statement(self) -> Columns:
@@ -236,7 +244,7 @@ class TableFile:
         """Return the cells of the table as it is stored.
 
         If each column has two names, a field and a ticker (as yfinance and pandas write them),
-        `_parquet` and `read_text` make a row for each date and ticker of it.
+        `_parquet` and `read_text` return a row for each date and ticker.
         """
         if self.container.is_plain_parquet():
             return self._parquet(self.container.file)
@@ -271,10 +279,10 @@ class TableFile:
             return reshaped_parquet(cells) if pairs_of_parquet(names) else cells
 
     def _with_decimal_mark(self, layout: Layout, cells: Cells) -> Layout:
-        """Return a layout with a decimal comma if the file writes its closes so.
+        """Return a layout with the decimal mark, a point or a comma, that the file's closes show.
 
-        The mark of the layout stays if the market's file states it, for parquet, and for texts
-        whose fields are separated by commas. Raises UsageError where the comma may be either mark.
+        The layout's own mark stays if the market's file states it, if there are no closes, and for
+        parquet and texts with commas between fields. Raises UsageError if a comma may be either.
         """
         is_undecided = cells.separator not in ("", ",") and not layout.has_decimal
         if not is_undecided or "close" not in layout.columns:
@@ -293,14 +301,14 @@ class TableFile:
 
     def _require_rows(self) -> None:
         if self._cells.rows == 0:
-            raise UsageError(f"{self.path}: the file has no rows")
+            raise UsageError(f"{self.path}: the file has no rows: download it again, or remove it")
 
     def _symbols(self, row_positions: ndarray) -> pd.Series:
-        """Return the symbols of some rows as text, as they are written.
+        """Return the symbols of some rows as text, as they are written but for blanks around them.
 
         One that has lost its leading zeros becomes the market's symbol (`zero_filled`). Raises
-        UsageError for a column of numbers that are not all symbols of the market, and for a row
-        without a symbol.
+        UsageError for a column of another type than text, unless it holds numbers that are all
+        symbols of the market, and for a row without a symbol.
         """
         column_position = self.layout.columns["symbol"]
         with self.container.readable():
@@ -355,7 +363,10 @@ class TableFile:
             return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
         # Booleans become the texts "true" and "false", so that the error names their first row.
         if not is_text(column.type) and not pa.types.is_boolean(column.type):
-            raise UsageError(f"{self.path}: column {header!r} holds {column.type}, not numbers")
+            raise UsageError(
+                f"{self.path}: column {header!r} holds {column.type}, not numbers: write numbers "
+                "there, or remove the column if it is not needed"
+            )
         written = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
         number_format = self.layout.numbers
         # A volume may be written as 1.2M.
@@ -371,10 +382,12 @@ class TableFile:
         return numbers
 
     def _converted(self, rows: pd.DataFrame, row_positions: ndarray) -> pd.DataFrame:
-        """Return rows with volumes in shares, and prices as we hold them.
+        """Return rows with volumes in shares, and prices as the rules of their dialect make them.
 
-        `row_positions` are those of the rows in the table. The frame is changed in place. Raises
-        UsageError for rows that are no daily bars of a stock by the rules of their dialect.
+        Columns that a dialect copies from others are added, and the close becomes open, high and
+        low where there are closes alone. `row_positions` are those of the rows in the table. The
+        frame is changed in place. Raises UsageError for rows that are no daily bars of one stock by
+        the rules of their dialect.
         """
         if self.layout.volume_unit != 1 and "volume" in rows:
             rows["volume"] = (rows["volume"] * self.layout.volume_unit).round(DIGITS)
@@ -390,8 +403,8 @@ class TableFile:
                 if name not in rows:
                     rows[name] = rows[original]
         if self.layout.has_closes_alone:
-            # A bar needs all four prices. That these are no prices of their own is said, and shows
-            # in the data: no holding period is measured from opens that are all the close.
+            # A bar needs all four prices. The remark on the files says that these are copies, and
+            # it shows in the data: no holding period is measured from opens that are all the close.
             for name in BESIDES_CLOSE:
                 rows[name] = rows["close"]
         return rows
@@ -416,7 +429,11 @@ class TableFile:
         return factors.where(factors > 0)
 
     def _refuse_other_rows(self, known: Dialect, row_positions: ndarray) -> None:
-        """Raise UsageError for rows other than a dialect's daily bars, such as those of minutes."""
+        """Raise UsageError for rows that are no daily bars of one stock, by a dialect's rules.
+
+        These are rows with another value than the dialect's daily bars have, such as bars of
+        minutes, and those of a symbol that stands for two securities.
+        """
         for header, value in known.only.items():
             position = self.layout.position(header)
             if position is None:
@@ -436,7 +453,10 @@ class TableFile:
         self._refuse_two_identities(known)
 
     def _refuse_two_identities(self, known: Dialect) -> None:
-        """Raise UsageError for a symbol that two securities had, one after the other."""
+        """Raise UsageError for a symbol that stands for two securities or more in the file.
+
+        The dialect's column `identity` tells them apart; read as one stock, they would be mixed.
+        """
         if known.identity is None or not self.has_symbols:
             return
         position = self.layout.position(known.identity)

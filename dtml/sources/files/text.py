@@ -187,10 +187,10 @@ def _without_comments(text: bytes) -> bytes:
 
 
 def _without_footer(text: bytes, separator: str, fields: int) -> tuple[bytes, str]:
-    """Return the rows without the last lines that are sentences; and these, in words.
+    """Return the rows without a footer, and the words "the footer" with its text.
 
-    A text with a single column has no footer, as its rows look like one. Words are empty without a
-    footer.
+    A footer is the last lines, at most `LONGEST_FOOTER`, that are sentences. Without one, the words
+    are empty. It is not looked for in a text with a single column, whose rows may be sentences too.
     """
     footer: list[str] = []
     rest = text.rstrip(b"\r\n")

@@ -12,7 +12,8 @@ def csv_of_workbook(content: bytes) -> bytes:
     """Return the one sheet of a workbook that holds something, as CSV in UTF-8.
 
     A number that a spreadsheet shows as a whole one is written as such, and a date as in ISO 8601.
-    Raises ValueError where openpyxl is missing, or where several sheets hold something.
+    Raises ValueError where openpyxl is missing or cannot read the workbook, and unless exactly one
+    sheet holds something.
     """
     try:
         sheets = pd.read_excel(
@@ -21,7 +22,7 @@ def csv_of_workbook(content: bytes) -> bytes:
             header=None,
             dtype=object,
             engine="openpyxl",
-            na_filter=False,
+            na_filter=False,  # keeps a text such as NA, which may be a symbol
         )
     except ImportError as error:
         raise ValueError(
@@ -32,8 +33,9 @@ def csv_of_workbook(content: bytes) -> bytes:
         raise ValueError(f"no readable workbook: {error}") from error
     filled = {name: sheet for name, sheet in sheets.items() if not sheet.empty}
     if len(filled) != 1:
-        names = ", ".join(str(name) for name in filled)
-        raise ValueError(f"the workbook has {len(filled)} filled sheets ({names}): keep one")
+        names = ", ".join(str(name) for name in filled) or "none"
+        advice = "keep one" if filled else "write the prices into one"
+        raise ValueError(f"the workbook has {len(filled)} filled sheets ({names}): {advice}")
     (sheet,) = filled.values()
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -70,10 +70,10 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     sessions = sessions_between(feed.market.calendar, begin, last)
     left_out = min(FEWER, len(sessions) // 2)
     earlier_last = sessions[-1 - left_out].date()
-    longer = {symbol: day for symbol, day in asked.items() if day <= earlier_last}
-    if left_out == 0 or not longer:  # too few sessions leave nothing to compare
+    asked_earlier = {symbol: day for symbol, day in asked.items() if day <= earlier_last}
+    if left_out == 0 or not asked_earlier:  # too few sessions leave nothing to compare
         return None
-    earlier = feed.fetch(longer, earlier_last)
+    earlier = feed.fetch(asked_earlier, earlier_last)
     silent = _why_silent(earlier)
     if silent is None:
         _require_past_stays(feed, earlier.bars, answer.bars, earlier_last, last)
@@ -118,6 +118,7 @@ def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date]) -> 
 
 
 def _require_sessions(feed: OwnFeed, bars: pd.DataFrame) -> None:
+    """Refuse a feed with a bar on a day that is no session of the market's calendar."""
     calendar = feed.market.calendar
     first = bars["session"].min().date()
     last = bars["session"].max().date()
@@ -147,6 +148,7 @@ def _require_one_bar_a_session(feed: OwnFeed, bars: pd.DataFrame) -> None:
 
 
 def _require_same(feed: OwnFeed, bars: pd.DataFrame, again: pd.DataFrame) -> None:
+    """Refuse a feed that answers the same question with other bars, or with other values."""
     remedy = "let fetch answer the same question in the same way"
     only = _in_one_alone(bars, again)
     if only is not None:
@@ -213,8 +215,9 @@ def _pairs(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
     """Return pairs in which what later splits and dividends may scale is scaled back.
 
-    The factor is that of a stock's first pair, so a change that is no factor stays. The volume of a
-    stock with a split is left out, as it is rounded to whole shares.
+    The factor is that of a stock's first pair that has both values, so a change that is no factor
+    stays. The volume of a stock with a split is made the same in both answers, so that it is not
+    compared: it is rounded to whole shares.
     """
     splits = set(later.loc[later["split"].notna(), "symbol"])
     dividends = set(later.loc[later["dividend"].notna(), "symbol"])

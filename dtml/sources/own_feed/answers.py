@@ -73,7 +73,10 @@ def stocks_of(answer: object) -> list[str] | None:
     symbols = list(answer)
     for symbol in symbols:
         if not isinstance(symbol, str) or not is_symbol(symbol):
-            raise FeedError(f"symbols returned {symbol!r}, which is no symbol")
+            raise FeedError(
+                f"symbols returned {symbol!r}, which is no symbol: return texts of at most 24 "
+                "letters, digits and single . - & = _ / or blanks between them"
+            )
     return symbols
 
 

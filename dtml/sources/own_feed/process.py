@@ -82,7 +82,10 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
 
 
 def _environment(code: FeedCode, market: Market) -> dict[str, str]:
-    """Return the variables of the feed's process."""
+    """Return the variables of the feed's process: the fixed ones, and some of this process.
+
+    Raises UsageError where a variable that the market's file names is not set.
+    """
     named = market.feed.environment
     for name in named:
         if name not in os.environ:
@@ -133,10 +136,14 @@ def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) ->
     answer_text = file.read_text() if file.exists() else ""
     if exit_status < 0:
         killer = signal.Signals(-exit_status).name
-        raise FeedError(f"the process of {code.name} was killed by {killer} before it answered")
+        raise FeedError(
+            f"the process of {code.name} was killed by {killer} before it answered: run it by "
+            "itself to see whether a library crashes or memory runs out"
+        )
     if exit_status or not answer_text:
         raise FeedError(
-            f"the process of {code.name} ended with exit status {exit_status} before it answered"
+            f"the process of {code.name} ended with exit status {exit_status} before it answered: "
+            "let its code return, and not end the process as sys.exit does"
         )
     description = json.loads(answer_text)
     if "status" in description:

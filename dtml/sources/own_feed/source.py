@@ -48,8 +48,8 @@ class OwnFeed(Source):
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`.
 
-        A feed that raises an error of the network has this outcome for every symbol. Raises
-        FeedError for bars after `last` too.
+        If the feed raised an error of the network or of a rate limit, there are no bars, and every
+        symbol has the status of that error. Raises FeedError for bars after `last` too.
         """
         answer = ask(
             self.feed,

@@ -62,7 +62,10 @@ def main(folder: Path) -> None:
 
 
 def _answer(task: Task) -> tuple[Task, Arrays]:
-    """Return the answer of a task in words, and the bars as arrays by column."""
+    """Return the answer of a task as JSON holds it, and the bars as arrays by column.
+
+    The task `describe` has no bars, and so no arrays.
+    """
     feed, code = load(task)
     if task["task"] == "describe":
         last = last_session_of(_asked(feed, "last_session"))
