@@ -3,8 +3,8 @@
 -- Rank IC is the mean over nights of the correlation between place and return; 0 means no skill.
 -- From 20 nights on, the interval is 1.96 standard errors either way, as if nights were
 -- independent. For `five_days`, `ten_days` and `twenty_days`, whose returns overlap, it is too
--- narrow. It is the interval of one predictor alone: of ten without skill, some interval often
--- excludes 0.
+-- narrow. Each interval is for one predictor alone: among ten predictors without skill, at least
+-- one interval often excludes 0.
 with nightly as (
     select leg, predictor, is_rule, rank_ic, acc, decile_spread
     from rank_score_log

@@ -1,7 +1,7 @@
 -- What were the longest streaks of right and wrong directions?
 --
--- If a coin toss chose the directions of 30 stocks over 60 nights, the longest right streak would
--- be 8 to 13 nights, nine times in ten.
+-- If a coin toss chose the directions of 30 stocks over 60 nights, the longest streak of right
+-- directions would last 8 to 13 nights in nine of ten cases.
 with predictions as (
     select
         symbol, target, correct, row_number() over (partition by symbol order by target)

@@ -1,7 +1,8 @@
 -- What drives the stock that the model predicts best?
 --
 -- A source drives the stock if the stock rose more often after the source's rise than after its
--- fall. The model uses this driver if it also predicted a rise more often then.
+-- fall. The model uses this driver if it, too, predicted a rise more often after the source's rise
+-- than after its fall.
 with best as (
     select symbol
     from symbol_score

@@ -1,7 +1,7 @@
 -- Does a model get worse with age?
 --
--- Each row covers ten nights of a model's use, counted from its first night and taken over all
--- models. If `gain` falls with age, train more often.
+-- The first row covers the first ten nights of every model, the second row the next ten, and so on.
+-- If `gain` falls with age, train more often.
 with served as (
     select
         h.run_id, h.correct, case when h.realised_return > 0 then 1 else 0 end as rose, m.train_last, h.as_of,

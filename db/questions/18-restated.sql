@@ -1,8 +1,8 @@
 -- Which prices were restated, and which predictions had used the older ones?
 --
--- The predictions counted are the stock's own that used a bar before its restatement; `dtml replay
--- --known-at` runs such a night with either version. Predictions of stocks that attend to this one
--- used the old bar, too.
+-- `predictions_before` counts the predictions of this stock that used the old bar, before its
+-- restatement. `dtml replay --known-at` runs such a night with either version of the bar.
+-- Predictions of other stocks that attend to this one used the old bar, too, but are not counted.
 with restated as (
     select
         symbol, known_at, min(known_at_before) as known_before, min(session) as first, max(session) as last,

@@ -1,10 +1,10 @@
 -- What was refused, left out, late or never received, and where do two sources differ?
 --
 -- The newest events come first. No window uses a rejected bar. A night that lost too many bars is
--- refused as a whole and gives the reason. If a night was not made before the day of its session,
--- which begins at midnight UTC, it was made up later, or it belongs to a market that opens later
--- that day. Sources differ where the second source has another value (view price_disagreement), or is
--- the only one with a bar.
+-- refused as a whole and gives the reason. 'not made before its day' means that a night ended only
+-- after midnight UTC, when the day of the predicted session had begun. Either the night was made up
+-- later, or its market opens later that day. Sources differ where the second source has another
+-- value (view price_disagreement), or is the only one with a bar.
 select as_of as day, 'night refused' as what, null as symbol, reason as detail
 from night_log
 where market = 'simulated' and status = 'refused'

@@ -1,7 +1,8 @@
 -- Which wrong predictions were the most confident, were they made in time, and how can they be made again?
 --
--- `dtml replay RECEIPT` makes a prediction again, to the last bit. `minutes_after_prices` is
--- computed within one day. `before_its_day` is 'no' for a night that was made up later.
+-- `dtml replay RECEIPT` makes a prediction again, to the last bit. `minutes_after_prices` counts
+-- from the time at which the prices became known, and leaves out whole days. `before_its_day` is
+-- 'no' for a night that was made up later.
 with wrong as (
     select
         h.receipt, h.probability, h.realised_return, m.train_last,
