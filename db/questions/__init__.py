@@ -47,7 +47,7 @@ def parse_question(text: str) -> Question:
     """
     lines = text.splitlines()
     comments = list(takewhile(lambda line: line.startswith("--"), lines))
-    title, *note = [line.removeprefix("--").strip() for line in comments]
+    title, *note = [line.removeprefix("--").strip() for line in comments] or [""]
     sql = "\n".join(lines[len(comments) :]).strip()
     has_note = note[:1] == [""] and any(note)
     if not title.endswith("?") or not has_note or not sql:

@@ -31,6 +31,7 @@ NEVER = date(9999, 1, 1)  # an entry on this day is none
 STRUCK = 0.2  # share of stocks that lose bars or end when a history is changed
 LOST = 0.05  # share of the later rows that a scrambled future lacks
 BUSIER = 1000.0  # factor by which a stock may trade more in a scrambled future
+DEARER = 4.0  # factor by which its prices may be higher there
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,10 @@ class History:
         names = pd.Index(self.bars["symbol"].unique())
         times_busier = BUSIER ** generator.random(len(names))
         drawn["volume"] *= drawn["symbol"].map(pd.Series(times_busier, index=names))
+        # Its prices change by one factor, so that its highest price may lie in the future.
+        times_dearer = DEARER ** generator.random(len(names))
+        factor = drawn["symbol"].map(pd.Series(times_dearer, index=names))
+        drawn[ADJUSTED_TOO] = drawn[ADJUSTED_TOO].mul(factor, axis=0)
         if course != "shuffled":
             price = adjusted_price(drawn, self.market.returns)
             by_price = price.sort_values(ascending=course == "rising")

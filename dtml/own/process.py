@@ -190,8 +190,18 @@ class IsolatedCode:
 
 
 def _limit(name: str) -> float:
-    """Return one of `LIMITS`, as the environment variable of its name sets it."""
-    return float(os.environ.get(name, LIMITS[name]))
+    """Return one of `LIMITS`, as the environment variable of its name sets it.
+
+    Raises OwnCodeError if the variable is set to anything but a number above 0.
+    """
+    value = os.environ.get(name, LIMITS[name])
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < float("inf"):
+        raise OwnCodeError(f"{name}={value}: set this variable to a number above 0, or unset it")
+    return limit
 
 
 class _Server:

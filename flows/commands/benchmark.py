@@ -1,5 +1,6 @@
 """The command that runs published experiments: those of DTML's paper, and Qlib's CSI 300."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -29,6 +30,12 @@ from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of
 
 commands = typer.Typer()
+# The options that have no effect on a benchmark.
+UNUSED = {
+    "ranking": ("--members", "--epochs", "--grid", "--index", "--source", "--device"),
+    "csi300": ("--epochs", "--grid", "--leg", "--source", "--device"),
+}
+UNUSED_BY_PUBLISHED = ("--members", "--with", "--leg")
 
 
 @commands.command()
@@ -72,6 +79,18 @@ def benchmark(
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
+    given = {
+        "--members": members is not None,
+        "--epochs": epochs is not None,
+        "--grid": with_grid,
+        "--with": networks is not None,
+        "--leg": leg != "next_close",
+        "--index": request.index is not None,
+        "--source": request.source is not None,
+        "--device": request.device != "auto",
+    }
+    _refuse_unused(market, given)
+    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if market == "ranking":
         return rank_sets(
             request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
@@ -83,6 +102,14 @@ def benchmark(
     return run_published(
         request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown
     )
+
+
+def _refuse_unused(market: str, given: Mapping[str, bool]) -> None:
+    """Raise UsageError if an option was `given` that has no effect on this benchmark."""
+    unused = UNUSED.get(market, UNUSED_BY_PUBLISHED)
+    for option in unused:
+        if given[option]:
+            raise UsageError(f"{option} has no effect on `dtml benchmark {market}`: leave it out")
 
 
 def _names(networks: NetworksOption) -> tuple[NetworkName, ...]:
@@ -150,7 +177,6 @@ def run_published(
         raise UsageError(
             f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
         )
-    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if request.source or request.prices:
         _fetch_set(request)
     result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)

@@ -201,13 +201,14 @@ def _figures_of_stocks(
     """
     spread_leg = TRADED_LEG if (scores_by_leg["leg"] == TRADED_LEG).any() else leg
     spreads = scores_by_leg[scores_by_leg["leg"] == spread_leg].set_index("target")
+    overlap = overlap_of(cast(Leg, leg))
     gross = spreads["decile_spread"].reindex(ranked.sessions).to_numpy(dtype=float)
     return {
         "spread_leg": spread_leg,
-        "groups": group_returns(ranked.scores, ranked.outcome),
+        "groups": group_returns(ranked.scores, ranked.outcome, overlap=overlap),
         "spread": net_spread(ranked.scores, gross, ranked.sessions, costs),
         "horizons": by_horizon(ranked.scores),
-        "sectors": by_sector(ranked.scores, ranked.outcome, ranked.sectors),
+        "sectors": by_sector(ranked.scores, ranked.outcome, ranked.sectors, overlap=overlap),
     }
 
 

@@ -151,7 +151,7 @@ def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
         content = json.loads(file.read_text(encoding="utf-8"))
         stored_tables = content.pop("tables")
         tables: dict[str, Any] = {name: _table(each) for name, each in stored_tables.items()}
-        return TearSheet(**content, **tables)
+        return TearSheet(**content, **tables, overlap=overlap_of(content["leg"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -323,9 +323,9 @@ class Replay:
         """Return whether figures differ, and all differences count as rounding.
 
         They do if they are within the tolerance, the inputs are the same, and another version or
-        machine computed the night. False where nothing could be predicted.
+        machine computed the night. False where the predictions or the ranking could not be made.
         """
-        if not self.inputs_equal or self.changes is None:
+        if self.failure is not None or not self.inputs_equal or self.changes is None:
             return False
         replayed = self.predictions[[f"replayed_{name}" for name in FIGURES]]
         has_close_figures = bool(close(self.predictions[[*FIGURES]], replayed).all())

@@ -308,8 +308,9 @@ def _device(name: str) -> str:
 
     Raises DtmlError where a training or a translation differs from that on the CPU.
     """
-    # `choose_device` raises for "cuda" where the machine has no GPU; "cuda:0" names a GPU it has.
-    device = torch.device(name) if ":" in name else choose_device(name)
+    # As before a training: it raises where the machine has no GPU, and makes operations repeatable.
+    choose_device(name.partition(":")[0])
+    device = torch.device(name)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         training_result = self_test(device, StateFolder(Path(folder), write_whole))

@@ -15,6 +15,9 @@ from dtml.own import confinement, process
 from dtml.own.code import OwnCode, OwnCodeError
 from dtml.own.confinement import allow_writing, write_only_in
 from dtml.own.process import IsolatedCode
+from dtml.own.process import _limit as own_limit
+from dtml.sources.own_feed.code import FeedError
+from dtml.sources.own_feed.process import _limit as feed_limit
 from tests.support.panels import made_bars, made_panel
 
 pytestmark = pytest.mark.slow
@@ -148,3 +151,16 @@ def test_an_answer_that_comes_with_the_line_before_it_is_not_waited_for(
     server = process._Server()
     assert server.run(tmp_path, seconds=5.0) == 0
     server.process.communicate()
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-1", "inf", "nan"])
+def test_a_limit_that_is_no_number_above_0_is_named(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    for limit_of, name, error in (
+        (own_limit, "DTML_CODE_SECONDS", OwnCodeError),
+        (feed_limit, "DTML_FEED_GIGABYTES", FeedError),
+    ):
+        monkeypatch.setenv(name, value)
+        with pytest.raises(error, match=f"^{name}={value}: set this variable to a number above 0"):
+            limit_of(name)

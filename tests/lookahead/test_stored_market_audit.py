@@ -273,7 +273,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     audit.__wrapped__(run_request, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["passed"]
-    assert {row["audited"] for row in found["findings"]} == {"pipeline", "nights"}
+    assert {row["audited"] for row in found["findings"]} == {"pipeline", "nights", "list"}
     assert [row["check"] for row in found["findings"]].count("stored_nights") == 1
     assert not data_folder().exists()
     assert counted(run_request) == before

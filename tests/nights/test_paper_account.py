@@ -23,7 +23,6 @@ from dtml.features import FEATURES
 from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.markets import after_costs
-from flows.nightly import paper
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
@@ -145,7 +144,7 @@ def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(
 def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_twice(
     traded: MarketContext, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    rng, save = np.random.default_rng(5), getattr(rankings, at)
+    rng, save = np.random.default_rng(5), getattr(paper_account, at)
 
     def dies(*given: object, **named: object) -> None:
         save(*given, **named)
@@ -156,7 +155,7 @@ def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_t
         how = rng.integers(4)
         if how == 0 and night > 1:
             with monkeypatch.context() as patched:
-                patched.setattr(paper.stored, at, dies)
+                patched.setattr(paper_account, at, dies)
                 with pytest.raises(KeyboardInterrupt):
                     follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
         if how != 1:  # else a later night catches up

@@ -3,6 +3,7 @@ refused with the line that mends them.
 """
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +94,15 @@ def test_a_table_whose_columns_may_be_anything_is_not_taken_for_closes(tmp_path:
         read(FileSource(MARKET, tmp_path / "prices.csv"))
 
 
+def test_a_layout_of_one_file_among_several_is_said_to_be_of_one_file(tmp_path: Path) -> None:
+    one, other = dialects()[:2]
+    (tmp_path / "AAA.csv").write_text(one.example, encoding="utf-8")
+    (tmp_path / "BBB.csv").write_text(other.example, encoding="utf-8")
+    remark = FileSource(MARKET, tmp_path).remark() or ""
+    assert f"read as {one.title}, 1 file" in remark
+    assert f"read as {other.title}, 1 file" in remark
+
+
 def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Path) -> None:
     for entry in dialects():
         folder = tmp_path / entry.name
@@ -104,6 +114,7 @@ def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Pa
             pd.Timestamp("2026-11-30").date(),
         ).bars
         assert f"read as {entry.title}, " in (source.remark() or "")
+        assert re.search(r", \d stocks?\b", source.remark() or "")
         days = set(found["session"].dt.strftime("%Y-%m-%d"))
         assert days == {"2026-11-23", "2026-11-24"}, entry.name
         assert found[["open", "high", "low", "close"]].notna().all(axis=None)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from db.engine import reading
 from db.rows import rankings
 from dtml.errors import DtmlError
 from dtml.evaluation.ranking import score_ranking
+from dtml.pages.figures import quoted
 from dtml.ranking import rankers, relative
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import LEGS
@@ -201,6 +203,22 @@ def test_a_network_is_asked_for_the_order_when_named(
     assert found.row["id"] != run_ranking(walk).row["id"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        (("ranking", "--epochs", "3"), "--epochs has no effect on `dtml benchmark ranking`"),
+        (("csi300", "--grid"), "--grid has no effect on `dtml benchmark csi300`"),
+        (("acl18", "--leg", "five_days"), "--leg has no effect on `dtml benchmark acl18`"),
+        (("ranking", "--json", "--markdown"), "--json and --markdown cannot be combined"),
+    ],
+)
+def test_an_option_that_a_benchmark_does_not_take_is_refused(
+    command: Command, asked: tuple[str, ...], refused: str
+) -> None:
+    code, _, complaint = command("benchmark", *asked)
+    assert (code, refused in " ".join(complaint.split())) == (2, True)
+
+
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
@@ -288,15 +306,13 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     code, said, _ = command(*asked)
     assert (code, "how well each day's stocks were ranked" in said) == (0, True)
     rule, blend = stored.row["best_rule"], cell(stored, "blend")
-    verdict = said.splitlines()[-2]
+    verdict = next(line for line in said.splitlines() if " days, the blend " in line)
     assert f"of {blend['days']} days, the blend " in verdict
-    assert verdict.count(f" {rule}: rank IC ") == 1
+    assert verdict.count(f" {quoted(rule)}: rank IC ") == 1
     assert "after costs, traded at the next open" in said
-    page = Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8")
-    assert all(
-        words in page
-        for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free")
-    )
+    page = unescape(Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8"))
+    for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"):
+        assert words in page
     whole = stored.scores[
         (stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")
     ]

@@ -1,6 +1,7 @@
 """The tear sheet that a walk writes: its figures are those that the walk stores."""
 
 import json
+from dataclasses import replace
 from datetime import date
 
 import pandas as pd
@@ -8,10 +9,11 @@ import pytest
 
 from dtml.evaluation.tear_sheet import answers
 from dtml.pages.rankings.page import ranking_page
+from dtml.ranking.outcomes import overlap_of
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
 from flows.ranking.stored import stored_ranking
-from flows.ranking.tear_sheet import read_sheet, sheet_file
+from flows.ranking.tear_sheet import read_sheet, sheet_file, write_sheet
 from flows.ranking.walk import Plan, Walk, run_ranking
 from flows.settings import page_of
 from tests.support.bounds import in_float64
@@ -46,6 +48,12 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
         pd.testing.assert_frame_equal(again.sheet.tables[name], table, check_dtype=False)
     page = page_of("ranking", found.row).read_text(encoding="utf-8")
     assert page == ranking_page(found)
+
+    # The days that an outcome of the leg spans widen the intervals of a sheet that is read again.
+    write_sheet(found.row, replace(found.sheet, leg="five_days", overlap=overlap_of("five_days")))
+    of_five_days = read_sheet(found.row)
+    assert of_five_days is not None
+    assert of_five_days.overlap == overlap_of("five_days") > found.sheet.overlap
 
     file = sheet_file(found.row)
     content = json.loads(file.read_text(encoding="utf-8"))

@@ -56,7 +56,7 @@ def test_every_type_is_used_and_every_file_is_read() -> None:
     assert list(views()) == sorted(views())
 
 
-@pytest.mark.parametrize("lost", ["?", "--\n", "How.", "select 1"])
+@pytest.mark.parametrize("lost", ["?", "--\n", "How.", "select 1", "-- Why?\n--\n-- How.\n"])
 def test_a_question_without_title_note_or_statement_is_refused(lost: str) -> None:
     text = "-- Why?\n--\n-- How.\nselect 1\n"
     assert parse_question(text).note == "How."

@@ -66,13 +66,16 @@ def format_of(precision: Precision, dtype: torch.dtype) -> Format:
     return faster_format(bfloat16_gain())
 
 
-def slower_format_warning(precision: Precision, gain: float) -> str:
-    """Return a warning if a named precision is slower on this machine than the other, else ""."""
+def slower_format_warning(setting: str, precision: Precision, gain: float) -> str:
+    """Return a warning if a named precision is slower on this machine than the other, else "".
+
+    `setting` is the key of the recipe that names it.
+    """
     faster = faster_format(gain)
     if precision in ("auto", faster):
         return ""
     times = gain if faster == "bfloat16" else 1 / gain
     return (
-        f'precision = "{precision}" multiplies matrices {times:.1f} times as slowly here as '
+        f'{setting} = "{precision}" multiplies matrices {times:.1f} times as slowly here as '
         f'"{faster}": leave it out, or write "auto", to train faster'
     )

@@ -245,8 +245,8 @@ def _with_formats(
 
     It is the faster one on the machine of rank 0, and the same in all processes. On CUDA, which
     mixes both formats whatever the settings are, "auto" becomes float32 without a measurement.
-    `on_message` gets the format of the layers' products, or, if `precision` names the slower one, a
-    warning. It gets nothing about `muon_precision`.
+    `on_message` gets the format of the layers' products if that was "auto", and a warning for each
+    setting that names the slower one.
     """
     on_cuda = device.type == "cuda"  # CUDA mixes both formats, whatever the settings are
     # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is not used there.
@@ -256,10 +256,14 @@ def _with_formats(
         on_message("multiplies in bfloat16 and float32, mixed")
     elif config.precision == "auto":
         on_message(f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here")
-    else:
-        warning = slower_format_warning(config.precision, gain)
-        if warning:
-            on_message(warning)
+    if not on_cuda:
+        settings = ["precision"]
+        if config.optimiser == "muon":
+            settings.append("muon_precision")
+        for setting in settings:
+            warning = slower_format_warning(setting, getattr(config, setting), gain)
+            if warning:
+                on_message(warning)
     precision = config.precision
     if precision == "auto":
         precision = faster

@@ -16,19 +16,33 @@ CLOSES_ALONE = (
 MOST = 3  # files or columns that are named
 
 
-def remark_on(files: Sequence[TableFile], unread: Mapping[str, str], *, stocks: int) -> str | None:
+def remark_on(
+    tables: Sequence[TableFile],
+    index: TableFile | None,
+    unread: Mapping[str, str],
+    *,
+    stocks: int,
+) -> str | None:
     """Say in which layout files are read, what of them is left out, and what is made up.
 
     Open, high and low are made up where there are closes alone, and the leading zeros of symbols
     are restored. The result is None if there is nothing of this to say, and all files are in our
-    own layout. `unread` are the files that cannot be read, each with the reason; `stocks` is the
-    number of stocks in all files, which is said where only one file is in a layout.
+    own layout. `tables` are the files of the `stocks` stocks, and `index` is that of
+    the index, if it has one. `unread` are the files that cannot be read, each with the reason.
     """
+    files = [*tables] if index is None else [*tables, index]
     titled = [file for file in files if file.layout.dialect is not None]
     counts = Counter(_reading(file) for file in titled)
+    has_one_titled_table = len(tables) == 1 and tables[0].layout.dialect is not None
+    reading_of_stocks = _reading(tables[0]) if has_one_titled_table else None
     sentences = []
     for reading, count in counts.items():
-        number = f"{count} files" if count > 1 else _stocks(stocks)
+        if count > 1:
+            number = f"{count} files"
+        elif reading == reading_of_stocks:
+            number = _stocks(stocks)
+        else:
+            number = "1 file"
         sentences.append(f"read as {reading.replace('...', number, 1)}")
     sentences += _closes_alone(files)
     sentences += _columns_left_out(files)

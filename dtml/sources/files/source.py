@@ -98,10 +98,8 @@ class FileSource(Source):
 
         `remark_on` says what counts as special.
         """
-        files = [*self._readable_tables]
-        if self._index is not None:
-            files.append(self._index)
-        return remark_on(files, self._left_out, stocks=len(self.symbols()))
+        stocks = len(self.symbols())
+        return remark_on([*self._readable_tables], self._index, self._left_out, stocks=stocks)
 
     def fields(self) -> set[str]:
         """Return the columns of bars that at least one of its files has."""

@@ -170,5 +170,15 @@ def _bars(file: Path) -> pd.DataFrame:
 
 
 def _limit(name: str) -> float:
-    """Return one of `LIMITS`, as the environment variable of its name sets it."""
-    return float(os.environ.get(name, LIMITS[name]))
+    """Return one of `LIMITS`, as the environment variable of its name sets it.
+
+    Raises FeedError if the variable is set to anything but a number above 0.
+    """
+    value = os.environ.get(name, LIMITS[name])
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < float("inf"):
+        raise FeedError(f"{name}={value}: set this variable to a number above 0, or unset it")
+    return limit
