@@ -195,7 +195,11 @@ def read_recipe(file: Path) -> Recipe:
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
-    """Return a recipe's tables; raises UsageError if it is unreadable or lacks a key it needs."""
+    """Return a recipe's tables.
+
+    Raises UsageError if it is unreadable or no TOML, lacks a key that it needs, has an unknown one,
+    or a value of another type.
+    """
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -203,7 +207,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
             f"cannot read the recipe {file}: {error.strerror}; check its path and your right to "
             "read it"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # Invalid TOML, bytes that are not UTF-8 and a number of 5,000 digits raise ValueError, deep
+    # nesting RecursionError.
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not valid TOML: {error}") from error
     _require_known(file, "", document, TEXT_KEYS | TABLE_KEYS)
     required = TEXT_KEYS.keys() | {"train", "validation"}

@@ -24,8 +24,8 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
     stored = row(conn, sa.select(tables.run.c.checkpoint_hash).where(tables.run.c.id == run["id"]))
     if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
         raise StoreError(
-            f"run {run['id']} is already stored with a different checkpoint: give the new run "
-            "another name"
+            f"the run {run['id']} is already stored with other weights, which stay: its training "
+            "did not repeat itself; restore the stored weights from a backup"
         )
     return save_row(conn, tables.run, run)
 

@@ -51,10 +51,15 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
         first = chain[0]["as_of"]
     if first not in days:
         raise UsageError(
-            f"the night of {first} of {market} is not complete: the complete nights are from "
-            f"{days[0]} to {days[-1]}, {len(days)} in all"
+            f"no night of {market} as of {first} is complete: give --since the day of one that is, "
+            f"such as {_nearest(days, first)}; there are {len(days)}, from {days[0]} to {days[-1]}"
         )
     return extend(engine, market, first)
+
+
+def _nearest(days: Sequence[date], day: date) -> date:
+    """Return the one of `days` that is nearest to a day."""
+    return min(days, key=lambda other: abs(other - day))
 
 
 def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]:

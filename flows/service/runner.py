@@ -168,15 +168,15 @@ def _server() -> Iterator[Server | None]:
     folder = prefect_folder()
     lock = FileLock(folder / LOCK)
     try:
-        # Not left to `with lock` below, which would wait until another service ends. A second is
+        # Not left to a plain `with lock`, which would wait until another service ends. A second is
         # for `serving`, which shares the lock for an instant.
-        lock.acquire(timeout=1)
+        acquired = lock.acquire(timeout=1)
     except Timeout as error:
         raise DtmlError(
             f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "
             "command"
         ) from error
-    with lock:
+    with acquired:
         if os.environ.get("PREFECT_API_URL"):
             warning = warning_of_open_server()
             if warning:

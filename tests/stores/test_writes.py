@@ -180,7 +180,10 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
         twice,
         **again,
     )
-    other = "run first is already stored with a different checkpoint: give the new run another name"
+    other = (
+        "the run first is already stored with other weights, which stay: its training did not "
+        "repeat itself; restore the stored weights from a backup"
+    )
     refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 
 

@@ -144,8 +144,14 @@ def _outcomes(table: object, first: Mapping[str, date], fetched: Fetched) -> pd.
     Of several outcomes of a symbol the first counts. One that is `ok` without a bar becomes
     `no_data`. Raises FeedError where a symbol has none, and for an unknown status.
     """
-    if not isinstance(table, pd.DataFrame) or not {"symbol", "status"} <= set(table.columns):
-        raise FeedError(f"the outcomes need the columns {', '.join(OUTCOME_COLUMNS)}")
+    if not isinstance(table, pd.DataFrame):
+        raise FeedError(
+            f"the outcomes are of type {type(table).__name__}: return a pandas DataFrame with the "
+            "columns symbol and status"
+        )
+    for name in ("symbol", "status"):
+        if name not in table:
+            raise FeedError(f"the outcomes lack the column {name}: add it, one row a symbol")
     rows = table.drop_duplicates("symbol").set_index("symbol").reindex(list(first))
     without = [str(symbol) for symbol in rows.index[rows["status"].isna()]]
     if without:
