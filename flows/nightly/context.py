@@ -174,7 +174,7 @@ def _are_closes_alone(bars: pd.DataFrame) -> bool:
 def quotes_on(
     conn: Connection, market: Market, bars: pd.DataFrame, symbols: tuple[str, ...]
 ) -> Quotes:
-    """Return what `quotes_of` does, but read with an open connection.
+    """Return the quotes of `quotes_of`, without its warning, over an open connection.
 
     A bar that was rejected for a leap after which the price stayed is not among `bars`. The quotes
     are told of it, so that they compare no price before the leap with one after it.

@@ -434,7 +434,8 @@ def outcome_rows(
     """Return the outcomes of stock-days as rows of the table `outcome`.
 
     `change` is the return of each, a ratio minus 1; `label` is that of the published experiment.
-    Callers leave out the rows of unknown returns (NaN), in which `rise` would be False.
+    A return that is not known (NaN) gives a row too, whose `rise` says nothing (False): the caller
+    leaves out such stock-days before or after.
     """
     labels = published_labels(change)
     return pd.DataFrame(
