@@ -384,7 +384,7 @@ def _column(
     rank_ic = rank_ics(known_scores, known_outcome)
     pearson = pearson_ics(known_scores, known_outcome)
     panel = history.panel
-    # Two sessions more, as far as there are any: the last scores are traded and earn on them.
+    # The span has two sessions more, if there are any: the last scores are traded and earn on them.
     span = slice(days.start, min(days.stop + 2, len(panel.sessions)))
     padded = np.full((span.stop - span.start, scores.shape[1]), np.nan)
     padded[: len(scores)] = scores

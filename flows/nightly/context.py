@@ -224,6 +224,6 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
     # The first of a market's facts says where its list of constituents comes from.
     source = market.facts[0] if market.facts else f"the file of market {market.name}"
     stays = stays.assign(source=source)
-    # So that an open end, None until here, is NaT, as `save_constituents` takes it.
+    # This turns an open end, None until here, into NaT, which `save_constituents` needs.
     stays = stays.astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
     markets.save_constituents(conn, market.name, stays)

@@ -169,7 +169,7 @@ class _Part:
         """Return the bars that were accepted."""
         if isinstance(self.held, pd.DataFrame):
             return self.held
-        # With the types of a bars frame, which the file does not keep.
+        # `astype` restores the types of a bars frame, which the file does not keep.
         return pd.read_parquet(self.held).astype({"symbol": str, "session": "datetime64[ns]"})
 
 

@@ -170,7 +170,7 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
         return None
     fills = sessions_between(calendar, first, as_of)
     symbols = tuple(sorted({*market.symbols, *last_positions["symbol"], *targets["symbol"]}))
-    # So many sessions before a fill decide how it is traded.
+    # `FILLED_AGAIN` sessions before a fill decide how it is traded.
     begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
     bars = night_bars.newest_or_error(begin)
     quotes = quotes_of(context, bars, symbols)

@@ -405,7 +405,7 @@ def _night_scores(
         scores = _newest_scores(night, list(panel.symbols))
         is_ranked = np.any([np.isfinite(score) for score in scores.values()], axis=0)
         for name, rule in rules.items():
-            # On the same stocks as the predictors.
+            # A rule is scored on the stocks that any of the predictors ranked.
             scores[name] = np.where(is_ranked, rule[day], np.nan)
         for leg, outcome in returns.items():
             last_session_of_leg = day + sessions_to(leg)
