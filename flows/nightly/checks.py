@@ -90,7 +90,8 @@ def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataF
     with reading(context.engine) as conn:
         rejected = prices.rejected_bars(conn, context.name, first, last)
     rejected = rejected[rejected["reason"].isin(NEEDS_NEIGHBOURS)]
-    rejected = rejected.drop_duplicates(["symbol", "session"])  # a bar may have several reasons
+    # A bar that several fetches rejected may have several reasons.
+    rejected = rejected.drop_duplicates(["symbol", "session"])
     return first_bars.merge(rejected[REJECTED], on=["symbol", "session"])
 
 

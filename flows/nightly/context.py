@@ -140,8 +140,8 @@ def with_watermark(bars: pd.DataFrame) -> tuple[pd.DataFrame, datetime]:
 def _lasting_leaps(rejected: pd.DataFrame) -> pd.DataFrame:
     """Return the bars that were rejected for an unexplained return after which the price stayed.
 
-    A bar that was also rejected for a reason of `HINDSIGHT` is left out: a later bar showed that
-    the price came back.
+    A bar that another fetch rejected for a reason of `HINDSIGHT` is left out: a later bar showed
+    that the price came back.
     """
     key = ["symbol", "session"]
     came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
