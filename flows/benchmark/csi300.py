@@ -125,7 +125,8 @@ def market_of(members: Path, last: date) -> Market:
     """Return the market of the benchmark: that of CSI 300, with the constituents of a table.
 
     Its file is the shipped one with another source, index and list of constituents, and without the
-    facts, which are about the shipped list. `last` is the last day on which the table is true.
+    facts, which are about the shipped list. It is written to the data folder and read from there.
+    `members` is the table, and `last` the last day on which it is true.
     Raises UsageError for a table in which a session has not 300 constituents.
     """
     shipped = (resources.files("dtml.markets") / "csi300.toml").read_text(encoding="utf-8")
@@ -274,14 +275,17 @@ def _scores(
 ) -> dict[str, Grid]:
     """Return the scores of each model and rule on all sessions, [sessions stocks].
 
-    Those of models are NaN outside the test, and all are NaN where a stock is not ranked.
+    Models are ridge and boosting, their blend, and the networks of the config. Their scores are NaN
+    outside the test, and all scores are NaN where a stock is not ranked. The scores of each
+    training are kept in `folder`, from which an interrupted run resumes.
     """
     once = partial(train_once, folder)
     # All but networks learn only from days before the validation.
     scores = walk_rankers(history, [split], replace(config, networks=()), once)
     if config.networks:
         # The last days of these are the validation on which a network chooses its epoch. This walk
-        # trains networks alone: `once` finds the other models' scores, of the walk above, by name.
+        # has ridge and boosting too, but does not train them on these days: a training is named
+        # after the model and the first day scored, so `once` loads those of the walk above.
         of_networks = replace(split, trained=validated)
         walked = walk_rankers(history, [of_networks], config, once)
         scores |= {network.name: walked[network.name] for network in config.networks}
@@ -380,7 +384,7 @@ def _column(
     rank_ic = rank_ics(known_scores, known_outcome)
     pearson = pearson_ics(known_scores, known_outcome)
     panel = history.panel
-    # Two sessions more, as far as there are any: the last scores are traded and earn on them.
+    # The span has two sessions more, if there are any: the last scores are traded and earn on them.
     span = slice(days.start, min(days.stop + 2, len(panel.sessions)))
     padded = np.full((span.stop - span.start, scores.shape[1]), np.nan)
     padded[: len(scores)] = scores

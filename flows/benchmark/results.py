@@ -201,7 +201,11 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
 
 
 def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
-    """Score every model and rule on the test span, and store the benchmark with its runs."""
+    """Score every model and rule on the test span, and store the benchmark with its runs.
+
+    The outcomes of the test span are stored too, and nights of the market that they settle are
+    scored (`record_outcomes`).
+    """
     predictors = _predictors(chosen, test)
     scores = scoreboard(
         predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule
@@ -225,7 +229,7 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
         record_outcomes(
             conn,
             experiment.context,
-            # For nights of the same market that these outcomes settle: they are scored too.
+            # From these bars come the rules beside which the settled nights are scored.
             NightBars(experiment.context, experiment.paper.test[1]),
             outcomes,
             known_at=test.known_at,
@@ -324,7 +328,7 @@ def _store_run(
 ) -> None:
     """Store a model as a run with its predictions of the test span, and its weights on disk.
 
-    A classifier has no weights to store.
+    `trial` is the model's chosen one, its first. A classifier has no weights to store.
     """
     run_id = f"{experiment.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
@@ -332,7 +336,7 @@ def _store_run(
     if trial.ensemble is not None:
         sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = experiment.spans(trial.window)
-    _, watermark = experiment.known  # of the bars that it was trained and chosen on
+    _, watermark = experiment.known  # the bars on which the model was trained and chosen
     losses = [
         {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
         for member in trial.members

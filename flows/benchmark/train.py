@@ -82,7 +82,7 @@ class PublishedExperiment:
     paper: PublishedSet
     seeds: tuple[int, ...]
     with_grid: bool = False  # whether DTML is trained with other configurations too
-    # By length; of the days up to the end of validation.
+    # The windows of the days up to the end of validation, by their length.
     _windows: dict[int, Windows] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -118,10 +118,13 @@ class PublishedExperiment:
         due = self.paper.last_session
         last = self.last_session
         if last is None or last < due:
-            stored = "no prices" if last is None else f"prices up to {last}"
+            name = self.paper.market
+            stored = f"has prices up to {last} of {name}"
+            if last is None:
+                stored = f"lacks the index of {name}, or more than half of its stocks"
             raise DtmlError(
-                f"the store has {stored} of {self.paper.market}, but the test span, which is read "
-                f"only once, ends on {due}: fetch the whole set with --prices and --index"
+                f"the store {stored}, but the test span, which is read only once, ends on {due}: "
+                "fetch the whole set with --prices and --index"
             )
 
     @property

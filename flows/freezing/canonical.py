@@ -58,7 +58,7 @@ def sha256_of_bars(versions: pd.DataFrame, withdrawals: pd.DataFrame) -> str:
     the sessions as days since 1970-01-01, in 64 bits; and the values of each version, in doubles,
     NaN for a missing one. Numbers are little-endian. The moments at which bars became known are not
     covered: they decide which night a version belongs to. Both frames must be sorted, as
-    `db.rows.prices.versions_known` returns them.
+    `versions_known` and `withdrawals_known` of `db.rows.prices` return them.
     """
     counts = versions.groupby("symbol", sort=False).size()
     withdrawn_sessions = withdrawals["session"].dt.strftime("%Y-%m-%d")

@@ -37,7 +37,8 @@ def add_lines(engine: Engine, market: str) -> Path:
     """Add the lines that the file of a market's chain lacks, and return its path.
 
     What the file has stays as it is. A last line that a kill cut off is completed. Raises
-    ChainFileError where the last line is not that of the store's link.
+    ChainFileError where the last whole line is not that of its link in the store, or where a line
+    that was cut off does not begin the next one.
     """
     file = chain_file(market)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +112,8 @@ def _lines(engine: Engine, market: str, chain: Sequence[Link], after: int) -> It
 def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
     """Return what of a file of a chain differs from the stored links, or contradicts itself.
 
-    A file may end before the chain does, such as a copy that was kept. Raises ChainFileError for a
-    file that cannot be read.
+    A file may end before the chain does, as a copy does that was kept from earlier. Raises
+    ChainFileError for a file that cannot be read.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

@@ -63,10 +63,12 @@ class Checked:
 
 
 def check_chain(engine: Engine, market: str, *, first: date | None = None) -> Checked:
-    """Compute each link of a market's chain again from the store, and return what differs.
+    """Check each link of a market's chain, compute its parts again, and return what differs.
 
-    With `first`, only nights from that one on are computed again; of the others the links alone are
-    checked. Raises UsageError for a market without a chain.
+    The parts are what the store and the files of weights have of the link's night. They are not
+    compared for a link that was replaced or is altered itself nor, with `first`, for nights before
+    that one. The stored list of constituents is compared with the last link. Raises UsageError for
+    a market without a chain.
     """
     with reading(engine) as conn:
         chain = nights.links(conn, market)

@@ -85,7 +85,7 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
     daily_rank_ics = pd.DataFrame(
         {name: rank_ics(*both_known(score, history.outcome)) for name, score in scores.items()}
     )
-    # Leaves out rankers that are no candidates, and candidates that were not walked.
+    # `reindex` leaves out rankers that are no candidates, `dropna` candidates that were not walked.
     mean = daily_rank_ics.mean().reindex(list(candidates)).dropna()
     if mean.empty:
         return candidates[0], 0

@@ -37,12 +37,12 @@ FEW_SYMBOLS = 100
 
 
 def check_bars(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
-    """Check bars, and reject again the first bars of symbols that an earlier fetch rejected.
+    """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it.
 
-    The earlier fetch compared such a bar with the bar before it. This fetch begins with it, so it
-    would pass, and the next bar would be compared with a bad one. So it is set aside, and the other
-    bars are checked again, until every symbol begins with a bar that was not rejected before. The
-    bars set aside are among those rejected, with the earlier reason.
+    The earlier fetch compared such a bar with a neighbour (`NEEDS_NEIGHBOURS`). This fetch begins
+    with it, so it would pass, and the next bar would be compared with a bad one. So it is set
+    aside, and the other bars are checked again, until every symbol begins with a bar that was not
+    so rejected before. The bars set aside are among those rejected, with the earlier reason.
     """
     checked = _check(context, bars, last)
     set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
@@ -78,7 +78,9 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
 def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataFrame:
     """Return the first accepted bar of each symbol where an earlier fetch rejected that bar.
 
-    Columns: symbol, session, and the reason and value of the earlier rejection.
+    Only rejections for one of the reasons in `NEEDS_NEIGHBOURS` count: the other rules judge a bar
+    by itself, and this fetch has applied them too. Columns: symbol, session, and the reason and
+    value of the earlier rejection.
     """
     first_bars = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
     if first_bars.empty:
@@ -88,7 +90,8 @@ def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataF
     with reading(context.engine) as conn:
         rejected = prices.rejected_bars(conn, context.name, first, last)
     rejected = rejected[rejected["reason"].isin(NEEDS_NEIGHBOURS)]
-    rejected = rejected.drop_duplicates(["symbol", "session"])  # a bar may have several reasons
+    # A bar that several fetches rejected may have several reasons.
+    rejected = rejected.drop_duplicates(["symbol", "session"])
     return first_bars.merge(rejected[REJECTED], on=["symbol", "session"])
 
 

@@ -140,8 +140,8 @@ def with_watermark(bars: pd.DataFrame) -> tuple[pd.DataFrame, datetime]:
 def _lasting_leaps(rejected: pd.DataFrame) -> pd.DataFrame:
     """Return the bars that were rejected for an unexplained return after which the price stayed.
 
-    A bar that was also rejected for a reason of `HINDSIGHT` is left out: a later bar showed that
-    the price came back.
+    A bar that another fetch rejected for a reason of `HINDSIGHT` is left out: a later bar showed
+    that the price came back.
     """
     key = ["symbol", "session"]
     came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
@@ -174,7 +174,7 @@ def _are_closes_alone(bars: pd.DataFrame) -> bool:
 def quotes_on(
     conn: Connection, market: Market, bars: pd.DataFrame, symbols: tuple[str, ...]
 ) -> Quotes:
-    """Return what `quotes_of` does, but read with an open connection.
+    """Return the quotes of `quotes_of`, without its warning, over an open connection.
 
     A bar that was rejected for a leap after which the price stayed is not among `bars`. The quotes
     are told of it, so that they compare no price before the leap with one after it.
@@ -224,6 +224,6 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
     # The first of a market's facts says where its list of constituents comes from.
     source = market.facts[0] if market.facts else f"the file of market {market.name}"
     stays = stays.assign(source=source)
-    # So that an open end, None until here, is NaT, as `save_constituents` takes it.
+    # This turns an open end, None until here, into NaT, which `save_constituents` needs.
     stays = stays.astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
     markets.save_constituents(conn, market.name, stays)

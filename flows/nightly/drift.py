@@ -40,7 +40,7 @@ def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
         run = runs.run(conn, night["run_id"])
     try:
         reference = _trained_on(context, run)
-        # More than the mean needs, so that a session without bars does not end the watch.
+        # These are more sessions than the mean needs: one without bars does not end the watch.
         recent = _features(context, night_bars, RECENT + MAX_GAP)
         input_drifts = list(reference.drift(recent, FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
@@ -83,7 +83,8 @@ def _features(context: MarketContext, night_bars: NightBars, sessions: int) -> n
 def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, Any]]:
     """Return a row for the rank IC of the ranker that the night shows, and one for band coverage.
 
-    A measure that cannot be judged yet has no row (`skill_drift`, `coverage_drift`).
+    Both are measured on the sessions up to `as_of`. A measure that cannot be judged yet has no row
+    (`skill_drift`, `coverage_drift`).
     """
     market = context.market
     target = next_session(market.calendar, as_of)

@@ -117,7 +117,7 @@ def fetch_bars(
 
     Only symbols that lack bars are asked for, along with some of their stored sessions, which shows
     recent restatements. With `whole`, all that was ever asked for is asked for again, which shows
-    those of long ago. Bars are known from the moment they are stored; a test may set `known_at`.
+    old restatements. Bars are known from the moment they are stored; a test may set `known_at`.
 
     A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched again
     from its start; if that fails, none of its bars are stored, and the next fetch finds the
@@ -169,15 +169,15 @@ class _Part:
         """Return the bars that were accepted."""
         if isinstance(self.held, pd.DataFrame):
             return self.held
-        # With the types of a bars frame, which the file does not keep.
+        # `astype` restores the types of a bars frame, which the file does not keep.
         return pd.read_parquet(self.held).astype({"symbol": str, "session": "datetime64[ns]"})
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
-    """Fetch and check the symbols wanted, some at a time.
+    """Fetch and check the symbols wanted, `SYMBOLS_AT_ONCE` at a time.
 
     Once a source stops answering, it is asked no more. If a computed index is all that is wanted,
-    there is one part, which is empty: those that join the parts need at least one.
+    there is one part, which is empty: `FetchResult.of` needs at least one.
     """
     asked = list(wanted.asked.items())
     stopped = ""  # the reason why the source stopped answering; empty while it answers
@@ -219,7 +219,7 @@ def _checked(
 ) -> _Part:
     """Fetch the restated symbols of a part again from their start, and check all bars of the part.
 
-    Raises DtmlError where dates do not fit the exchange's sessions or the index.
+    Raises DtmlError where dates or the index are wrong, by the `require_` functions of `checks`.
     """
     brought, restated, known_actions = _with_restated_histories(context, wanted, brought)
     checked = check_bars(context, brought.bars, wanted.last)
@@ -256,17 +256,17 @@ def _stored(
 ) -> FetchResult:
     """Store all parts in one transaction, so that all bars are known from the same moment.
 
-    Rejected bars, warnings and the fetch itself are recorded in the same transaction.
+    Rejected bars, warnings and the fetch itself are recorded in it, too. Returns all parts as one.
     """
     result = FetchResult.of([part.fetched for part in parts])
-    index_bars = _computed_index(context, wanted, parts)
+    computed_index = _computed_index(context, wanted, parts)
     with transaction(context.engine) as conn:
         known_at = known_at or fetches.next_known_at(conn, context.name)
-        stored = _store_bars(conn, context, parts, index_bars, known_at)
+        stored = _store_bars(conn, context, parts, computed_index, known_at)
         prices.record_rejected(
             conn, context.name, result.rejected, source=context.source.name, known_at=known_at
         )
-        markets.note_asked(conn, context.name, _newly_asked(wanted, result, index_bars))
+        markets.note_asked(conn, context.name, _newly_asked(wanted, result, computed_index))
         result = replace(result, stored=stored)
         fetches.save_fetch(
             conn,
@@ -291,7 +291,7 @@ def _store_bars(
     conn: Connection,
     context: MarketContext,
     parts: Sequence[_Part],
-    index_bars: pd.DataFrame,
+    computed_index: pd.DataFrame,
     known_at: datetime,
 ) -> int:
     """Store all parts' bars, a computed index and warnings; return how many bars were stored.
@@ -299,7 +299,7 @@ def _store_bars(
     Bars equal to stored ones do not count. Bars that later ones showed to be bad are withdrawn.
     """
     stored = prices.append_prices(
-        conn, context.name, index_bars, source="constituents", known_at=known_at
+        conn, context.name, computed_index, source="constituents", known_at=known_at
     )
     for part in parts:
         stored += prices.append_prices(
@@ -312,12 +312,12 @@ def _store_bars(
     return stored
 
 
-def _newly_asked(wanted: _Wanted, result: FetchResult, index_bars: pd.DataFrame) -> dict[str, date]:
+def _newly_asked(wanted: _Wanted, result: FetchResult, computed: pd.DataFrame) -> dict[str, date]:
     """Return the first session of each symbol that was answered from further back than before."""
     # Symbols without an answer, or of which the source has no data, are left out: the next fetch
     # then asks for them from the same session again.
     answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
-    answered |= set(index_bars["symbol"])
+    answered |= set(computed["symbol"])
     earlier = {
         symbol: day
         for symbol, day in wanted.first.items()
@@ -335,7 +335,7 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     """Return what to fetch: what the store lacks up to `as_of`, or with `whole` all of its history.
 
     The store may lack the newest sessions, and earlier ones that were never asked for. A symbol
-    that lacks some is fetched from before its last ex-day if that dividend is not adjusted yet.
+    that lacks some is fetched from before its last ex-day if its prices contradict a dividend.
     """
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
@@ -362,7 +362,7 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
 def _before_unadjusted_dividends(
     conn: Connection, context: MarketContext, as_of: date
 ) -> dict[str, date]:
-    """Return the session before the last ex-day of each stock whose dividend is not adjusted yet.
+    """Return the session before the last ex-day of each stock whose prices contradict a dividend.
 
     A source may adjust the past days after it recorded the dividend. Only bars from before the
     ex-day show that, so they are asked for again, until `LATE` sessions have passed.
@@ -389,8 +389,8 @@ def _span_of_all(
 ) -> tuple[dict[str, date], date]:
     """Return the first session to fetch of each symbol, and the last session of all.
 
-    The first is the earliest ever asked for or, if that is earlier, `history_start`.
-    The last one is the newest stored, if that is after `as_of`: a restatement may change any bar.
+    The first is the earliest ever asked for or, if that is earlier, `history_start`. The last
+    session is `as_of` or the newest stored, whichever is later: a restatement may change any bar.
     """
     start = history_start(context, as_of)
     symbols = (context.market.index.symbol, *context.market.symbols)

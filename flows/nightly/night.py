@@ -101,14 +101,15 @@ def run_night(
     fetch: Callable[[], FetchResult] | None = None,
     known_at: datetime | None = None,
 ) -> Night:
-    """Fetch, check, store, train if due, predict, store, score, report.
+    """Fetch, check, store, train if due, predict, store, score, report; return how it ended.
 
     With `only_stored` the source is not asked and nothing is trained: the latest model predicts
     from the stored bars. `fetch` replaces the night's own fetch, and the model sees bars as known
     at the moment `known_at` (None: now).
 
     The predictions of a complete night stay as they are; only the stages after them are run, if a
-    killed run left them undone. An interrupted or refused night runs again from what is stored.
+    killed run left them undone. A night that was interrupted or refused is run again as a whole;
+    bars and trainings that are stored already serve it.
     Where the calendar does not know the next session yet, a night fetches, stores and scores, and
     is refused. It predicts when it runs again after the calendar has been extended.
 
@@ -159,7 +160,8 @@ def _locked_night(
             return Night(row=completed, report=report, changed=_own_code_change(context, as_of))
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
-            fetch_result = stored_stage("fetch", bars_of_night)  # which checks and compares them
+            # The fetch also checks the bars, and compares them with a second source.
+            fetch_result = stored_stage("fetch", bars_of_night)
             fetched.append(fetch_result)
             night_bars = NightBars(context, as_of, known_at)
             _require_bars(context, night_bars, fetch_result)
@@ -231,9 +233,9 @@ def _run_last_stages(
 
 
 def _freeze(context: MarketContext) -> None:
-    """Add the night to the market's chain and to its file.
+    """Add to the market's chain, and to its file, each night that is new or was run again.
 
-    A file that does not fit the chain is left as it is, with a warning.
+    A file that does not fit the chain, or cannot be written, is left as it is, with a warning.
     """
     for link in extend(context.engine, context.name):
         if link["replaces"] is not None:
@@ -334,7 +336,11 @@ def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage)
 
 
 def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
-    """Return the most common reason why these symbols have no bar, and what to do if anything."""
+    """Return the most common reason why these symbols have no bar, and what to do if anything.
+
+    Symbols that the source did not answer give the reason. If there are none, the bars of these
+    symbols that the fetch rejected give it, whatever their session.
+    """
     failed = fetch_result.failures[fetch_result.failures["symbol"].isin(symbols)]
     if not failed.empty:
         status = failed["status"].mode().iloc[0]

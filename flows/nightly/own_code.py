@@ -90,8 +90,9 @@ def train_own(
     """Return the rankers with the market's own model added, and what is recorded of it.
 
     The code is audited, unless the config of the previous training recorded the same code without
-    a refusal. If the audit refuses it, or if it fails, the rankers come back as they are, and the
-    record says why under "refused". The record is empty for a market without own code.
+    a refusal. If the audit refuses the code, or if the code fails or cannot be read, the rankers
+    come back as they are, and the record says why under "refused". Otherwise the text joins those
+    that may run (`trust`). The record is empty for a market without own code.
     """
     if context.market.code is None:
         return rankers, {}
@@ -155,10 +156,10 @@ def ask_own(
 ) -> tuple[dict[str, Float[ndarray, " stocks"]], str]:
     """Return the scores of the last day by the code stored with the rankers, and a note.
 
-    The scores lie under the key `OWN`, and the note is empty. Where the code fails or
-    must not run, there are no scores, and the note says why. It may run if the market's file names
-    a file with exactly this text, or if the text is in the trusted folder (`require_trusted`),
-    where this user's trainings put it.
+    If the code runs, its scores lie under the key `OWN`, and the note is empty. If it fails or must
+    not run, there are no scores, and the note says why. It may run if the market's file names a
+    file with exactly this text, or if the text is in the trusted folder (`require_trusted`), where
+    this user's trainings put it.
     """
     try:
         if not _is_of_the_file(context, fitted.code):

@@ -138,10 +138,15 @@ class _Booked:
 
 
 def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
-    """Fill the targets of each session after the last return booked, up to the night.
+    """Fill the targets of the sessions that have no booked return yet, up to the night's.
 
-    The return after the last fill is not known before the next open. So the next night makes this
-    fill again, to book its return. Returns None where there is nothing to fill.
+    Until a return is booked, the fills begin with that of the first targets stored, out of cash.
+    Then they go on from what the account held after the fill of the last session booked.
+
+    A fill shows at once what the account then holds, so `positions` cover every fill. Its return is
+    known only at the next open, so `returns` lack that of the last fill. The next night therefore
+    makes the last fill again, to book its return; the positions stored for it stay as they are.
+    Returns None where there is nothing to fill.
     """
     as_of = night_bars.as_of
     market = context.market
@@ -156,23 +161,23 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
             return None  # the calendar ends there
         targets = paper_account.targets(conn, context.name, after, as_of)
         last_positions = paper_account.paper_positions(conn, context.name, last_day, last_day)
-    # The account is filled on every session after the last one booked, also without new targets:
-    # what it holds earns a return. Its first fill is that of the first targets.
+    # After its first fill, the account is filled on every session, also without new targets: what
+    # it holds earns a return.
     first = after
-    if first is None and len(targets):
+    if first is None and len(targets):  # no return is booked yet: begin with the first targets
         first = targets["target"].min().date()
     if first is None or first > as_of:
         return None
     fills = sessions_between(calendar, first, as_of)
     symbols = tuple(sorted({*market.symbols, *last_positions["symbol"], *targets["symbol"]}))
-    # So many sessions before a fill decide how it is traded.
+    # `FILLED_AGAIN` sessions before a fill decide how it is traded.
     begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
     bars = night_bars.newest_or_error(begin)
     quotes = quotes_of(context, bars, symbols)
     # `follow_on` is given the session before each fill, after whose close it was decided.
     decided = quotes.sessions[quotes.sessions.get_indexer(fills) - 1]
     weights, kept = _grids(targets, fills, symbols)
-    held_before = None
+    held_before = None  # cash alone
     if last_day:
         last_weights = last_positions.set_index("symbol")["weight"]
         held_before = last_weights.reindex(list(symbols)).fillna(0.0).to_numpy()
@@ -279,8 +284,10 @@ def next_orders(
     None where no night has targets. `holdings` are numbers of shares by symbol; by default they are
     those of the paper account if it is worth `capital` at the last close. Columns: symbol, side
     ("buy", "sell"), shares (in whole lots), price (the last close), value, cost (as expected),
-    weight (the share of `capital` to hold). Raises DtmlError for a stock without a close, and where
-    the paper account has not been filled up to the last open.
+    weight (the share of `capital` to hold). A held stock that the targets mark as `kept` is not
+    traded; if `holdings` are given, only while its share of `capital` is within KEPT_MULTIPLES of
+    its weight. Raises DtmlError for a stock without a close, and where the paper account has not
+    been filled up to the last open.
     """
     target = paper_account.last_target(conn, market.name)
     if target is None:
@@ -338,8 +345,8 @@ def _order_rows(
 ) -> pd.DataFrame:
     """Return a row for each stock whose number of shares changes, purchases first, by symbol.
 
-    `change` has the shares to buy of each stock, negative for those to sell, in the order of the
-    series, whose index are symbols.
+    `change` has the number of shares of each stock to buy, or below 0 to sell. Its order is that of
+    the series, which have the symbols as their index.
     """
     rows = pd.DataFrame(
         {
@@ -371,9 +378,9 @@ def _account_shares(
     """Return the shares that the paper account holds at the close of `last`, in whole lots.
 
     The account is taken to be worth `capital` at that close. Shares are rounded down, so that all
-    together are worth no more than the capital. `bars` end with the session `last`. Raises
-    DtmlError where targets were decided up to `last`, but the account has not been filled at its
-    open.
+    together are worth no more than the capital. The result is empty if the account holds only cash,
+    or has had no targets. `bars` end with the session `last`. Raises DtmlError where targets were
+    decided up to `last`, but the account has not been filled at its open.
     """
     positions = paper_account.paper_positions(conn, market.name, last, last)
     weight = positions.set_index("symbol")["weight"].astype(float)

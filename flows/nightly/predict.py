@@ -110,7 +110,7 @@ def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Atte
     # A night has one day: [1 stocks stocks] becomes [stocks stocks].
     weights = attention(model.ensemble, tonight, choose_device(context.device))[0].numpy()
     observed = np.flatnonzero(tonight.observed[0].numpy())
-    # In the order of the symbols, whatever the order of the model's stocks.
+    # The result is in the order of the symbols, whatever the order of the model's stocks.
     places = sorted(observed, key=lambda place: tonight.symbols[place])
     symbols = tuple(tonight.symbols[place] for place in places)
     return Attention(symbols, weights[np.ix_(places, places)])

@@ -343,7 +343,8 @@ def _scores_of_nights(
     as_of = night_bars.as_of
     calendar = context.market.calendar
     first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
-    # The longest return is scored last: a session that has its score has those of the others.
+    # The longest return is scored last: a session that has its score has those of the others. Where
+    # prices are closes alone it has no score at all, so all rankings since `first_awaited` remain.
     unscored = stored.first_unscored(conn, context.name, LONGEST, first=first_awaited, last=as_of)
     days = [*changed] if unscored is None else [unscored, *changed]
     if not days:
@@ -405,7 +406,7 @@ def _night_scores(
         scores = _newest_scores(night, list(panel.symbols))
         is_ranked = np.any([np.isfinite(score) for score in scores.values()], axis=0)
         for name, rule in rules.items():
-            # On the same stocks as the predictors.
+            # A rule is scored on the stocks that any of the predictors ranked.
             scores[name] = np.where(is_ranked, rule[day], np.nan)
         for leg, outcome in returns.items():
             last_session_of_leg = day + sessions_to(leg)

@@ -102,8 +102,8 @@ def publish_night(
 def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date) -> Survivorship:
     """Count the constituents of all complete nights up to one, as those nights recorded them.
 
-    A stock that a night left out had no price if the reason is its bar. Names are those that the
-    market's list has on these days.
+    A stock that a night left out counts as one without a price if the recorded reason is about its
+    bar (`WITHOUT_BAR`). Names are those that the market's list has on these days.
     """
     rows = nights.nights(conn, context.name)
     is_complete = rows["status"].isin(COMPLETE) & (rows["as_of"] <= pd.Timestamp(as_of))

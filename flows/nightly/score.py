@@ -119,8 +119,8 @@ def record_outcomes(
         conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at
     )
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
-    # Those of `sessions` that a night predicted, and others with an outcome but without a score, in
-    # the order of the days.
+    # These are the `sessions` that a night predicted, and others with an outcome but without a
+    # score, in the order of the days.
     days_to_count = stored_outcomes.unscored(conn, context.name, sessions)
     counted = []
     if days_to_count:
@@ -133,7 +133,7 @@ def record_outcomes(
         counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
         scores = _scores(counts_of_all_days, changed)
         stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
-    # Up to `date.max`: nights that were never counted are counted, whatever their session.
+    # With `date.max`, nights that were never counted are counted whatever their session.
     _count_directions(conn, context, date.max, {day.date() for day in changed})
 
 
@@ -422,7 +422,7 @@ def dated_directions(predicted: pd.DataFrame, target: pd.DatetimeIndex) -> pd.Da
     for rule in predicted:
         directions[rule] = [None if np.isnan(rise) else bool(rise) for rise in predicted[rule]]
     rows = pd.DataFrame({"as_of": predicted.index, "target": target} | directions)
-    # So that None stays None, whatever type pandas chose for a column.
+    # With the type `object`, None stays None, whatever type pandas chose for a column.
     return rows.astype(dict.fromkeys(directions, object))
 
 
@@ -434,7 +434,8 @@ def outcome_rows(
     """Return the outcomes of stock-days as rows of the table `outcome`.
 
     `change` is the return of each, a ratio minus 1; `label` is that of the published experiment.
-    Callers leave out the rows of unknown returns (NaN), in which `rise` would be False.
+    A return that is not known (NaN) gives a row too, whose `rise` says nothing (False): the caller
+    leaves out such stock-days before or after.
     """
     labels = published_labels(change)
     return pd.DataFrame(

@@ -227,7 +227,8 @@ def fit_bars(
     """Train on these bars, which end at `as_of`, and calibrate on the validation days.
 
     The state after each epoch is kept in `folder` to resume from. All seeds of the experiment are
-    trained, or these `seeds` alone. A warm start begins with the weights of the `previous` model.
+    trained, or these `seeds` alone. A warm start begins with the weights of the `previous` model;
+    it needs all seeds.
     """
     windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
     train, validation = context.experiment.spans(windows, as_of)
@@ -237,7 +238,7 @@ def fit_bars(
     members = context.experiment.members_of(*seeds)
     begin = None
     if previous is not None:
-        # Each seed with the weights of the same seed.
+        # Each seed begins with the weights of the same seed: both lists have all seeds in order.
         begin = [previous.ensemble.member(place) for place in range(len(members))]
     fits = fit_members(
         train,

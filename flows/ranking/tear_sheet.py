@@ -82,7 +82,8 @@ def walked_days(
 def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market) -> TearSheet:
     """Return the sheet of a walk that ranks by the returns over `leg`.
 
-    `figures` are the stored scores of the walk, which have those by leg and by sector already.
+    `figures` are the stored scores of the walk, which have those by leg and by sector already. The
+    spread is over `TRADED_LEG`, or over `leg` where that return was not measured.
     """
     scores = days.scores[days.predictor]
     outcome = days.returns[leg]

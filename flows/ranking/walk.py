@@ -267,7 +267,7 @@ def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
     file = _file(folder, name)
     if not file.exists():
         trained_scores = train()
-        # Written to memory first: given a path, `np.save` adds .npy to the name.
+        # The array is written to memory first: given a path, `np.save` adds .npy to the name.
         with io.BytesIO() as buffer:
             np.save(buffer, trained_scores, allow_pickle=False)
             data = buffer.getvalue()
@@ -278,7 +278,7 @@ def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
 
 
 def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) -> None:
-    """Run the trainings whose scores the folder lacks in so many processes, the slowest kind first.
+    """Run the trainings whose scores the folder lacks in `workers` processes, slowest kind first.
 
     Each process writes the scores of its trainings into the folder. If one training fails, all
     processes are killed.

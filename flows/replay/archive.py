@@ -464,7 +464,8 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     the replay reads it, and `gone` if only the night did.
     """
     symbols = {*replay.predictions["symbol"], *replay.left_out}
-    context = archive.context(replay.run, symbols, computed_then=None)  # computes nothing
+    # No device matters, as nothing is computed: the bars are only read.
+    context = archive.context(replay.run, symbols, computed_then=None)
     then = _known_at(archive, context, replay, replay.night["known_at"])
     now = _known_at(archive, context, replay, replay.known_at)
     beside = pd.concat([then, now], axis=1, keys=["then", "now"])

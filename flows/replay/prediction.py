@@ -180,7 +180,8 @@ def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
 def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Reproduction:
     """Predict again what a receipt names, from the bars that the prediction was made from.
 
-    Raises StoreUsageError where the store has no such prediction.
+    Raises StoreUsageError where the store has no such prediction, and DtmlError where the model's
+    weights or the bars are lost.
     """
     name = archive.market.name
     target = pd.Timestamp(receipt.target)
