@@ -49,7 +49,8 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
         0.0,
         absolute_tolerance=WEIGHT_TOLERANCE,
         named_columns=named_columns,
-        message="attention of {} is already stored with a different weight, which stays",
+        message="attention of {} is already stored with a different weight, which stays: the "
+        "attention of a past prediction is never rewritten",
     )
     return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 
