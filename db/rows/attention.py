@@ -32,7 +32,8 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
 
     Columns: run_id, target, symbol (the stock predicted, whose attention it is), source (the stock
     that it attends to), weight in [0, 1]. Stored rows never change: raises StoreError, naming the
-    first such row, when a stored weight differs by more than `WEIGHT_TOLERANCE`.
+    first such row, when a stored weight differs by more than `WEIGHT_TOLERANCE`, and for two rows
+    of one run_id, target, symbol and source.
     """
     if attention.empty:
         return 0

@@ -140,7 +140,8 @@ def save_night_ranking(
 
     `ranking` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
     chosen. A stored score never changes: raises StoreError, naming predictor, target and symbol,
-    when it differs by more than `SCORE_TOLERANCE`.
+    when it differs by more than `SCORE_TOLERANCE`, relatively. Raises StoreError, too, for two rows
+    of one ranker_id, predictor, target and symbol.
     """
     if ranking.empty:
         return 0

@@ -362,4 +362,5 @@ def newest(conn: Connection, model: str | None, status: str | None, limit: int) 
         .limit(limit)
     )
     jobs = frame(conn, statement)
+    # In SQLite a text that an INSERT put in may be bytes.
     return jobs.assign(text=jobs["text"].map(_as_text))
