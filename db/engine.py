@@ -231,7 +231,11 @@ def _parse_url(url: str) -> URL:
 
 
 def _open_sqlite(url: URL, read_only: bool) -> Engine:
-    """Return an engine for an SQLite file; create its folder unless it is opened `read_only`."""
+    """Return an engine for an SQLite file; create its folder unless it is opened `read_only`.
+
+    Raises StoreUsageError where the file to read is missing, and StoreError where the folder cannot
+    be created.
+    """
     path = Path(str(url.database))
     if read_only:
         if not path.is_file():
@@ -280,7 +284,11 @@ def _begin_sqlite(conn: Connection) -> None:
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:
-    """Return an engine for a server, by psycopg."""
+    """Return an engine for a PostgreSQL server, whose sessions are in UTC.
+
+    With `read_only` they refuse to write, and end each statement after `READ_LIMIT_S`. Raises
+    StoreUsageError where the driver, psycopg, is not installed.
+    """
     # The server returns moments in UTC, as SQLite does, whatever its own time zone is.
     options = f"{url.query.get('options', '')} -c timezone=UTC"
     if read_only:
@@ -348,6 +356,7 @@ def _remedy_of(error: BaseException, message: str, engine: Engine) -> str | None
     remedy = _stored_remedy(error, message)
     if remedy is None:
         return None
+    # A full disk has the same remedy on both engines. Only SQLite's disk is this machine's.
     if remedy == FULL and engine.dialect.name == "sqlite":
         remedy += _free_space(Path(location(engine)))
     return remedy.format(wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)

@@ -37,7 +37,7 @@ class Store:
     def rankings(self, market: str) -> pd.DataFrame:
         """Return how each predictor ranked the stocks of each session.
 
-        The columns are those of the table stock_rank, and symbol.
+        The columns are those of the table stock_rank, with symbol in place of instrument_id.
         """
         with reading(self._engine) as conn:
             return rankings.night_rankings(conn, market, first=date.min, last=date.max)

@@ -66,11 +66,12 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
 
 
 def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
-    """Return the rows that can be removed: those of nights before `first_kept` of each market.
+    """Return the rows that can be removed: attention of old nights, and old models.
 
-    A model can be removed if no row names it but its own abstention bands, its last training
-    session is before that night, its training ended before `created_before`, and it is not the
-    newest of its market, which the next night uses.
+    `first_kept` has the session of the first night to keep of each market, as `first_kept_nights`
+    returns it; nights before it are old. A model can be removed if no row names it but its own
+    abstention bands, its last training session is before that session, its training ended before
+    `created_before`, and it is not the newest of its market, which the next night uses.
     """
     attention_rows = 0
     old_runs: dict[str, str | None] = {}

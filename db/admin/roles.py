@@ -58,9 +58,9 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     Without a `password`, none is set. A second call has the same effect as the first, and adds
     views that are new since. A reader can lift two of its limits, read only and 30 s a statement,
     but it has no right that would let it write. Raises StoreUsageError for SQLite, which has no
-    roles, for a name that is not a plain identifier, for a role with rights from elsewhere, for a
-    right beyond reading that PUBLIC keeps, and unless the caller is a superuser; StoreError when
-    the server refuses.
+    roles, for a name that is not a plain identifier, for a store of another schema, for a role with
+    rights from elsewhere, for a right beyond reading that PUBLIC keeps, and unless the caller is a
+    superuser; StoreError when the server refuses.
     """
     _require_possible(engine, name)
     require_current_schema(engine)
@@ -233,6 +233,7 @@ def _require_only_reading(conn: Connection, name: str) -> None:
 
     Such a right was granted to PUBLIC: the role itself has only those that were granted above.
     """
+    # Views need no mention: of the rights to read, the statement checks only those on tables.
     readable_tables = [*FINDINGS, REVISION_TABLE]
     parameters = {"name": name, "readable": readable_tables, "writing": WRITING}
     statement = text(SQL["what a role could do beyond reading"])

@@ -32,7 +32,8 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
 
     Columns: run_id, target, symbol (the stock predicted, whose attention it is), source (the stock
     that it attends to), weight in [0, 1]. Stored rows never change: raises StoreError, naming the
-    first such row, when a stored weight differs by more than `WEIGHT_TOLERANCE`.
+    first such row, when a stored weight differs by more than `WEIGHT_TOLERANCE`, and for two rows
+    of one run_id, target, symbol and source.
     """
     if attention.empty:
         return 0
@@ -49,7 +50,8 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
         0.0,
         absolute_tolerance=WEIGHT_TOLERANCE,
         named_columns=named_columns,
-        message="attention of {} is already stored with a different weight, which stays",
+        message="attention of {} is already stored with a different weight, which stays: the "
+        "attention of a past prediction is never rewritten",
     )
     return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 

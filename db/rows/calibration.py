@@ -46,7 +46,7 @@ def bands(conn: Connection, run_id: str) -> pd.DataFrame:
 
 
 def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
-    """Return the threshold of a run's bands at a level; None where the run was not calibrated."""
+    """Return the threshold of a run's bands at a level; None where none is of that level."""
     thresholds = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
     return None if thresholds.empty else float(thresholds.iloc[0])
 

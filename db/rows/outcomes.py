@@ -33,7 +33,8 @@ def save_outcomes(
     Columns: symbol, session, realised_return (0.01 is 1 %), rise (whether it is above 0), label
     (that of the published protocol: 1 a rise, -1 a fall, 0 between). `known_at` is the newest
     moment of the prices that they come from, and `recorded_at` that of this call. A row that
-    differs from the stored one in these two moments alone stays as it is.
+    differs from the stored one in these two moments alone stays as it is. Raises StoreError for two
+    outcomes of one symbol and session.
     """
     require_distinct(outcomes, ["symbol", "session"])
     columns = ["instrument_id", "session", "realised_return", "rise", "label"]

@@ -34,7 +34,8 @@ def save_predictions(
     Columns: run_id, as_of, target, symbol, probability in [0, 1], probability_std (0: one seed;
     NaN: unknown), and, where known, calibrated, lowest, highest, rising_share, all in [0, 1]. A
     stored prediction never changes: raises StoreError, naming it, when its probability or deviation
-    differs by more than `PROBABILITY_TOLERANCE`. Of other columns, no difference is noticed.
+    differs by more than `PROBABILITY_TOLERANCE`, relatively. Of other columns, no difference is
+    noticed. Raises StoreError, too, for two rows of one run_id, target and symbol.
     """
     if predictions.empty:
         return 0

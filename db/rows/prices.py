@@ -238,7 +238,7 @@ def versions_known(
 
     An `after` of None sets no bound. Columns: symbol, session, BAR_VALUES, known_at; NaN is
     missing. Sorted by symbol, session and known_at. A withdrawal is a version too, with the values
-    of the bar that it withdraws.
+    of the bar that it withdraws; no column tells it from a bar, but `withdrawals_known` lists it.
     """
     ids = instrument_ids(conn, market)
     price = tables.price
@@ -316,7 +316,8 @@ def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> 
 
     Those are the bars just before a withdrawn one of the same symbol, or just after it where there
     is none before. So the newest `known_at` of a symbol's rows is not before any withdrawal of its
-    bars.
+    bars. A withdrawn bar that was stored again later has a row here: that row, whose `known_at` is
+    already later, counts as the bar just before.
     """
     if withdrawn.empty:
         return versions
@@ -338,7 +339,10 @@ def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> 
 
 
 def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
-    """Return the last stored session of each symbol that has a bar, by symbol."""
+    """Return the last stored session of each symbol that has one, by symbol.
+
+    The session counts even if its bar was withdrawn.
+    """
     price = tables.price
     stock = tables.instrument
     last = (

@@ -75,8 +75,8 @@ def latest_ranker(
 ) -> dict[str, Any] | None:
     """Return the row of the rankers that were trained on a market's latest sessions.
 
-    Their sessions end on or before `on_or_before`, and their prices were known at `known_by`. None
-    when there is no such row.
+    Their sessions end on or before `on_or_before`, and their prices were known at `known_by`; None
+    sets no limit. The result is None when there is no such row.
     """
     return latest_trained(conn, tables.ranker, market, on_or_before=on_or_before, known_by=known_by)
 
@@ -140,7 +140,8 @@ def save_night_ranking(
 
     `ranking` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
     chosen. A stored score never changes: raises StoreError, naming predictor, target and symbol,
-    when it differs by more than `SCORE_TOLERANCE`.
+    when it differs by more than `SCORE_TOLERANCE`, relatively. Raises StoreError, too, for two rows
+    of one ranker_id, predictor, target and symbol.
     """
     if ranking.empty:
         return 0
@@ -174,15 +175,17 @@ def night_ranking(
 ) -> pd.DataFrame:
     """Return the ranking of a session that the nights show, the best stock first.
 
-    It is that of the predictor chosen for the session, and the newest where there are several. With
-    `shown`, its pair of `shown_rankings`, it is found faster. With `ends`, only so many stocks of
-    each end are read, with `symbols` only those.
+    It is that of the predictor chosen for the session, and the newest where there are several.
+    `shown` is the pair that `shown_rankings` has for the market: with it, the ranking is found
+    faster. With `ends`, only so many stocks of each end are read, with `symbols` only those.
     Columns: place, symbol, name, sector, score, probability, predictor, leg (the name of the return
     that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
     for a session that was not ranked.
     """
     history = view("ranking_history").c
     is_shown = [history.market == market, history.target == target, history.chosen == 1]
+    if shown is None and ends is not None:  # the last place is that of one ranking
+        shown = shown_rankings(conn, target).get(market)
     if shown is not None:
         ranker_id, predictor = shown
         is_shown += [history.ranker_id == ranker_id, history.predictor == predictor]
@@ -356,7 +359,8 @@ def rank_scores(
 def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
     """Return the running scores of a market's rankings at the last scored session up to `last`.
 
-    There may be no rows.
+    They are rows of the view rank_score_log, one for each predictor and return that is scored.
+    There may be none.
     """
     log = view("rank_score_log")
     is_running = (log.c.market == market, log.c.span == "running", log.c.target <= last)

@@ -200,9 +200,10 @@ def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> p
 
 
 def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[Any]":
-    """Return when the newest texts of a model were done, `row_limit` at most.
+    """Return when the texts of a model were done that come last in its queue, `row_limit` at most.
 
-    They are those of the lowest priority, which an index finds.
+    Those of the lowest priority come first here, and of one priority the text queued last: an index
+    has this order. A text of a higher priority may have been done later.
     """
     job = view("translation_job").c
     statement = (
@@ -310,8 +311,8 @@ def _take(
 def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
     """Return the ids of the next queued texts of a model, at most `limit`.
 
-    They are texts that were never taken, up to MOST_CHARACTERS. Where the first has been taken
-    before or is longer, it is returned alone.
+    They end before the first text that has been taken before, and before the one with which they
+    would exceed MOST_CHARACTERS. Where that is the very first text, it is returned alone.
     """
     next_texts = (
         sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
@@ -361,4 +362,5 @@ def newest(conn: Connection, model: str | None, status: str | None, limit: int) 
         .limit(limit)
     )
     jobs = frame(conn, statement)
+    # In SQLite a text that an INSERT put in may be bytes.
     return jobs.assign(text=jobs["text"].map(_as_text))

@@ -48,9 +48,9 @@ def forget_progress(conn: Connection, model: str) -> int:
 
 
 def trainings(conn: Connection, since: datetime) -> pd.DataFrame:
-    """Return how far the trainings stand that logged a step since a moment: a row for each model.
+    """Return the last logged step of each training that logged it at `since` or later.
 
-    The columns are those of the view translation_training, of the last step that was logged.
+    There is a row for each model, with the columns of the view translation_training.
     """
     log = view("translation_training")
     newest = sa.select(log.c.model, sa.func.max(log.c.step).label("step")).group_by(log.c.model)

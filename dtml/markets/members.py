@@ -131,9 +131,12 @@ def _spell(
     if until is not None and last_day_counts:
         until += timedelta(days=1)
     if until is not None and until <= since:
+        advice = "; correct one of these dates"
+        if not last_day_counts:
+            advice += f', or set until = "{INCLUDED}" in the market\'s file if both days count'
         raise UsageError(
             f"{path}: line {line}: {symbol} is a member on no day from {row['since']} to "
-            f'{row["until"]}; is until = "{INCLUDED}" meant, or another date?'
+            f"{row['until']}{advice}"
         )
     return Spell(symbol=symbol, stock=stock, since=since, until=until, line=line)
 
@@ -176,7 +179,10 @@ def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) 
         hint = ""
         # They share a single day, which is the first one's `until` in the file.
         if last_day_counts and before.until == spell.since + timedelta(days=1):
-            hint = f'; or set until = "{EXCLUDED}" in the market\'s file, if until is no member-day'
+            hint = (
+                f'; or set until = "{EXCLUDED}" in the market\'s file if until is the first day '
+                "after its spell"
+            )
         raise UsageError(
             f"{path}: {lines}: spells of {spell.stock} overlap from {spell.since} on; correct "
             f"their dates{hint}"

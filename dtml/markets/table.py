@@ -120,15 +120,16 @@ def parse(path: Path, text: str | None) -> dict[str, object]:
         return tomllib.loads(text)
     except OSError as problem:
         raise UsageError(
-            f"{path}: cannot read the market file: {problem.strerror or problem}"
+            f"{path}: cannot read the file: {problem.strerror or problem}; check its path and "
+            "permissions"
         ) from problem
     except UnicodeDecodeError as problem:
         raise UsageError(
-            f"{path}: the market file is not UTF-8 text: byte {problem.start}; save it as UTF-8"
+            f"{path}: the file is not UTF-8 text: byte {problem.start}; save it as UTF-8"
         ) from problem
     # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
     except (ValueError, RecursionError) as problem:
-        raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
+        raise UsageError(f"{path}: the file is not TOML: {problem}") from problem
 
 
 def is_a(value: object, kind: type) -> bool:

@@ -1,8 +1,8 @@
-"""Find recorded splits and dividends that the prices contradict, though each bar is believable.
+"""Find splits and dividends that the prices contradict, though each bar is believable.
 
 A split of 11:10 by which earlier prices were not divided is a return of -9.1 %; a dividend that was
-left in the adjusted close is a fall, one that was never paid a rise. A single day may do so
-honestly, so these are warnings and no bar is rejected.
+left in the adjusted close is a fall, one that was deducted but never paid is a rise. A single day
+may do so honestly, so these are warnings and no bar is rejected.
 """
 
 import numpy as np
@@ -28,12 +28,12 @@ NORMAL = 1.4826  # standard deviation / median absolute value, of a normal distr
 
 
 def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
-    """Return symbol, reason and value of each stock whose prices contradict a recorded action.
+    """Return symbol, reason and value of each stock whose prices contradict a split or a dividend.
 
-    An action is a split or a dividend. There is a row for each stock and reason, sorted by both;
-    the value is in words. `bars` is a bars frame of accepted bars with the history of each stock;
-    `returns` names the price that returns are taken from: where it is the close, no dividend is
-    judged.
+    Either is recorded with the bars, or is a dividend that adjusted closes deduct, recorded or not.
+    There is a row for each stock and reason, sorted by both; the value is in words. `bars` is a
+    bars frame of accepted bars with the history of each stock; `returns` names the price that
+    returns are taken from: where it is the close, no dividend is judged.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     if stocks.empty:
@@ -128,7 +128,8 @@ def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks whose adjusted close deducts a large dividend that was not paid.
 
-    On the ex-day of a real dividend the close falls by about the deduction, so the price of the
+    Only the step of adj_close / close shows the deduction: the dividend need not be recorded. On
+    the ex-day of a real dividend the close falls by about the deduction, so the price of the
     returns hardly moves. If none was paid, that price moves by about the step of adj_close / close.
     """
     is_large = days["step"].abs() >= LARGE

@@ -292,10 +292,10 @@ def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
 def _brief_jumps(
     judged: _Judged, usable: Flags, before: Positions, has_split: Flags, max_return: float
 ) -> Flags:
-    """Return which bars are at a level that their stock soon left again.
+    """Return which bars are at a level that their symbol, a stock or the index, soon left again.
 
-    Only stocks are examined whose price changes by a factor of `FACTOR` or more from one usable bar
-    to the next: no other can have such bars.
+    Only symbols are examined whose price changes by a factor of `FACTOR` or more from one usable
+    bar to the next: no other can have such bars.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         log_change = np.log(judged.price / judged.price[before])
@@ -303,10 +303,10 @@ def _brief_jumps(
     marked = np.zeros(len(before), dtype=bool)
     is_leap &= usable & (before >= 0)
     for code in np.unique(judged.code[is_leap]):
-        of_stock = np.flatnonzero((judged.code == code) & usable)
-        in_time = np.argsort(judged.session[of_stock], kind="stable")
-        of_stock = of_stock[in_time]
-        marked[of_stock] = brief_jumps(judged.price[of_stock], has_split[of_stock], max_return)
+        of_symbol = np.flatnonzero((judged.code == code) & usable)
+        in_time = np.argsort(judged.session[of_symbol], kind="stable")
+        of_symbol = of_symbol[in_time]
+        marked[of_symbol] = brief_jumps(judged.price[of_symbol], has_split[of_symbol], max_return)
     return marked
 
 

@@ -117,7 +117,8 @@ def _joined(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFr
 def _pairs(stored: pd.DataFrame, second: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
     """Return a row for each bar of either, by symbol and session; `held` says who has it.
 
-    Its other columns are those of bars with the ending _first or _second.
+    A symbol's bars before the later of its two beginnings are left out, and all bars of a symbol
+    that only one has. The other columns are those of bars with the ending _first or _second.
     """
     first = _usable(stored, sessions)
     other = _usable(second, sessions)
@@ -158,7 +159,8 @@ def _judged(pairs: pd.DataFrame, fields: Sequence[str], index_symbol: str) -> di
             judged[name] = _volume(pairs, factor, index_symbol)
         else:
             # A dividend is in the unit of the prices, a split is a ratio.
-            unit = factor if name == "dividend" else factor * 0 + 1
+            no_factor = pd.Series(1.0, index=factor.index)
+            unit = factor if name == "dividend" else no_factor
             judged[name] = _event(pairs, name, unit)
     return judged
 
@@ -174,10 +176,11 @@ def _price(pairs: pd.DataFrame, name: str) -> _Field:
 
 
 def _is_scaled(prices: Mapping[str, _Field]) -> "pd.Series[bool]":
-    """Return which bars differ by one factor in all their prices, of which two or more are known.
+    """Return which bars differ by one factor in all their known prices.
 
-    The factors of the others may differ from that of the close by their tolerance and rounding, but
-    by no more than a quarter of the factor's distance from 1.
+    These are the close and at least two of open, high and low, whose factors may differ from that
+    of the close by their tolerance and rounding, but by no more than a quarter of the distance of
+    the close's factor from 1.
     """
     close = prices["close"]
     factor = 1 + close.difference
@@ -253,10 +256,12 @@ def _is_another_volume(first: "pd.Series[float]", second: "pd.Series[float]") ->
 
 
 def _event(pairs: pd.DataFrame, name: str, unit: "pd.Series[float]") -> _Field:
-    """Compare dividends or splits, the second one's in a `unit` of the first.
+    """Compare dividends or splits.
 
-    A bar that only one source has is compared if it has a dividend or split: a split that the other
-    source does not record makes its bar look so wrong that it is rejected.
+    `unit` is what an amount of the second is divided by to be in the unit of the first. Amounts
+    that agree with or without this division do not differ. A bar that only one source has is
+    compared if it has a dividend or split: a split that the other source does not record makes its
+    bar look so wrong that it is rejected.
     """
     first = pairs[f"{name}_first"].where(pairs[f"{name}_first"] > 0)
     second = pairs[f"{name}_second"].where(pairs[f"{name}_second"] > 0)
@@ -298,7 +303,7 @@ def _agreeing(pairs: pd.DataFrame, field: _Field, before: pd.DataFrame) -> pd.Da
     """Return the values of a field that differed `before` and agree now.
 
     `before` has the rows of this one field, as in `compare`; `settled_by` says which source's value
-    changed, or both.
+    changed, or both. A bar that only one source had, and that neither has now, agrees too.
     """
     now = pairs[KEY].assign(
         now_first=field.first,

@@ -143,7 +143,8 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     """Return the most common close and weekdays of the year that begins on a day.
 
     Where the calendar ends before that year does, or before the day, it is the last year that the
-    calendar knows: some exchanges publish the next year's sessions in its last days.
+    calendar knows: some exchanges publish the next year's sessions in its last days. Raises
+    UsageError for a day before the calendar begins.
     """
     exchange = _exchange(calendar)
     if day < exchange.first:

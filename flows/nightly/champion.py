@@ -169,7 +169,7 @@ def _save_champion(
     }
     stored.save_champion(conn, row)
     log.info(
-        "%s becomes champion of %s on %s, after %d nights",
+        "%s becomes champion of %s on %s, by the rank ICs of %d sessions",
         predictor,
         context.name,
         since,

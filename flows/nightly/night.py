@@ -309,7 +309,7 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
-    cause = _cause(fetch_result, short.missing) + words_of_lost_bars(context, night_bars.as_of)
+    cause = _cause(fetch_result, short.missing, night_bars.as_of) + words_of_lost_bars(context, night_bars.as_of)
     message = f"{short.what}: {cause}"
     is_index = short.missing == {context.market.index.symbol}
     if is_index and context.source.name == "files":
@@ -335,11 +335,11 @@ def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage)
     )
 
 
-def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
-    """Return the most common reason why these symbols have no bar, and what to do if anything.
+def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
+    """Return the most common reason why symbols have no bar of a session, and what to do if anything.
 
     Symbols that the source did not answer give the reason. If there are none, the bars of these
-    symbols that the fetch rejected give it, whatever their session.
+    symbols and of the session that the fetch rejected give it.
     """
     failed = fetch_result.failures[fetch_result.failures["symbol"].isin(symbols)]
     if not failed.empty:
@@ -349,7 +349,10 @@ def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
         if status == "no_data":
             return cause
         return f"{cause}; the bars that arrived are stored: run the night again to fetch the rest"
-    rejected = fetch_result.rejected[fetch_result.rejected["symbol"].isin(symbols)]
+    rejected = fetch_result.rejected
+    is_missing = rejected["symbol"].isin(symbols)
+    is_of_session = pd.to_datetime(rejected["session"]) == pd.Timestamp(as_of)
+    rejected = rejected[is_missing & is_of_session]
     if not rejected.empty:
         reason = rejected["reason"].mode().iloc[0]
         return f"{len(rejected)} bars rejected, mostly {reason}: see the view `rejected`"

@@ -294,11 +294,11 @@ def test_a_wrong_list_of_members_is_named(tmp_path: Path, lines: str, complaint:
     ids=["no value", "no such day", "too deep", "too long a number", "a key twice"],
 )
 def test_what_is_not_toml_is_called_so(tmp_path: Path, text: str) -> None:
-    assert _complaint(tmp_path, text).startswith("the market file is not TOML: ")
+    assert _complaint(tmp_path, text).startswith("the file is not TOML: ")
 
 
 def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none\.toml: cannot read the market file: No such file"):
+    with pytest.raises(UsageError, match=r"none\.toml: cannot read the file: No such file"):
         load_market_file(tmp_path / "none.toml")
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(UsageError, match="Is a directory"):

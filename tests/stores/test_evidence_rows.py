@@ -176,7 +176,7 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
         (
             given.assign(weight=given["weight"] - 2e-6),
             "^attention of first 2024-01-05 A A is already stored with a different weight, which "
-            "stays$",
+            "stays: the attention of a past prediction is never rewritten$",
         ),
         (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is duplicated: "),
     ):

@@ -27,12 +27,13 @@ def remark_on(
 
     Open, high and low are made up where there are closes alone, and the leading zeros of symbols
     are restored. The result is None if there is nothing of this to say, and all files are in our
-    own layout. `tables` are the files of the `stocks` stocks, and `index` is that of
-    the index, if it has one. `unread` are the files that cannot be read, each with the reason.
+    own layout. `tables` are the files of the `stocks` stocks, and `index` is that of the index, if
+    it has one. `unread` are the files that cannot be read, each with the reason.
     """
     files = [*tables] if index is None else [*tables, index]
     titled = [file for file in files if file.layout.dialect is not None]
     counts = Counter(_reading(file) for file in titled)
+    # What is said of a single file of prices gives the number of its stocks, not that of files.
     has_one_titled_table = len(tables) == 1 and tables[0].layout.dialect is not None
     reading_of_stocks = _reading(tables[0]) if has_one_titled_table else None
     sentences = []

@@ -236,6 +236,7 @@ class TableFile:
         try:
             table.require_prices(with_symbol=False)
             rows = all_rows(table._cells)
+            # Always equal: both have all rows, and are read for the errors that they raise.
             return len(table.sessions) == len(table._numbers("close", rows))
         except UsageError:
             return False

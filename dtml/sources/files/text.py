@@ -134,7 +134,10 @@ def _is_comment(text: bytes, separator: str | None) -> bool:
 
 
 def _separator(line: str) -> str:
-    """Return the separator that gives a header the most fields."""
+    """Return the separator that gives a header the most fields, a comma for a single field.
+
+    Raises ValueError where several give it as many.
+    """
     counts = {separator: len(_record(line, separator)) for separator in SEPARATORS}
     most = max(counts.values())
     if most <= 1:

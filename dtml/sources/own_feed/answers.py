@@ -40,7 +40,7 @@ def fetched_of(answer: object, first: Mapping[str, date], last: date) -> Fetched
 def bars_of(table: object) -> pd.DataFrame:
     """Return a table of a feed as a bars frame; columns that it lacks are NaN, others are dropped.
 
-    Raises FeedError where it is no table of bars, naming the column and a value.
+    Raises FeedError where it is no table of bars, naming the column and, if one shows it, a value.
     """
     if not isinstance(table, pd.DataFrame):
         raise FeedError(
@@ -55,7 +55,10 @@ def bars_of(table: object) -> pd.DataFrame:
             "session, open, high, low, close, adj_close, volume, dividend and split"
         )
     if not table.columns.is_unique:
-        raise FeedError("fetch returned a table with two columns of one name: rename one of them")
+        repeated = table.columns[table.columns.duplicated()][0]
+        raise FeedError(
+            f"fetch returned a table with two columns of one name, {repeated!s}: rename one of them"
+        )
     rows = table.reset_index(drop=True)
     columns = {"symbol": _symbols(rows["symbol"]), "session": _sessions(rows["session"])}
     for name in NUMBERS:

@@ -128,9 +128,11 @@ def _run(folder: Path, environment: Mapping[str, str], seconds: float) -> int | 
 
 
 def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) -> Answer:
-    """Read the answer that a process left in a folder; raise FeedError where there is none.
+    """Read the answer that a process left in a folder.
 
-    The exit status is minus the number of the signal that killed the process, if one did.
+    Raises FeedError where there is none, and where it is an error of the code. A feed that could
+    not be reached gives an answer: its `status` says so. The exit status is minus the number of the
+    signal that killed the process, if one did.
     """
     file = folder / "answer.json"
     answer_text = file.read_text() if file.exists() else ""

@@ -69,7 +69,7 @@ class OwnFeed(Source):
         """The answer to one question, whose process would otherwise start for each method."""
         answer = ask(self.feed, self.market, "describe")
         if answer.status:
-            raise FeedError(f"{self.name} could not be reached: {answer.detail}")
+            raise FeedError(f"{self.name} could not be reached: {answer.detail}; try again later")
         return answer.description
 
 

@@ -157,7 +157,7 @@ def _failure(error: Exception, task: Task) -> Task:
 
 
 def _status_of(error: Exception) -> Status | None:
-    """Return the status of an answer that may come later; None for a fault of the code."""
+    """Return the status of an error after which the feed may answer later; None for a fault."""
     response = getattr(error, "response", None)  # of the packages requests and httpx
     numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
     if TOO_MANY_REQUESTS in numbers:
