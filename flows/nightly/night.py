@@ -309,7 +309,9 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
-    cause = _cause(fetch_result, short.missing, night_bars.as_of) + words_of_lost_bars(context, night_bars.as_of)
+    cause = _cause(fetch_result, short.missing, night_bars.as_of) + words_of_lost_bars(
+        context, night_bars.as_of
+    )
     message = f"{short.what}: {cause}"
     is_index = short.missing == {context.market.index.symbol}
     if is_index and context.source.name == "files":
@@ -336,7 +338,7 @@ def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage)
 
 
 def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
-    """Return the most common reason why symbols have no bar of a session, and what to do if anything.
+    """Return the most common reason why symbols lack a session's bar, and what to do if anything.
 
     Symbols that the source did not answer give the reason. If there are none, the bars of these
     symbols and of the session that the fetch rejected give it.
