@@ -68,8 +68,9 @@ def staggered_track(
 
     Each part has the same equity at first, and an account of its own from then on: it holds the
     best stocks as `dtml.backtest.turnover.targets` does, but of the days alone on which it is
-    traded, and lets them drift in between. `trading.smooth` counts all ranked days. A return or
-    cost of the whole is that of the parts, weighted by their equity at the fill.
+    traded, and lets them drift in between. `trading.smooth` counts all ranked days. Of the whole,
+    the columns of `SHARES` (returns, costs, turnover, values held) are the means over the parts,
+    weighted by their equity at the fill; `settled` is the sum.
     """
     place = places(mean_of_last(ranked(scores), trading.smooth))
     tracks = []

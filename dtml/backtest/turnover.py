@@ -152,10 +152,11 @@ def after_costs(
     validation days for each of `VERSIONS` (`DAILY` alone if there are no such days), and `EQUAL`:
     equal parts of all stocks ranked, without costs.
 
-    Columns: `span`, `version` ("" on validation), `smooth`, `band`, and `FIGURES` as
-    `dtml.backtest.performance.performance` gives them, with the track of equal parts as its index.
-    But `break_even` is the cost, in basis points of the value traded, at which the mean return
-    equals that of equal parts; NaN for equal parts themselves.
+    Columns: `span`, `version` ("" on validation), `smooth`, `band` (for `EQUAL` those of `trading`,
+    which it does not use), and `FIGURES` as `dtml.backtest.performance.performance` gives them,
+    with the track of equal parts as its index. But `break_even` is the cost, in basis points of the
+    value traded, at which the mean return equals that of equal parts; NaN for equal parts
+    themselves.
     """
     begin = int(as_of.searchsorted(first))
     # The last ranking before `first` is left out, because its return ends after `first`.
