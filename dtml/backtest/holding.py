@@ -127,7 +127,10 @@ def two_rank_targets(buy: Days, hold: Days, trading: Trading) -> tuple[Days, Kep
 def _aim_by_two(
     buy_place: Weights, hold_place: Weights, trading: Trading, was_target: Stocks
 ) -> tuple[Weights, Stocks]:
-    """Return the weights of a day, and which of the stocks that were targets before are kept."""
+    """Return the weights of a day, and which of the stocks that were targets before are kept.
+
+    `two_rank_targets` states the rule. A place is 1 for the best stock, NaN for one not ranked.
+    """
     ranked_stocks = int(np.isfinite(buy_place).sum())
     size = min(trading.top, max(1, ranked_stocks // RANKED_PER_TARGET))
     may_be_held = hold_place <= trading.band * size  # false where a stock is not ranked

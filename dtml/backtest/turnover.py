@@ -92,8 +92,8 @@ def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple
 def aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights of a day, and which of the stocks that were targets before are kept.
 
-    `place` is 1 for the best stock of the day, NaN for one that is not ranked. Without a ranking
-    the weights are NaN, and no stock is kept.
+    `targets` states the rule. `place` is 1 for the best stock of the day, NaN for one that is not
+    ranked. Without a ranking the weights are NaN, and no stock is kept.
     """
     is_ranked = np.isfinite(place)
     if not is_ranked.any():

@@ -76,7 +76,7 @@ def ratios(
     deepest drawdown. The value at risk is the return that one session in twenty falls below, the
     shortfall the mean of the returns that are not above it; `beta` is the slope on the index's
     return over the sessions of both, NaN without an index. All are NaN with fewer than
-    `MINIMUM_DAYS` sessions or none; a ratio whose denominator is 0 is NaN too.
+    `MINIMUM_DAYS` sessions, or without returns; a ratio whose denominator is 0 is NaN too.
     """
     if net_returns is None or len(net_returns) < MINIMUM_DAYS:
         return {

@@ -45,8 +45,9 @@ class Panel:
 def panel_of(
     bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
 ) -> Panel:
-    """Return the panel of these stocks on the sessions in which a quorum of them has a bar.
+    """Return the panel of these stocks on those of the sessions in which enough of them have a bar.
 
+    Enough is a share of their usual number, not of all `symbols` (`sessions_met`).
     `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns`
     names the close that returns are taken from. A price of 0 or less becomes missing.
     """

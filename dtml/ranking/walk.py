@@ -28,8 +28,8 @@ RETRAIN_EVERY = 63  # sessions that each model scores
 def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = ()) -> Panel:
     """Return the panel of a market's stocks, or of `symbols` alone, if any.
 
-    Its sessions lie between the first and the last of all bars given, and a quorum of the stocks
-    has a bar in each (`panel_of`).
+    Its sessions lie between the first and the last of all bars given; those in which few of the
+    stocks have a bar are left out (`panel_of`).
     """
     days = bars["session"]
     first = days.min().date()
