@@ -47,9 +47,9 @@ def panel_of(
 ) -> Panel:
     """Return the panel of these stocks on those of the sessions in which enough of them have a bar.
 
-    Enough is a share of their usual number, not of all `symbols` (`sessions_met`).
-    `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns`
-    names the close that returns are taken from. A price of 0 or less becomes missing.
+    Enough is a share of the usual number of them, not of all `symbols` (`sessions_met`). `bars` is
+    the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns` names the
+    close that returns are taken from. A price of 0 or less becomes missing.
     """
     bars = bars[bars["symbol"].isin(symbols)]
     # A stock that never had a volume keeps its bars: its source may have no volumes.
