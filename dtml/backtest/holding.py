@@ -68,8 +68,9 @@ def staggered_track(
 
     Each part has the same equity at first, and an account of its own from then on: it holds the
     best stocks as `dtml.backtest.turnover.targets` does, but of the days alone on which it is
-    traded, and lets them drift in between. `trading.smooth` counts all ranked days. A return or
-    cost of the whole is that of the parts, weighted by their equity at the fill.
+    traded, and lets them drift in between. `trading.smooth` counts all ranked days. Of the whole,
+    the columns of `SHARES` (returns, costs, turnover, values held) are the means over the parts,
+    weighted by their equity at the fill; `settled` is the sum.
     """
     place = places(mean_of_last(ranked(scores), trading.smooth))
     tracks = []
@@ -126,7 +127,10 @@ def two_rank_targets(buy: Days, hold: Days, trading: Trading) -> tuple[Days, Kep
 def _aim_by_two(
     buy_place: Weights, hold_place: Weights, trading: Trading, was_target: Stocks
 ) -> tuple[Weights, Stocks]:
-    """Return the weights of a day, and which of the stocks that were targets before are kept."""
+    """Return the weights of a day, and which of the stocks that were targets before are kept.
+
+    `two_rank_targets` states the rule. A place is 1 for the best stock, NaN for one not ranked.
+    """
     ranked_stocks = int(np.isfinite(buy_place).sum())
     size = min(trading.top, max(1, ranked_stocks // RANKED_PER_TARGET))
     may_be_held = hold_place <= trading.band * size  # false where a stock is not ranked

@@ -416,8 +416,8 @@ def _trade_sessions(
     """Trade to the target weights of each fill, from row `first` on.
 
     `before` are the holdings after the fill before. `targets` have a row a fill, and so has
-    `is_kept`, which says what is not traded while it is held. DtmlError, with the portfolio's
-    `name`, where a fill loses all equity.
+    `is_kept`, which says what is not traded while it is held. Raises DtmlError, with the
+    portfolio's `name`, where what is held after a fill loses all equity.
     """
     holdings = np.empty_like(targets)
     turnover = np.empty(len(targets))
@@ -453,7 +453,7 @@ def _trade(
 
     A stock that `stays` is not traded unless it is `settled`, that is, sold at its last price.
     """
-    if np.isnan(target).all():  # a session without weights
+    if np.isnan(target).all():  # a session without weights: only `settled` is traded
         return np.where(settled, 0.0, drifted)
     # A stock at its upper limit (1) cannot be bought, one at its lower limit (-1) cannot be sold.
     stays = stays | (limit * (target - drifted) > 0)

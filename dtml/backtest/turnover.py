@@ -92,8 +92,8 @@ def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple
 def aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights of a day, and which of the stocks that were targets before are kept.
 
-    `place` is 1 for the best stock of the day, NaN for one that is not ranked. Without a ranking
-    the weights are NaN, and no stock is kept.
+    `targets` states the rule. `place` is 1 for the best stock of the day, NaN for one that is not
+    ranked. Without a ranking the weights are NaN, and no stock is kept.
     """
     is_ranked = np.isfinite(place)
     if not is_ranked.any():
@@ -152,10 +152,11 @@ def after_costs(
     validation days for each of `VERSIONS` (`DAILY` alone if there are no such days), and `EQUAL`:
     equal parts of all stocks ranked, without costs.
 
-    Columns: `span`, `version` ("" on validation), `smooth`, `band`, and `FIGURES` as
-    `dtml.backtest.performance.performance` gives them, with the track of equal parts as its index.
-    But `break_even` is the cost, in basis points of the value traded, at which the mean return
-    equals that of equal parts; NaN for equal parts themselves.
+    Columns: `span`, `version` ("" on validation), `smooth`, `band` (for `EQUAL` those of `trading`,
+    which it does not use), and `FIGURES` as `dtml.backtest.performance.performance` gives them,
+    with the track of equal parts as its index. But `break_even` is the cost, in basis points of the
+    value traded, at which the mean return equals that of equal parts; NaN for equal parts
+    themselves.
     """
     begin = int(as_of.searchsorted(first))
     # The last ranking before `first` is left out, because its return ends after `first`.

@@ -190,8 +190,8 @@ def confusion_by_stock(
 ) -> Counts:
     """Count true rises, false rises, false falls and true falls of each predictor and stock-day.
 
-    One of the four counts is 1. All are 0 for a stock-day that does not count under the protocol or
-    for which a predictor has no direction.
+    One of the four counts is 1. For a stock-day that does not count under the protocol, or for
+    which any predictor lacks a direction, all counts of all predictors are 0.
     """
     counted = labelled(movement, protocol)
     for predicted in directions.values():

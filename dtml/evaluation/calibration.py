@@ -116,7 +116,7 @@ class _StockDays:
         movement: Float[ndarray, "all_days stocks"],
         is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
-        """Return the stock-days of `is_known` on the days at positions `days`; each has one."""
+        """Return the stock-days of `is_known` on the days at positions `days`, some on each day."""
         counted = is_known[days]
         rose = movement[days] > 0
         return cls(
@@ -181,9 +181,9 @@ def calibrate(
 def _line(sample: _StockDays) -> tuple[float, float]:
     """Return slope and intercept of the correction (`calibrate`).
 
-    Where no slope can be fitted, it is 0 and the intercept is the log odds of the base rate:
-    Laplace's, which adds one rising and one falling day. Platt's targets lie inside (0, 1), which
-    keeps the line finite. On a few days the height and the slope may be chance, so both are
+    Where no slope above 0 can be fitted, it is 0 and the intercept is the log odds of the base
+    rate: Laplace's, which adds one rising and one falling day. Platt's targets lie inside (0, 1),
+    which keeps the line finite. On a few days the height and the slope may be chance, so both are
     multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with
     the least error. It tends to 1 with more days.
     """

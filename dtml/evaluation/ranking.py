@@ -178,6 +178,7 @@ def rank_differences(
         )
         gains.append(first_ics - second_ics)
     adjusted = family_p(np.stack(gains, axis=1), overlap=overlap)
+    # A p-value is two-sided, so both orders of a pair have the same one.
     p_of_pair = {frozenset(pair): float(p) for pair, p in zip(pairs, adjusted, strict=True)}
     for first, second in permutations(predictions, 2):
         gain = paired_rank_ic(
@@ -197,7 +198,8 @@ def rank_differences(
 def paired_daily_rank_ics(scores: Days, others: Days, outcome: Days) -> tuple[Daily, Daily]:
     """Return the rank IC of some scores and of others on each day, on the stocks that have both.
 
-    NaN on a day on which fewer than `MINIMUM_STOCKS` of the stocks count, or a score has one value.
+    Both rank ICs are NaN on a day on which fewer than `MINIMUM_STOCKS` stocks have both scores and
+    an outcome, and one of them where its scores, or the outcomes, are all equal.
     """
     has_scores = np.isfinite(scores) & np.isfinite(others)
     score_ics = rank_ics(*both_known(np.where(has_scores, scores, np.nan), outcome))
@@ -257,19 +259,19 @@ def within_day_aucs(scores: Days, outcome: Days) -> Daily:
     """Return each day's share of pairs that the scores rank correctly.
 
     A pair is a stock above the day's median outcome and a stock that is not. A pair with equal
-    scores counts half. NaN on a day without a pair. The same stock-days have a score and an outcome
-    (`both_known`).
+    scores counts half. NaN on a day without a pair. Scores and outcomes must be known on the same
+    stock-days, as `both_known` gives them.
     """
     is_above = _above_median(outcome)
     has_score = np.isfinite(scores)
     highs = is_above.sum(axis=1)
     lows = (has_score & ~is_above).sum(axis=1)
-    # `ranked` is between -1/2 and 1/2; a place is 1 for the lowest score of the day.
+    # From `ranked`, which is between -1/2 and 1/2, to 1 for the lowest score of the day, 2, ...
     other_stocks = has_score.sum(axis=1, keepdims=True) - 1
-    places = (ranked(scores) + 0.5) * other_stocks + 1
+    rank = (ranked(scores) + 0.5) * other_stocks + 1
     # Mann and Whitney's U: among themselves, the stocks above the median would have 1, 2, ...
-    place_sum = np.where(is_above, places, 0).sum(axis=1)
-    correct_pairs = place_sum - highs * (highs + 1) / 2
+    rank_sum = np.where(is_above, rank, 0).sum(axis=1)
+    correct_pairs = rank_sum - highs * (highs + 1) / 2
     pairs = highs * lows
     missing = np.full(len(scores), np.nan)
     return np.asarray(np.divide(correct_pairs, pairs, out=missing, where=pairs > 0))

@@ -130,7 +130,7 @@ def scoreboard(
     - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of the same day in which
       the riser was the more probable, NaN without such a pair;
     - `rank_ic` is the mean over days of the rank correlation of probability and return within the
-      day;
+      day; days of fewer than `dtml.evaluation.ranking.MINIMUM_STOCKS` stock-days are left out;
     - `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction, mean
       over days.
 

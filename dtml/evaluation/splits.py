@@ -50,7 +50,8 @@ def walk_forward(
     """Return the splits of a walk over the days from `first` up to `stop`, exclusive, one a model.
 
     Each model scores `retrain_every` days, the last one those that are left. It is trained on all
-    days whose outcomes were known before them.
+    days whose outcomes were known `gap` sessions before the first of these. Where history is too
+    short, there are no such days.
     """
     return [
         Split(

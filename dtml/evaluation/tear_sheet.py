@@ -40,8 +40,9 @@ class TearSheet:
     """The tables of a tear sheet, whose functions in this module describe their columns.
 
     `predictor` is the ranking shown and `rule` the best rule beside it, None without one. `leg` is
-    the return that its figures are of, `spread_leg` the one that the spread is of. The outcomes of
-    `leg` of `overlap` days share a part of their span. A table without data has no rows.
+    the return that its figures are of, `spread_leg` the one that the spread is of. `overlap` is the
+    number of consecutive days whose outcomes of `leg` share a part of their span, 1 if none do
+    (`dtml.ranking.outcomes.overlap_of`). A table without data has no rows.
     """
 
     predictor: str
@@ -380,7 +381,8 @@ class Answers:
 def answers(sheet: TearSheet) -> Answers:
     """Return the figures of the sentences with which a tear sheet's page begins.
 
-    They are NaN where the sheet has no days. `halves` is empty below two days.
+    Where the sheet has no days, the counts are 0 and the other figures NaN. `halves` is empty below
+    two days.
     """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
     spread = sheet.spread

@@ -85,7 +85,8 @@ class Trained(Pipeline):
 def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3) -> list[Finding]:
     """Run every check; those that look at a date run at `dates` dates drawn from the seed.
 
-    Trainings are short. Raises DtmlError when the history is too short to train and to score.
+    `whole_days` runs at the last of these dates alone. Trainings are short. Raises DtmlError when
+    the history is too short to train and to score.
     """
     return [*_exact(pipeline, history, seed, dates), _by_coin(pipeline, history, seed)]
 

@@ -62,9 +62,9 @@ def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp)
 
 
 def _changes(market: Market, earlier: EarlierList) -> list[str]:
-    """Say which stocks were constituents on the day of an earlier list, and are no longer, or new.
+    """Say which stocks only one of the two lists has as constituents on the day of the earlier one.
 
-    Stocks whose removal the market's list dates after that day are not among them.
+    Stocks whose removal the market's list dates after that day are in both.
     """
     now = {stay.symbol for stay in market.constituents_on(earlier.day)}
     then = {stay.symbol for stay in earlier.market.constituents_on(earlier.day)}

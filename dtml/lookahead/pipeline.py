@@ -173,7 +173,10 @@ class History:
         return replace(self, bars=tossed)
 
     def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
-        """Return a smaller history of some drawn stocks, with the last of their sessions."""
+        """Return a smaller history: some drawn stocks and the index in the last `sessions`.
+
+        Only sessions in which one of the drawn stocks has a bar are counted.
+        """
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)
         shuffled = generator.permutation(len(symbols))

@@ -145,6 +145,7 @@ def same_rankings(path: RankingPath, history: History, at: pd.Timestamp, seed: i
         merged = orders.merge(others, how="outer", indicator=True)
         changed = int((merged["_merge"] == "left_only").sum())
         detail = f"{changed} of {len(orders)} places change with later data"
+    # Without any place, nothing was compared.
     return Finding("same_rankings", at, passed and len(orders) > 0, detail)
 
 
@@ -173,7 +174,7 @@ def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed
     has_outcome = np.isfinite(inputs.outcome)
     random_outcome = generator.random(has_outcome.shape)
     randomised = replace(inputs, outcome=np.where(has_outcome, random_outcome, np.nan))
-    # The stock-days on which `fit` measures the slopes: those of the validation days.
+    # `fit` measures the slopes on these stock-days, those of the validation days.
     validation_outcome = _until(randomised, at).outcome[-VALIDATION_DAYS:]
     rows = int(np.isfinite(validation_outcome).sum())
     slopes = path.fit(randomised, at, path.config).slopes

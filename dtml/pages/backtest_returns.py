@@ -30,8 +30,9 @@ Net = Mapping[str, "pd.Series[float]"]  # by portfolio
 def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
     """Return a portfolio's `gross`, `costs` and `borrow` of a year, and `end`; NaN without rows.
 
-    `gross` is the return before costs, `costs` those of trades, `borrow` those of borrowing, and
-    `end` the final value of an initial 1 after costs.
+    `gross` is the geometric return before costs. `costs` (of trades) and `borrow` (of borrowing)
+    are the mean costs of a session times the sessions of a year. `end` is the final value of an
+    initial 1 after costs.
     """
     rows = tracks[tracks["portfolio"] == portfolio]
     if rows.empty:
@@ -69,12 +70,13 @@ def ratios(
 ) -> dict[str, float]:
     """Return `sortino`, `calmar`, `value_at_risk`, `expected_shortfall` and `beta` of a portfolio.
 
-    `net_returns` are those of its sessions, `index` the returns of the index, None without one.
+    `net_returns` are those of its sessions, None without any; `index` are the returns of the index,
+    None without one.
     Sortino is the mean return over the downside deviation, Calmar the return of a year over the
     deepest drawdown. The value at risk is the return that one session in twenty falls below, the
     shortfall the mean of the returns that are not above it; `beta` is the slope on the index's
     return over the sessions of both, NaN without an index. All are NaN with fewer than
-    `MINIMUM_DAYS` sessions; a ratio whose denominator is 0 is NaN too.
+    `MINIMUM_DAYS` sessions, or without returns; a ratio whose denominator is 0 is NaN too.
     """
     if net_returns is None or len(net_returns) < MINIMUM_DAYS:
         return {

@@ -94,7 +94,7 @@ class Chart:
 
     @property
     def svg(self) -> Markup:
-        """Return the chart as SVG that fills its place, with `POINTS` a line at most."""
+        """Return the chart as SVG that fills its place; `thinned` leaves out rows of long lines."""
         description = self._described(live=False)
         datasets = {}
         for name, frame in self.data.items():
@@ -131,7 +131,8 @@ class Panel:
 
     NaN is skipped. `base` is a value that the scale always holds, drawn as a line. `bands` have the
     columns `low` and `high` by session, by the name of the line that they belong to. With `labels`
-    the lines are rows of ticks, at 1 for the first label.
+    each line is a row of ticks beside one of these labels: its values are that label's number, from
+    1 at the bottom.
     """
 
     title: str
@@ -473,7 +474,8 @@ def _descriptions() -> jinja2.Environment:
 def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jinja2.Environment:
     """Return the templates of `folder`, if given, and of this package.
 
-    They may use the functions of `figures` and `filters` as filters; all values are escaped.
+    They may use the functions of `figures` and `filters` as filters, and the test `missing` for
+    None and NaN. All values are escaped, and one that was not passed is an error.
     """
     folders = [folder, TEMPLATES] if folder else [TEMPLATES]
     templates = jinja2.Environment(

@@ -154,8 +154,8 @@ def between(low: float, high: float, digits: int = 3, *, signed: bool = False) -
 def with_interval(row: Row, name: str, digits: int | None = None, *, signed: bool = False) -> str:
     """Return a figure and its interval as the kind of the column is written.
 
-    Such as 53.5 % [51.2, 56.1], .021 [.008, .034] or +1.4 points [-7.1, +10.2]. `digits` are those
-    of coefficients and ratios. A share that is `signed` is a difference of shares.
+    Examples are 53.5 % [51.2, 56.1], .021 [.008, .034] and +1.4 points [-7.1, +10.2]. `digits` are
+    those of coefficients and ratios. A share that is `signed` is a difference of shares.
     """
     kind = kind_of(name)
     if kind in ("coefficient", "ratio"):
@@ -263,7 +263,8 @@ def count(value: float | None) -> str:
 def number(value: float, *, is_whole: bool = False) -> str:
     """Return a number of any table, such as the answer of a query, with four decimals: .5744.
 
-    Those of a column of whole numbers, `is_whole`, have none: 7,398.
+    A whole number other than 0 has none, such as 7,398, and neither has any number of a column of
+    whole numbers (`is_whole`).
     """
     if is_whole or (float(value).is_integer() and abs(value) >= 1):
         return count(value)

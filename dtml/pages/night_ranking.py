@@ -26,10 +26,11 @@ def ranking_words(
 ) -> str:
     """Say which ranker ranked a night's stocks, and how good its rankings have been.
 
-    They are compared with those of the rule that has been the best so far. `ranking` has
+    Its rankings are compared with those of the rule that has been the best so far. `ranking` has
     `predictor, leg` and at least one row. `scores` has the columns of table `rank_score`, for each
     predictor those over all nights so far; only those of the ranking's leg count. `champion` is the
-    row of table `champion` that holds on this night, if there is one.
+    row of table `champion` that holds on this night, if there is one; if it is of this ranker, its
+    promotion is told too.
     """
     name = ranking["predictor"].iloc[0]
     leg = ranking["leg"].iloc[0]

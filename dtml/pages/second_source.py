@@ -22,7 +22,9 @@ def difference_words(rows: pd.DataFrame, symbols: int) -> list[str]:
     """Return a sentence for each kind of difference, the gravest first.
 
     `rows` are those of the view price_disagreement that are not settled; `symbols` is the number of
-    symbols that were compared. A session that one source lacks for most of them is one sentence.
+    symbols that were compared. A session that one source lacks for at least half of them is one
+    sentence, and the bars of that session are in no other; only the newest `LISTED` such sessions
+    are named.
     """
     return [
         *_lost_sessions(rows, symbols),

@@ -35,7 +35,7 @@ class Sparkline:
 
     @property
     def svg(self) -> Markup:
-        """Return the drawing as SVG, as wide as its place, with each line's colour of all charts.
+        """Return the drawing as SVG, as wide as its place; a line has one colour in all charts.
 
         The main line is drawn last, above the others. A line without a value is left out, and a
         value between two gaps is not visible.

@@ -24,7 +24,8 @@ def _names(found: Survivorship) -> str:
     """Say whether a list has the stocks that left too: a snapshot or a list of survivors has not.
 
     Say also how many of its names were constituents on the first day scored or, where a snapshot
-    does not know that, how many had a price then.
+    does not know that, how many had a price then. Of a dated list with stocks that left, say how
+    many had left by the last day.
     """
     if not found.is_dated:
         priced = _share(found.first_priced, found.names)

@@ -241,7 +241,7 @@ def over_close(bars: Bars, *, name: str) -> Column:
 
 
 def _features() -> dict[str, Feature]:
-    """Return every feature by its name, in the order of the columns."""
+    """Return the features of the "usual" set by their names, in the order of the columns."""
     features: dict[str, Feature] = {}
     for count in (1, 2, 3, 5, 10, 20, 60):
         features[f"return_{count}"] = Feature(count + 1, partial(past_return, count=count))
@@ -263,7 +263,7 @@ def _features() -> dict[str, Feature]:
     features["lowest_return_20"] = Feature(21, lowest)
     for count in (5, 20, 60):
         features[f"relative_volume_{count}"] = Feature(count, partial(relative_volume, count=count))
-    # In currency units.
+    # The unit of this mean is that of currency.
     features["traded_value_20"] = Feature(20, lambda bars: mean(bars.value, 20))
     features["overnight_20"] = Feature(21, lambda bars: mean(bars.gap, 20))
     features["intraday_20"] = Feature(20, lambda bars: mean(bars.session, 20))
@@ -283,11 +283,11 @@ def _features() -> dict[str, Feature]:
 
 
 def _long_features() -> dict[str, Feature]:
-    """Return the features of overnight and intraday continuation, in the order of the columns.
+    """Return the features that the "long" set adds, by their names, in the order of the columns.
 
-    They are the return over the last sessions, split into what was earned from each close to the
-    next open and what was earned from each open to its close (Lou, Polk and Skouras, "A tug of war:
-    overnight versus intraday expected returns", 2019).
+    They are those of overnight and intraday continuation: the return over the last sessions, split
+    into what was earned from each close to the next open and what was earned from each open to its
+    close (Lou, Polk and Skouras, "A tug of war: overnight versus intraday expected returns", 2019).
     """
     features: dict[str, Feature] = {}
     for count in (60, 120, 250):

@@ -144,7 +144,7 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
         learning_rate=config.rate,
         min_samples_leaf=max(1, min(config.rows_a_leaf, half_of_an_even_leaf)),
         max_features=config.columns_a_split,
-        early_stopping=False,  # its own would split the rows at random, days and all
+        early_stopping=False,  # it would hold out rows of the same days that it trains on
         random_state=config.seed,
     )
     model.fit(known_features, known_outcome)

@@ -45,10 +45,11 @@ class Panel:
 def panel_of(
     bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
 ) -> Panel:
-    """Return the panel of these stocks on the sessions in which a quorum of them has a bar.
+    """Return the panel of these stocks on those of the sessions in which enough of them have a bar.
 
-    `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns`
-    names the close that returns are taken from. A price of 0 or less becomes missing.
+    Enough is a share of the usual number of them, not of all `symbols` (`sessions_met`). `bars` is
+    the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns` names the
+    close that returns are taken from. A price of 0 or less becomes missing.
     """
     bars = bars[bars["symbol"].isin(symbols)]
     # A stock that never had a volume keeps its bars: its source may have no volumes.
@@ -88,10 +89,10 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
 
     Ties share their mean rank, NaN stays. A stock that is alone on its day has rank 0.
     """
-    places = pd.DataFrame(values).rank(axis=1).to_numpy()  # 1 for the lowest
-    others = np.isfinite(places).sum(axis=1, keepdims=True) - 1  # [days 1]
-    alone = np.where(np.isfinite(places), 0.0, np.nan)
-    scaled = (places - 1) / np.maximum(others, 1) - 0.5
+    from_lowest = pd.DataFrame(values).rank(axis=1).to_numpy()  # 1 for the lowest
+    others = np.isfinite(from_lowest).sum(axis=1, keepdims=True) - 1  # [days 1]
+    alone = np.where(np.isfinite(from_lowest), 0.0, np.nan)
+    scaled = (from_lowest - 1) / np.maximum(others, 1) - 0.5
     return np.where(others > 0, scaled, alone)
 
 

@@ -99,7 +99,7 @@ class Rankers:
         """Return the scores, [days stocks], by the name of each ranker and of each blend.
 
         `features` and `there` cover all sessions, `days` are those that are scored. Scores are NaN
-        where `there` is false.
+        where `there` is false. Those of `own` code are not among them.
         """
         scores = {
             name: _scores(model, features, there, days) for name, model in self.models.items()
@@ -198,7 +198,8 @@ def walk(
 class Training:
     """One training of a walk: a predictor, the days it learns from, and those it scores.
 
-    `name` identifies the training among those of its walk.
+    `name` identifies the training among those of its walk: by the predictor and the first day that
+    it scores. The last day is no part of the name.
     """
 
     predictor: str

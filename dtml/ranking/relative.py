@@ -157,7 +157,7 @@ class RelativeConfig:
     """All settings of a network as a ranker.
 
     A training reads the last `sessions` of the days that it may learn from; the last `validation`
-    of these choose the epoch. A window has `window` sessions of the `features` of these names.
+    of these choose the epoch. A window has `window` sessions; `features` names the inputs of each.
     `seeds` is the number of networks whose ranks are averaged. In a walk, one training serves
     `folds` folds.
     """

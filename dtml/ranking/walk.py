@@ -26,7 +26,11 @@ RETRAIN_EVERY = 63  # sessions that each model scores
 
 
 def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = ()) -> Panel:
-    """Return the panel of a market's stocks, or of these alone, on the sessions of their bars."""
+    """Return the panel of a market's stocks, or of `symbols` alone, if any.
+
+    Its sessions lie between the first and the last of all bars given; those in which few of the
+    stocks have a bar are left out (`panel_of`).
+    """
     days = bars["session"]
     first = days.min().date()
     last = days.max().date()
@@ -45,6 +49,8 @@ class History:
 
     A leg is the part of the following sessions over which a return is measured; it begins at the
     session's close or later. `there` marks the stock-days that are ranked: constituents with a bar.
+    `outcome` is the return over the leg, a ratio minus 1, NaN for the other stock-days and where it
+    is not known.
     """
 
     panel: Panel
@@ -124,7 +130,7 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
 
     Each model is trained on every session whose outcome ended at least `GAP` sessions before the
     first close that it scores. Raises DtmlError when the first model has too few sessions, when
-    prices end before `last`, or when no day can be ranked.
+    prices end before `last`, or when no session has enough outcomes that differ to score a ranking.
     """
     sessions = history.panel.sessions
     if last > sessions[-1]:

@@ -241,7 +241,7 @@ def net_rows(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def frontier(ranking: Ranking) -> Chart:
-    """Return net return a year against turnover.
+    """Return the chart of the net return a year against the turnover.
 
     It shows all ways to trade on validation days, and on the other days the chosen ones and equal
     parts of all stocks.

@@ -259,7 +259,7 @@ def _leg_words(leg: str) -> str:
 
 
 def _tables(sheet: TearSheet) -> list[Table]:
-    """Return the tables that are short enough to be read; those of days are CSV alone."""
+    """Return the tables that are printed on the page; the others are offered as CSV alone."""
     return [
         _table(
             "groups",
