@@ -36,10 +36,11 @@ from translation.translate import translate
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train the model of a recipe, and score it on the recipe's test sets.
+    """Train the model of a recipe, score it on the recipe's test sets, and print the scores.
 
-    With several `--processes`, the command is run again in each of them. This process then exits
-    with the code of one that failed, or 0.
+    The last line printed is the folder of the model. With several `--processes`, the command is run
+    again in each of them, of which rank 0 alone scores. This process then exits with the code of
+    one that failed, or 0.
     """
     recipe = read_recipe(options.recipe)
     # RANK is set in a process that this command has launched itself, or that torchrun has.
@@ -123,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run the command line and return its exit code: 0, 2 for a user's mistake, 1 for the rest.
 
-    A failure is one line on standard error.
+    A TranslationError or an OSError is printed as one line on standard error. Every other error is
+    a fault of this program and ends it with a traceback. With several `--processes`, `train` exits
+    by itself.
     """
     options = _parser().parse_args()
     try:

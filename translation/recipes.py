@@ -133,8 +133,9 @@ class Recipe:
     def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
         """Return a hash of the corpus and the settings that a resumed training must have in common.
 
-        `check_every` is left out: it may change when a training resumes. `number` is the position
-        of the seed among the recipe's seeds, from 0 on.
+        `check_every` is left out: it may change when a training resumes. So may the budget,
+        `updates` and `minutes`, with the schedule inverse_sqrt. `number` is the position of the
+        seed among the recipe's seeds, from 0 on.
         """
         training = asdict(self.training_for(size))
         training["seed"] += number
@@ -204,7 +205,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
             "read it"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not valid TOML: {error}") from error
+        raise UsageError(
+            f"{file} is not valid TOML: {error}; correct it, and save it as UTF-8"
+        ) from error
     _require_known(file, "", document, TEXT_KEYS | TABLE_KEYS)
     required = TEXT_KEYS.keys() | {"train", "validation"}
     missing = sorted(required - document.keys())
@@ -269,7 +272,7 @@ def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     """Raise UsageError for values of the right type that cannot work.
 
-    A size that is still to be chosen is taken for tiny.
+    Without a size, which is chosen later from the corpus, the settings are tried with that of tiny.
     """
     if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
         raise UsageError(
