@@ -116,9 +116,10 @@ class Recipe:
         return {**defaults, "shared_embeddings": self.joint, **self.network}
 
     def training_for(self, size: str) -> TrainingConfig:
-        """Return the settings of the training.
+        """Return the settings of the training; raises UsageError for impossible ones.
 
-        What the file leaves out follows from the size and the budget.
+        What the file leaves out follows from the size, the budget, the schedule and the kind of
+        network.
         """
         defaults = dict(TRAININGS[size])
         if "minutes" in self.training:

@@ -290,8 +290,8 @@ def _cache_once(
                 "all of them use, and set the same DTML_DATA, or --to, on all"
             )
 
-    def choose(recipe: Recipe) -> str:
-        return choose_size(recipe, device, process_group.world_size)
+    def choose(unsized_recipe: Recipe) -> str:
+        return choose_size(unsized_recipe, device, process_group.world_size)
 
     # Only rank 0 writes here: the others find the files written.
     cached = cache_corpus(recipe, work, choose)
