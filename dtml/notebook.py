@@ -167,7 +167,8 @@ class Study:
 
         The estimator is a scikit-learn estimator, a torch module, the path of a file of your own,
         or the name of a rule. Every 63 sessions it is trained again on the outcomes known by then;
-        a rule is not trained.
+        a rule is not trained. Raises DtmlError where no day can be ranked, where the bars end
+        before `last`, and, for a rule too, where there are too few sessions before `first`.
         """
         history = self._history
         last_day = pd.Timestamp(last or self._panel.sessions[-1])

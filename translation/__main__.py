@@ -36,10 +36,11 @@ from translation.translate import translate
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train the model of a recipe, and score it on the recipe's test sets.
+    """Train the model of a recipe, score it on the recipe's test sets, and print the scores.
 
-    With several `--processes`, the command is run again in each of them. This process then exits
-    with the code of one that failed, or 0.
+    The last line printed is the folder of the model. With several `--processes`, the command is run
+    again in each of them, of which rank 0 alone scores. This process then exits with the code of
+    one that failed, or 0.
     """
     recipe = read_recipe(options.recipe)
     # RANK is set in a process that this command has launched itself, or that torchrun has.
@@ -59,6 +60,7 @@ def train(options: argparse.Namespace) -> None:
     process_group, device = join_process_group(options.device)
     work = options.to / f".{recipe.name}"  # the folder of the state that a training resumes from
     work.mkdir(parents=True, exist_ok=True)
+    is_first = process_group.rank == 0
     model = train_model(
         recipe,
         models=options.to,
@@ -66,7 +68,8 @@ def train(options: argparse.Namespace) -> None:
         device=device,
         process_group=process_group,
         on_check=_say,
-        on_message=_say,
+        # Every process would say the same.
+        on_message=_say if is_first else _say_nothing,
     )
     if model is None:  # in every process but rank 0, which prints the results
         return
@@ -91,6 +94,10 @@ def translate_lines(options: argparse.Namespace) -> None:
         # A translation may have line separators, but each input line gets one output line.
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")
+
+
+def _say_nothing(_message: object) -> None:
+    """Take a message and print nothing."""
 
 
 def _say(line: object) -> None:
@@ -123,7 +130,9 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run the command line and return its exit code: 0, 2 for a user's mistake, 1 for the rest.
 
-    A failure is one line on standard error.
+    A TranslationError or an OSError is printed as one line on standard error. Every other error is
+    a fault of this program and ends it with a traceback. With several `--processes`, `train` exits
+    by itself.
     """
     options = _parser().parse_args()
     try:

@@ -57,7 +57,7 @@ def write_folder_whole(
 
     descriptors = [_locked(partial, open_partial)]
     try:
-        _clear(partial)
+        _clear(partial)  # a writer that was killed may have left files there
         fill(partial)
         sync(partial)
         if replaces and folder.exists():

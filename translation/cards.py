@@ -120,7 +120,8 @@ def _weights(card: Card) -> str:
 def read_card(folder: Path) -> Card:
     """Read the card of a model.
 
-    Raises UsageError if there is no model, and TranslationError if the card is damaged.
+    Raises UsageError if there is no model, and TranslationError if the card cannot be read or is
+    damaged.
     """
     if not (folder / CONFIG).exists():
         raise UsageError(

@@ -140,7 +140,10 @@ def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
 def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
     """Return the configuration of a network; raises UsageError for an unknown kind or value."""
     if kind not in KINDS:
-        raise UsageError(f"unknown kind of network {kind!r}: choose {' or '.join(KINDS)}")
+        raise UsageError(
+            f"unknown kind of network {kind!r}: this version knows {' and '.join(KINDS)}; correct "
+            "the setting, or use the version that trained the model"
+        )
     try:
         return KINDS[kind](**values)
     except TypeError as error:
@@ -190,8 +193,9 @@ def _fill(folder: Path, model: Model) -> None:
 def load_model(folder: Path, device: torch.device) -> Model:
     """Load a model for evaluation.
 
-    Raises UsageError if the folder has no model, and TranslationError for a file that is missing,
-    damaged or other than the card describes, and for a model of text in another Unicode form.
+    Raises UsageError if the folder has no model, or if this version cannot build the network that
+    the card describes. Raises TranslationError for a file that is missing, damaged or other than
+    the card describes, and for a model of text in another Unicode form.
     """
     card = read_card(folder)
     if unicode_form(card) != UNICODE_FORM:

@@ -37,10 +37,11 @@ def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -
 def fitting_tokens(tokens: int, longest: int, attempt: Callable[[int], object]) -> int | None:
     """Return the first of a half, a quarter and so on of `tokens` that fits into memory.
 
-    `attempt` is called with each number of positions and must use as much memory as the work with
-    such batches does; a number fits if the call does not run out of memory. The smallest one tried
-    is `longest`, the positions of the longest sentence. Returns None if that does not fit either,
-    or if `tokens` is not more than `longest`, so that there is nothing smaller to try.
+    `tokens` and the result are positions of a batch. `attempt` is called with each number of
+    positions and must use as much memory as the work with such batches does; a number fits if the
+    call does not run out of memory. The smallest one tried is `longest`, the positions of the
+    longest sentence. Returns None if that does not fit either, or if `tokens` is not more than
+    `longest`, so that there is nothing smaller to try.
     """
     while tokens > longest:
         tokens = max(tokens // 2, longest)

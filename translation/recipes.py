@@ -116,9 +116,10 @@ class Recipe:
         return {**defaults, "shared_embeddings": self.joint, **self.network}
 
     def training_for(self, size: str) -> TrainingConfig:
-        """Return the settings of the training.
+        """Return the settings of the training; raises UsageError for impossible ones.
 
-        What the file leaves out follows from the size and the budget.
+        What the file leaves out follows from the size, the budget, the schedule and the kind of
+        network.
         """
         defaults = dict(TRAININGS[size])
         if "minutes" in self.training:
@@ -133,8 +134,9 @@ class Recipe:
     def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
         """Return a hash of the corpus and the settings that a resumed training must have in common.
 
-        `check_every` is left out: it may change when a training resumes. `number` is the position
-        of the seed among the recipe's seeds, from 0 on.
+        `check_every` is left out: it may change when a training resumes. So may the budget,
+        `updates` and `minutes`, with the schedule inverse_sqrt. `number` is the position of the
+        seed among the recipe's seeds, from 0 on.
         """
         training = asdict(self.training_for(size))
         training["seed"] += number
@@ -210,7 +212,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
     # Invalid TOML, bytes that are not UTF-8 and a number of 5,000 digits raise ValueError, deep
     # nesting RecursionError.
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is not valid TOML: {error}") from error
+        raise UsageError(
+            f"{file} is not valid TOML: {error}; correct it, and save it as UTF-8"
+        ) from error
     _require_known(file, "", document, TEXT_KEYS | TABLE_KEYS)
     required = TEXT_KEYS.keys() | {"train", "validation"}
     missing = sorted(required - document.keys())
@@ -275,7 +279,7 @@ def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     """Raise UsageError for values of the right type that cannot work.
 
-    A size that is still to be chosen is taken for tiny.
+    Without a size, which is chosen later from the corpus, the settings are tried with that of tiny.
     """
     if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
         raise UsageError(

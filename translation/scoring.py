@@ -104,9 +104,10 @@ def compare(
 ) -> Comparison:
     """Compare two systems' translations of the same sentences by paired bootstrap (Koehn, 2004).
 
-    Both are scored on the same resampled corpora, with the tokenizer that `score` would choose. `p`
-    is two-sided: the share of resampled differences at least as far from their mean as the observed
-    difference is from 0, with one added to both counts.
+    Both are scored on the same resampled corpora, with `tokenizer` or, without one, the tokenizer
+    that `score` would choose. `p` is two-sided: the share of resampled differences at least as far
+    from their mean as the observed difference is from 0, with one added to both counts. Raises
+    UsageError as `score` does.
     """
     expected = [composed(text) for text in references]
     chosen = tokenizer or tokenizer_of(language, expected)
@@ -168,7 +169,7 @@ def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
     """Return the statistics of corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
 
     Those of a corpus are the sums over its sentences. With the same seed, the same sentences are
-    drawn for every system.
+    drawn for every system. Raises UsageError for `resamples` below 1.
     """
     if resamples < 1:
         raise UsageError(

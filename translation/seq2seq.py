@@ -54,7 +54,8 @@ class RecurrentConfig:
             )
         if self.d_model < 2 or self.d_model % 2 or self.layers < 1:
             raise UsageError(
-                f"d_model must be even and layers 1 or more; got {self.d_model} and {self.layers}"
+                "d_model must be even and 2 or more, and layers 1 or more; got d_model "
+                f"{self.d_model} and layers {self.layers}"
             )
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be 0 or more and below 1; got {self.dropout}")

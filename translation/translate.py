@@ -41,7 +41,7 @@ class Translation:
     A score is the log probability of the pieces divided by the length penalty, summed over the
     parts of a long text; that of an empty text is 0. `best` has pairs of text and score, the best
     first. `attention` has that of each part of the text, and is empty unless requested. `warning`
-    says that the text seems to be in the target language, and is None otherwise.
+    says that the text, or a part of it, seems to be in the target language; else it is None.
     """
 
     text: str

@@ -73,7 +73,8 @@ def follow_dropout(
     values = np.array(equity)
     # `values` begins at the close of the second session. Returns begin after the session of the
     # first purchase, so that the cost of this purchase is in none of them.
-    begun = int(np.argmax(np.array(turnover) > 0)) + 1
+    has_traded = np.array(turnover) > 0
+    begun = int(has_traded.argmax()) + 1 if has_traded.any() else len(values)
     return pd.DataFrame(
         {
             "session": sessions[1 + begun :],

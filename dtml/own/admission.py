@@ -119,7 +119,8 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
 
     First, features are compared on histories that are changed. If all pass, they are compared with
     those of nights, over the whole market too. If all pass again, the model is tested. A HISTORY
-    that the market is too short to test gives a single row.
+    that the market is too short to test gives a single row. Raises OwnCodeError where a feature
+    fails, and where a model fails that was fitted once without failing.
     """
     whole = _panel(history)
     # Only the description is needed, so any small number of sessions is enough.
@@ -238,9 +239,11 @@ def _compare_with_nights(
 ) -> list[Finding]:
     """Compare features with those of nights, and refuse a feature that is too good to be true.
 
-    `FEW` stocks of the `part` are compared on every session of a year, the `whole` market on some
-    days: as it is, and in the sizes of `other_sizes`, because code may look ahead only in a market
-    of a certain size. `bound` is the highest rank IC that is believed.
+    `FEW` stocks of the `part` are compared on every session of a year. The `whole` market is
+    compared on fewer days: around the latest turns of a month, a quarter and a year, and on the
+    first and the last of the `SCORED` days. It is also compared in the sizes of `other_sizes`, on
+    their last days, because code may look ahead only in a market of a certain size. `bound` is the
+    highest rank IC that is believed of a feature on the `SCORED` days.
     """
     few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
     every_session = answers_of(user_code, few, _last_days(few, YEAR))

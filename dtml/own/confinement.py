@@ -105,7 +105,8 @@ def allow_writing() -> None:
 def _landlocked(folder: Path) -> bool:
     """Forbid all writing outside a folder and `NEEDED`; return whether the system supports that.
 
-    Landlock is called through the C library, as Python has no function for it.
+    Where it does, this process and its children can gain no privileges from then on, such as by
+    sudo. Landlock is called through the C library, as Python has no function for it.
     """
     system = ctypes.CDLL(None, use_errno=True)
     if not hasattr(system, "prctl"):  # not Linux

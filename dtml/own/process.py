@@ -166,9 +166,11 @@ class IsolatedCode:
             return self._answer(folder, exit_status)
 
     def _answer(self, folder: Path, exit_status: int) -> tuple[Description, Arrays]:
-        """Read the answer that a process left in a folder; raise OwnCodeError if there is none.
+        """Read the answer that a process left in a folder.
 
-        The exit status is minus the number of the signal that killed the process, if one did.
+        Raises OwnCodeError if the process was killed, ended without an answer, or answered with an
+        error. The exit status is minus the number of the signal that killed the process, if one
+        did.
         """
         file = folder / "answer.json"
         answer_text = file.read_text() if file.exists() else ""

@@ -120,10 +120,12 @@ def fit_members(
     """Train all members and return them in their order, each with its best epoch on validation.
 
     With a `state_folder`, the state is saved there after each epoch, and a fit that finds its state
-    resumes from it. `on_epoch` is called after each epoch, from the thread that ran it; for a
-    resumed fit, the first call has the last epoch done before, as a `ResumedEpoch`. `begin` holds
-    the first weights of each member; without it they are drawn. Raises DtmlError for a span without
-    a label, a loss that is not finite, and a saved state that is damaged.
+    resumes from it. A state is found by the name of its member, which has neither the spans nor
+    `begin`: a folder is for members of the same spans and first weights. `on_epoch` is called after
+    each epoch, from the thread that ran it; for a resumed fit, the first call has the last epoch
+    done before, as a `ResumedEpoch`. `begin` holds the first weights of each member; without it
+    they are drawn. Raises DtmlError for a span without a label, a loss that is not finite, and a
+    saved state that is damaged.
     """
     protocols = sorted({member.training.protocol for member in members})
     for protocol in protocols:

@@ -72,3 +72,9 @@ def test_of_fewer_stocks_than_are_exchanged_all_that_are_held_are_sold() -> None
     track = follow_dropout(scores, close, DAYS, eager).set_index("session")["turnover"]
     # Bought at the second session's close, all are sold at the next, as no stock is new.
     assert track[DAYS[2]] == pytest.approx(INVESTED, abs=0.01)
+
+
+def test_a_portfolio_that_never_buys_has_no_returns() -> None:
+    unranked = np.full((SESSIONS, STOCKS), np.nan)
+    assert follow_dropout(unranked, prices(), DAYS, FREE).empty
+    assert follow_dropout(unranked[:1], prices()[:1], DAYS[:1], FREE).empty

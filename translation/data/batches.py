@@ -43,6 +43,7 @@ def batch_indices(
     included. A longer example is a batch of its own. With a generator, examples of equal lengths
     are shuffled, and so are the batches; without one, batches come from short to long. The same
     state of the generator gives the same order, so a training can resume in the middle of an epoch.
+    Raises UsageError for `tokens` below 1.
     """
     if tokens < 1:
         raise UsageError(f"a batch must have 1 token or more, not {tokens}")
@@ -65,9 +66,10 @@ def batch_indices(
 
 
 def _bounds(longest: list[int], tokens: int) -> list[int]:
-    """Return the row at which each batch starts, and the number of rows at the end.
+    """Return the row at which each batch starts and, as a last entry, the number of rows.
 
-    `longest` has the positions of each row's longer side.
+    `longest` has the positions of each row's longer side. A batch has at most `tokens` positions,
+    or a single row.
     """
     bounds = [0]
     rows = 0  # of the batch that is being filled

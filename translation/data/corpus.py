@@ -52,7 +52,7 @@ class Corpus:
 
         No file is loaded whole. Raises UsageError for files that are missing, empty, not UTF-8 or
         (after the last line) of unequal length, and for a row without the columns; TranslationError
-        for a damaged gzip file.
+        for a file that is damaged or cannot be read.
         """
         if self.target is None:
             written = self._rows(self.source)
@@ -61,7 +61,10 @@ class Corpus:
         return ((composed(first), composed(second)) for first, second in written)
 
     def _rows(self, file: Path) -> Iterator[Pair]:
-        """Yield the two columns of each row of a table."""
+        """Yield the two columns of each row of a table.
+
+        Raises UsageError for a row without both and, at the end, for a table without rows.
+        """
         first, second = self.columns
         number = 0
         for number, line in enumerate(lines_of(file), start=1):
@@ -103,8 +106,9 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
 def lines_of(file: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text, plain or gzip; only "\\n" and "\\r\\n" end a line.
 
-    Raises UsageError for a file that is missing or not UTF-8, and TranslationError for one that is
-    damaged or cannot be read.
+    Lines come without their end, the first one without a byte order mark. Raises UsageError for a
+    file that is missing or not UTF-8, and TranslationError for one that is damaged or cannot be
+    read.
     """
     try:
         with file.open("rb") as beginning:
@@ -140,8 +144,8 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
 
     For example, the English side may not be train.de.txt.gz if the other side is German. A name is
     divided at its dots, and a code counts if it is one of the parts. A name is accepted if it has
-    no code, or that of its own side's language too. So is any name of a table, which has both
-    languages.
+    no code, or that of its own side's language too. Any name is accepted for a table, which has
+    both languages, and where both sides have the same language.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
@@ -162,10 +166,11 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
 class Rules:
     """The rules by which pairs are dropped from a corpus.
 
-    A pair is dropped if a side has more than `longest` pieces, or if (longer + 1) / (shorter + 1)
-    of its sides' pieces is above `ratio`. `drop_repeated` drops a pair that occurred before,
-    `drop_same` a pair whose two sides are the same text. The latter is off by default: names,
-    numbers and titles may well be the same in two languages.
+    A pair is always dropped if a side is empty. It is also dropped if a side has more than
+    `longest` pieces, or if (longer + 1) / (shorter + 1) of its sides' pieces is above `ratio`.
+    `drop_repeated` drops a pair that occurred before, `drop_same` a pair whose two sides are the
+    same text. The latter is off by default: names, numbers and titles may well be the same in two
+    languages.
     """
 
     longest: int = 200
@@ -287,7 +292,10 @@ def _kept_pairs(
     hashes: set[bytes],
     dropped: Counter[str],
 ) -> Iterator[Encoded]:
-    """Yield the pairs of a chunk that the rules keep; count the others in `dropped`."""
+    """Yield the pairs of a chunk that the rules keep; count the others in `dropped`, by reason.
+
+    `hashes` are those of the pairs kept so far; see `_reason_to_drop`, which adds to them.
+    """
     sources = source.encode_all([first for first, _ in chunk])
     targets = target.encode_all([second for _, second in chunk])
     for pair, source_tokens, target_tokens in zip(chunk, sources, targets, strict=True):

@@ -95,8 +95,8 @@ class LanguageIdentifier:
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TranslationError(
-                f"the model's counts of pieces are damaged ({error}): restore the model, or train "
-                "it again"
+                f"language_id.json: the model's counts of pieces are damaged ({error}): restore "
+                "the model, or train it again"
             ) from error
 
 

@@ -67,7 +67,8 @@ class Tokenizer:
         del counts[" "]  # separates words, and so needs no piece; a Counter may lack it
         if not counts:
             raise UsageError(
-                "no text to learn a vocabulary from: every line of the corpus is empty"
+                "no text to learn a vocabulary from: every line of the corpus is empty; name files "
+                "that have sentences"
             )
         characters = [character for character, _ in counts.most_common()]
         most_characters = (size - SPECIAL - BYTES) // 2

@@ -98,8 +98,8 @@ def search(
     have a probability above 0; an empty source has one, without tokens. A translation has at most
     `how.extra` tokens more than its source. `report` is called with the number of sentences done
     since its last call. `device` is that of the network. If memory runs out, the batch is halved.
-    Raises TranslationError if the network's scores are NaN, or memory does not suffice for one
-    sentence.
+    Raises TranslationError if no translation of a source has a probability above 0, as when the
+    network's scores are NaN, and if memory does not suffice for one sentence.
     """
     # The hypotheses of each source; an empty list is one that is still to be translated.
     hypotheses = [[] if source else [_empty_hypothesis(how)] for source in sources]
@@ -237,11 +237,12 @@ class _Sentence:
     def should_stop(self, length: int, log_probability: float) -> bool:
         """Return whether no unfinished translation of `length` tokens needs to be continued.
 
-        That is so at the limit of tokens, when enough translations are finished, and when no
-        unfinished one can become one of the `best`. `log_probability` is that of the most probable
-        unfinished one, -inf if there is none. Further tokens only lower it, so no score can exceed
-        `log_probability` divided by the highest penalty. With a single beam, the first finished
-        translation is the last.
+        That is so at the limit of tokens, when no translation is unfinished, when as many are
+        finished as there are beams (unless `exact` is set), and when no unfinished one can become
+        one of the `best`. `log_probability` is that of the most probable unfinished one, -inf if
+        there is none. Further tokens only lower it, so no score can exceed `log_probability`
+        divided by the highest penalty. With a single beam, the first finished translation is the
+        last, also if `exact` is set.
         """
         if length == self.limit or log_probability == -math.inf:
             return True
@@ -309,7 +310,9 @@ class _Beams:
     how: Search
     state: Any  # that of the decoder: see `IncrementalDecoder.start`
     sentences: list[_Sentence]
-    tokens: Tensor  # [sentences, beams, limit + 2]: BEGIN and what followed
+    # [sentences, beams, limit + 2]: BEGIN and what followed. The last place, of the END after
+    # `limit` tokens, is never filled.
+    tokens: Tensor
     so_far: Tensor  # [sentences, beams]: log probabilities; -inf for a beam without a translation
     attention: Tensor | None  # [sentences, beams, limit + 1, source positions]
     length: int = 0  # tokens after BEGIN

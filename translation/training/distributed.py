@@ -104,10 +104,11 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
-    """Join the processes that torchrun or `launch_processes` started.
+    """Join the processes that torchrun or `launch_processes` started, once all of them do.
 
     Returns the group and the device of this process. The group is `SINGLE_PROCESS` if the
-    environment names no other process. With the device cuda, prepares torch and the environment by
+    environment names no other process. A process that `launch_processes` started ends from then on
+    when its launcher does. With the device cuda, prepares torch and the environment by
     `prepare_cuda`, and raises UsageError if this machine has no CUDA device, or fewer of them than
     processes.
     """
@@ -125,7 +126,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
         count = torch.cuda.device_count()
         if local_rank >= count:
             raise UsageError(
-                f"process {local_rank + 1} has no CUDA device, because there are {count} here: "
+                f"process {local_rank + 1} has no CUDA device, because this machine has {count}: "
                 "start at most one process per device, or choose the device cpu"
             )
     _meet("nccl" if device == "cuda" else "gloo")

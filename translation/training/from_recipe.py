@@ -49,9 +49,10 @@ def train_model(
     """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
     An interrupted training resumes from its state in `work`. `on_check` gets each check of the
-    first seed; `on_message` gets lines about the progress, among them the checks of other seeds.
-    Returns the model in rank 0, and None in every other process. Raises UsageError for a recipe or
-    a corpus that cannot be used, and TranslationError if the training fails.
+    first seed, in rank 0 alone. `on_message` gets lines about the progress, in every process; among
+    them are the checks of other seeds. Returns the model in rank 0, and None in every other
+    process. Raises UsageError for a recipe or a corpus that cannot be used, and TranslationError if
+    the training fails.
     """
     cached = _cache_once(recipe, work, device, process_group)
     bleu_tokenizer = _bleu_tokenizer(recipe.target_language, cached)
@@ -133,11 +134,12 @@ class _SeedTraining:
         on_check: Callable[[Check], object],
         on_message: Callable[[str], object],
     ) -> _TrainedSeed:
-        """Train the network of a seed.
+        """Train the network of a seed, and return it with its progress.
 
         If the recipe has several seeds, the weights are saved too, for the process that joins the
         networks (`finished`). The minutes of this process are divided by `seeds_here`, the number
-        of seeds that it trains.
+        of seeds that it trains. The checks of the first seed go to `on_check`, those of other seeds
+        to `on_message`, as text.
         """
         minutes = self.config.minutes
         if minutes is not None:
@@ -243,12 +245,12 @@ def _with_formats(
 ) -> TrainingConfig:
     """Return the settings with the faster number format in place of "auto".
 
-    It is the faster one on the machine of rank 0, and the same in all processes. On CUDA, which
-    mixes both formats whatever the settings are, "auto" becomes float32 without a measurement.
-    `on_message` gets the format of the layers' products if that was "auto", and a warning for each
-    setting that names the slower one.
+    It is the faster one on the machine of rank 0, and the same in all processes. `on_message` gets
+    the format of the layers' products if that was "auto", and a warning for each setting that names
+    the slower one. On CUDA, which mixes both formats whatever the settings are, "auto" becomes
+    float32 without a measurement, and the only message says that the formats are mixed.
     """
-    on_cuda = device.type == "cuda"  # CUDA mixes both formats, whatever the settings are
+    on_cuda = device.type == "cuda"
     # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is not used there.
     gain = 0.0 if on_cuda else process_group.broadcast(bfloat16_gain())
     faster = faster_format(gain)
@@ -288,8 +290,8 @@ def _cache_once(
                 "all of them use, and set the same DTML_DATA, or --to, on all"
             )
 
-    def choose(recipe: Recipe) -> str:
-        return choose_size(recipe, device, process_group.world_size)
+    def choose(unsized_recipe: Recipe) -> str:
+        return choose_size(unsized_recipe, device, process_group.world_size)
 
     # Only rank 0 writes here: the others find the files written.
     cached = cache_corpus(recipe, work, choose)

@@ -170,7 +170,7 @@ def train_network(
     The weights are chosen from those of the last check, those of the best one, and the means of the
     last ones; `Progress.saved` has the choice. An interrupted training resumes from its last check,
     with the same losses if its budget is in updates. `width` is d_model. Raises TranslationError
-    when memory runs out and when the loss is NaN or infinite.
+    if memory runs out, the loss is not finite, a process is lost, or the saved state is unusable.
     """
     process_group = context.process_group
     training_step = training_step_of(network, config, context.device, process_group)
@@ -365,10 +365,10 @@ def _updates(
 ) -> Iterator[list[SeededBatch]]:
     """Yield this process's share of each update after `progress`, epoch after epoch without end.
 
-    Before it asks for an update, the caller counts `progress.step` up; epoch and place are moved on
-    here. An update has the pairs of `accumulate` batches (all, if an epoch has fewer), which depend
-    on the recipe alone. Each part of an update has a seed of its own, so that the dropout is the
-    same in a resumed training, and whichever process computes the part.
+    The caller counts `progress.step` up before each update; epoch and place are moved on here. The
+    processes together compute the pairs of `accumulate` batches, or of all if an epoch has fewer;
+    the last batches of an epoch that do not fill an update are left out. Each part has its own
+    seed: its dropout is the same in a resumed training, and whichever process computes it.
     """
     while True:
         order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS
@@ -449,10 +449,10 @@ def _check(
     context: TrainingContext,
     figures: _TrainingFigures,
 ) -> None:
-    """Validate, record whether the figure improved, report, and save weights and state.
+    """Validate in all processes, and note whether the figure improved; in rank 0, report and save.
 
-    The check is reported before it is saved: a training that is killed in between resumes from the
-    check before, and reports this one again. So no report is lost.
+    The report comes before the weights and the state are saved: a training that is killed in
+    between resumes from the check before, and reports this one again. So no report is lost.
     """
     process_group = context.process_group
     loss = validation_loss(network, validation, config.batch_tokens, context.device, process_group)

@@ -87,6 +87,7 @@ def orthogonal(matrices: Tensor, product_dtype: torch.dtype = torch.bfloat16) ->
         return orthogonal(matrices.mT, product_dtype).mT
     x = matrices.to(product_dtype)
     # The iteration needs singular values of at most 1, and the norm is at least the largest one.
+    # The least norm keeps a matrix of zeros at zero, which would become NaN.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = x @ x.mT

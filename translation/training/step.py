@@ -141,7 +141,8 @@ class TrainingStep:
 
         def attempt(tokens: int) -> None:
             self.network.zero_grad()
-            # Adam allocates its moments at the first step. Before it, others stand for them.
+            # Adam allocates its moments at the first step. Before that, tensors of the same size,
+            # whose values nobody reads, take up that memory.
             moments = [] if self.optimisers[0].state else self._two_moments()
             # With some more tokens than the error names, as memory becomes fragmented.
             batches = batch_indices(examples, tokens + tokens // 8, None)
