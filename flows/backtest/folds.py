@@ -73,7 +73,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.first > self.last:
-            raise UsageError(f"--from {self.first} is after --to {self.last}")
+            raise UsageError(
+                f"--from {self.first} is after --to {self.last}: give --from the earlier day"
+            )
         # Builds the strategies only because each raises UsageError for a wrong `top` or weight.
         assert self.strategies
 

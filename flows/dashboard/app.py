@@ -487,7 +487,7 @@ def _failure(error: Exception) -> tuple[int, str]:
 
 
 def _status_of(error: Exception) -> int:
-    """Return the status of an error of ours; 500 for any other."""
+    """Return the HTTP status of an error: 500 unless it is the visitor's or the store's."""
     if isinstance(error, NotThereError):
         return HTTPStatus.NOT_FOUND
     if isinstance(error, (UsageError, StoreUsageError)):

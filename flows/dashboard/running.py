@@ -127,7 +127,12 @@ def _night_as_work(
     *,
     is_alive: bool,
 ) -> Work:
-    """Return a night as a piece of work: its stages as `running_night` lists them."""
+    """Return a night as a piece of work, with the time left by what its stages took before.
+
+    `rows` are its stages as `running_night` lists them, `earlier` the stages of earlier nights. The
+    time left and the share done are None where a stage has no estimate, where there is no earlier
+    night, and where no process works on the night any more.
+    """
     spent_s = 0.0
     left_s: float | None = 0.0
     stage_words = "between two stages"

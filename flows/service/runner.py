@@ -168,8 +168,8 @@ def _server() -> Iterator[Server | None]:
     folder = prefect_folder()
     lock = FileLock(folder / LOCK)
     try:
-        # Not left to `with lock` below, which would wait until another service ends. A second is
-        # for `serving`, which shares the lock for an instant.
+        # Not left to `with lock` below, which would wait until another service ends. It waits one
+        # second because `serving` shares the lock for an instant.
         lock.acquire(timeout=1)
     except Timeout as error:
         raise DtmlError(
@@ -192,7 +192,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
 
     Missed nights are caught up first. `server_is_new` says that this process has started the
     server. Environment variables and the folder for temporary files are set for this process and
-    the runs. Raises UsageError where the service's `cron` is none.
+    the runs. Raises UsageError where the service's `cron` is not a cron expression.
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner
