@@ -322,7 +322,7 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     record_outcomes(
         conn,
         backtest.context,
-        # Nights of the market that these outcomes settle are scored too, beside rules on these bars.
+        # Nights that these outcomes settle are scored too, beside rules computed from these bars.
         NightBars(backtest.context, backtest.plan.last),
         rows,
         known_at=backtest.known_at,
