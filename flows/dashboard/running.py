@@ -187,8 +187,8 @@ def _seconds(stage: Mapping[str, Any], now: datetime) -> float:
 def _backtests(conn: Connection, now: datetime) -> list[Work]:
     """Return the backtests that have begun in the last days and have not ended.
 
-    `done` is the share of its days whose folds are done. The pace is the median time between the
-    models of two folds, so that the break of a run that was interrupted does not count.
+    `done` is the share of its days whose folds are done. The pace is the median time from one
+    fold's model to the next, so that the break of a run that was interrupted does not count.
     """
     works = []
     for row in records(backtests.unfinished(conn, now - SHOWN_FOR)):

@@ -68,7 +68,7 @@ def _translate(
     count = _finished_lines(partial, notes, key)
     if not count:
         _require_direction(model, source)
-        # In this order: with the new key, old lines would be taken for lines of this work.
+        # Old lines are removed first: beside the new key, they would count as lines of this work.
         partial.write_bytes(b"")
         write_whole(notes, lambda file: file.write_text(json.dumps(key)))
     else:
