@@ -134,6 +134,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         folds = backtests.backtest_folds(conn, backtest.id)
     for day in days:
         target = pd.Timestamp(day)
+        # Every session of the backtest is in one fold.
         fold = folds[(folds["first"] <= target) & (target <= folds["last"])].iloc[0]
         as_of = previous_session(context.market.calendar, day)
         if str(as_of) in fold["refused"]:  # the reasons by night

@@ -34,8 +34,10 @@ def chosen(name: str | None) -> Path:
     """
     names = model_names()
     if not names:
+        asked = "" if name is None else f" {name!r}"
         raise UsageError(
-            f"there is no model in {models_folder()} yet: train one, or run dtml translate demo"
+            f"there is no model{asked} in {models_folder()} yet: train one, or run dtml translate "
+            "demo"
         )
     if name is None and len(names) == 1:
         return models_folder() / names[0]
