@@ -224,7 +224,8 @@ def _calendars() -> str:
 def _prefect() -> str:
     """Return the server that flows would use, once it has answered.
 
-    Raises DtmlError where it does not answer, and where it requires no login.
+    It is the server of PREFECT_API_URL or, where that is not set, a temporary one, which is started
+    and ended here. Raises DtmlError where it does not answer, and where it requires no login.
     """
     url = os.environ.get("PREFECT_API_URL")
     if url:
