@@ -107,7 +107,7 @@ def _write_groups(answer: Answer, file: Path, largest_bytes: int) -> int:
                 )
         open_writer.close()
         if len(parts) > 1:
-            # Not straight into `file`, which is the first of the parts that are read.
+            # The merged rows cannot go straight into `file`, which is the first part that is read.
             merged = Path(folder, "whole")
             _merge(parts, schema, merged)
             shutil.copyfile(merged, file)
@@ -234,7 +234,7 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
         # Text is the only other type that `_common` finds for moments.
         becomes_text = pa.types.is_timestamp(column.type) and column.type != field.type
         values = column.cast(pa.timestamp("us")) if becomes_text else column
-        # Not safe: a whole number of more than 53 bits is rounded where its column has fractions.
+        # The cast may round: it does for whole numbers of more than 53 bits among fractions.
         columns.append(values.cast(field.type, safe=False))
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -99,7 +99,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         tell("the list of constituents")
         rows += _rows("list", [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))])
     tell("nights from a store")
-    # As of the session that the first check of the pipeline drew from the seed.
+    # The nights end at the session that the first check of the pipeline drew from the seed.
     rows += _rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
     with reading(context.engine) as conn:
         is_trained = runs.latest_run(conn, context.name, on_or_before=as_of) is not None
@@ -250,7 +250,8 @@ def _nights(
         predictions_of_fold, refused = Nights(audited, fold, FETCHED).predict(model)
         engine.dispose()  # before the folder with its file is deleted
     nights = pd.concat([each.predictions for each in forecasts], ignore_index=True)
-    # For the comparison: a fold may have its columns in another order, or, without a night, none.
+    # The two are compared, and a fold may have its columns in another order or, without a night,
+    # none.
     same_columns = predictions_of_fold.reindex(columns=list(nights)).astype(dict(nights.dtypes))
     return _Predicted(
         run_id=model.run_id,

@@ -343,7 +343,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     if not debug:
         handler.addFilter(Shown(terminal=terminal, as_json=as_json, attended=attended))
     root = logging.getLogger()
-    # Of an earlier call: two handlers would write each line twice.
+    # The handler of an earlier call is removed: two handlers would write each line twice.
     for earlier in [each for each in root.handlers if each.get_name() == NAME]:
         root.removeHandler(earlier)
     root.addHandler(handler)

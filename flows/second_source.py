@@ -76,8 +76,9 @@ def fetch_and_compare(context: MarketContext, as_of: date, *, whole: bool = Fals
 def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -> None:
     """Compare the stored bars up to `as_of` with the second source's; store and say what differs.
 
-    The sessions of a symbol are those that the fetch asked for, or the last OVERLAP where it asked
-    for none. They begin earlier where values that differed before are compared again (`_spans`). A
+    The sessions of a symbol are those that the fetch asked for. Where it asked for none, they are
+    the last OVERLAP + 1, for which a night asks as a rule: OVERLAP stored ones and a new one. They
+    begin earlier where values that differed before are compared again (`_spans`). A
     symbol that the first source did not answer is left out: the store lacks its bars for another
     reason. A comparison that finds what the one before found adds no row.
     """
@@ -177,7 +178,7 @@ def _compared(
     found = _Found()
     clock = _Clock(second.seconds)
     symbols = iter(spans)  # `_batches` takes its symbols from it: those left were not asked
-    first: Mapping[str, date] = {}
+    first: Mapping[str, date] = {}  # of the batch in progress: the first session of each symbol
     try:
         source = clock.within(lambda: open_second_source(context.market))
         held = clock.within(source.fields)
@@ -233,7 +234,11 @@ def _compared_part(
     answer: Fetched,
     differing: pd.DataFrame,
 ) -> Comparison:
-    """Compare the bars of some symbols; raise SecondSourceError where its dates are wrong."""
+    """Compare the stored bars of a batch of symbols with the second source's `answer`.
+
+    `first` has the first session to compare of each symbol, `differing` the values that differed
+    before. Raises SecondSourceError where the dates of the answer are wrong.
+    """
     begin = min(first.values())
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, begin, as_of, symbols=list(first))

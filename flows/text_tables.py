@@ -63,11 +63,10 @@ def print_table(
 ) -> None:
     """Print columns of equal length side by side, numbers on the right.
 
-    `importance` names the columns, the most important first; those that it does not name are less
-    important than these, and among themselves the more so the further left. If the console is too
-    narrow for all columns, the least important are left out, and a note names them. If
-    `importance` is None, or the last column left does not fit either, the rows are then printed as
-    blocks of lines instead.
+    If the console is too narrow for all columns, the least important are left out, and a note names
+    them. `importance` names columns, the most important first. Columns that it does not name are
+    left out before these, the rightmost first. If `importance` is None, or if the last column left
+    does not fit either, the rows are printed as blocks of lines.
     """
     if title:
         out.print(Text(title, style="italic"))

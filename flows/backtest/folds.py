@@ -73,7 +73,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.first > self.last:
-            raise UsageError(f"--from {self.first} is after --to {self.last}")
+            raise UsageError(
+                f"--from {self.first} is after --to {self.last}: give --from the earlier day"
+            )
         # Builds the strategies only because each raises UsageError for a wrong `top` or weight.
         assert self.strategies
 
@@ -389,7 +391,7 @@ class Nights:
         first = first_needed(context, context.experiment.windows, fold.as_of)
         last = previous_session(context.market.calendar, fold.last)
         bars = read_bars(context, first, last, known_at)
-        # By session, as `bars_of` searches for the first and the last one of a night.
+        # The order is by session, in which `bars_of` searches for the first and last of a night.
         self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
 
     @property
@@ -450,7 +452,10 @@ class Nights:
         predictions = predict_night(self.context, model, as_of, bars)
         if too_few(self.context, as_of, predictions):
             constituents = len(self.context.constituents(as_of))
-            raise DtmlError(f"{len(predictions)} of {constituents} constituents can be predicted")
+            raise DtmlError(
+                f"{constituents - len(predictions)} of {constituents} constituents cannot be "
+                "predicted, which is more than max_missing allows"
+            )
         return predictions.assign(known_at=bars["known_at"].max())
 
 

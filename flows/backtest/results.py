@@ -134,6 +134,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         folds = backtests.backtest_folds(conn, backtest.id)
     for day in days:
         target = pd.Timestamp(day)
+        # Every session of the backtest is in one fold.
         fold = folds[(folds["first"] <= target) & (target <= folds["last"])].iloc[0]
         as_of = previous_session(context.market.calendar, day)
         if str(as_of) in fold["refused"]:  # the reasons by night
@@ -285,7 +286,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     days = days.sort_values("target", ignore_index=True)  # portfolios are traded in this order
     as_of = pd.DatetimeIndex(days["as_of"])
     target = pd.DatetimeIndex(days["target"])
-    # The last fold that begins on the day or before it.
+    # A day belongs to the last fold that begins on it or before it.
     fold_of_day = folds["first"].searchsorted(days["target"], side="right") - 1
     day_before = pd.DatetimeIndex([previous_session(market.calendar, day.date()) for day in as_of])
     by_session = predicted.rename(columns={"target": "session"})  # the column that `on_grid` reads
@@ -322,7 +323,7 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     record_outcomes(
         conn,
         backtest.context,
-        # For nights of the market that these outcomes settle: they are scored too.
+        # Nights that these outcomes settle are scored too, beside rules computed from these bars.
         NightBars(backtest.context, backtest.plan.last),
         rows,
         known_at=backtest.known_at,
@@ -355,7 +356,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         predictions.save_rule_directions(conn, context.name, rules)
         settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
         run_ids = settled["run_id"].unique().tolist()
-        # What the views calibration and coverage count.
+        # The views calibration and coverage read these counts.
         save_counts(conn, settled, calibration.bands_of(conn, run_ids))
         backtests.finish_backtest(
             conn,
@@ -442,7 +443,7 @@ def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str
 def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Followed:
     """Trade the predictions by each strategy, and hold the index and equal parts for comparison.
 
-    Portfolios without a single session are left out.
+    The latter two are bought at the next open. Portfolios without a single session are left out.
     """
     context = backtest.context
     quotes = quotes_of(context, bars, record.symbols)
@@ -463,7 +464,7 @@ def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _F
     tracks["equal weight"] = equal_weight_track(
         record.probability, record.as_of, quotes, "next_open"
     )
-    # Such as the index, bought at the open, if the store has no opens of it.
+    # A track can lack every session: that of the index does if the store has no opens of it.
     with_sessions = {name: track for name, track in tracks.items() if len(track)}
     return _Followed(tracks=with_sessions, strategies=strategies, indices=indices)
 

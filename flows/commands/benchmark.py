@@ -171,7 +171,7 @@ def run_published(
     """Run the published experiment on a set, or read the stored one, and print its scoreboard.
 
     Prices that the request names are stored first. With `as_json` the scoreboard is one document,
-    with `as_markdown` the table of the README.
+    with `as_markdown` the table of the README. Raises UsageError for a market that is none of SETS.
     """
     if request.market not in SETS:
         raise UsageError(

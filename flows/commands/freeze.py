@@ -68,12 +68,12 @@ def freeze(
     engine = open_store()
     with market_lock(engine, market):
         new_links = begin(engine, market, day_of(since))
-        written = add_lines(engine, market)
+        written_file = add_lines(engine, market)
     with reading(engine) as conn:
         chain = nights.links(conn, market)
     if as_json:
-        return print_json({"market": market, "new": len(new_links), **_ends(chain, written)})
-    text = rendered("frozen.txt", market=market, chain=chain, new=new_links, file=written)
+        return print_json({"market": market, "new": len(new_links), **_ends(chain, written_file)})
+    text = rendered("frozen.txt", market=market, chain=chain, new=new_links, file=written_file)
     out.print(text, end="", soft_wrap=True)
     return None
 

@@ -150,7 +150,7 @@ def fetch(
     if as_json:
         document = asdict(fetch_result)
         document["outcomes"] = fetch_result.failures  # as in the table: symbols without an answer
-        del document["first"]
+        del document["first"]  # the spans asked for, of use only to `fetch_and_compare`
         print_json({"as_of": last, **document})
     else:
         _print_fetch(context.name, last, fetch_result)

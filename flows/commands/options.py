@@ -195,7 +195,7 @@ def request_of(
     if market_file:
         absolute_file = market_file.absolute()  # a worker may be in another folder
     return RunRequest(
-        market=market or str(market_file),
+        market=market or str(market_file),  # beside a file only a label: the file has the name
         market_file=absolute_file,
         overrides=overrides,
         device=device,

@@ -136,13 +136,13 @@ def orders(
         return print(found.rows.to_csv(index=False), end="")  # noqa: T201 - for a file
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
     print_orders(found, title)
-    held = (
+    start = (
         "the paper account holds at its last close, scaled to --capital; with --positions FILE, "
         "from what the file lists, and from cash if it lists nothing"
     )
     if positions is not None:
-        held = f"{positions} lists"
-    out.print(f"The orders start from what {held}.", markup=False, soft_wrap=True)
+        start = f"{positions} lists"
+    out.print(f"The orders start from what {start}.", markup=False, soft_wrap=True)
     traded = found.rows["value"].sum()
     cost = found.rows["cost"].sum()
     out.print(

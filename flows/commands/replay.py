@@ -248,9 +248,11 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
 
 
 def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
-    """Return replays with the links of their nights, checked, where the market is frozen.
+    """Return replays with the links of their nights and what has changed since they were frozen.
 
-    `replays` are those of one night or more, the oldest first: later nights alone are checked.
+    `replays` are those of one night or more, the oldest first: the check of the chain computes the
+    nights again from that one on. They are returned as they are where the market is not frozen; a
+    night without a link has the link None.
     """
     name = archive.market.name
     if not is_frozen(archive.engine, name):

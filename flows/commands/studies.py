@@ -168,7 +168,10 @@ def _require_place(request: RunRequest, workers: int, cluster: str | None) -> No
 def _backtest(
     request: RunRequest, plan: Plan, attention_on: Sequence[date], workers: int, cluster: str | None
 ) -> Result:
-    """Run a backtest as a flow; one that is stored already is only completed, without training."""
+    """Run a backtest as a flow, after storing the prices that the user names.
+
+    To one that is stored already, only attention and a missing page are added, without training.
+    """
     fetch_named(request, plan.first)
     require_stored(
         request,
@@ -176,7 +179,7 @@ def _backtest(
     )
     opened = open_backtest(request, plan)
     if stored_backtest(opened.context.engine, opened.id) is not None:
-        err.print(f"{opened.id} is already stored, so nothing is trained or added")
+        err.print(f"{opened.id} is already stored, so nothing is trained")
         return run_backtest(opened, attention_on=attention_on)
     require_server()  # before Prefect is imported
     from flows.backtest.flow import backtest_flow

@@ -383,6 +383,7 @@ def work(
         require_server()
         from flows.translating.flow import translate_queue
 
+        # Prefect returns the data of the state in which the flow ends: the counts.
         counts = translate_queue(
             models=list(models or ()),
             beams=beams,

@@ -162,8 +162,8 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.state.engine = engine
     app.state.templates = templates()
     app.state.places = {kind: asyncio.Semaphore(most) for kind, most in PLACES.items()}
-    # Not in `pages`: neither a program that watches the server nor the script of the charts may be
-    # refused because many pages are being read.
+    # These are not in `pages`: neither a program that watches the server nor the script of the
+    # charts may be refused because many pages are being read.
     app.add_api_route("/alive", alive)
     app.add_api_route("/health", health)
     app.add_api_route("/metrics", metrics)
@@ -353,7 +353,7 @@ async def table(request: Request, name: PathName, sort: str = "") -> HTMLRespons
     comparisons = request.query_params.getlist("is")
     values = request.query_params.getlist("value")
     where: list[tuple[str, str, str]] = []
-    # Not strict: an address that is typed by hand may give fewer of one than of another.
+    # The lists may differ in length: an address typed by hand may give fewer of one of the three.
     for column, comparison, value in zip(columns, comparisons, values, strict=False):
         if column and value:  # the last condition of the form may be empty
             where.append((column, comparison, value))
@@ -487,7 +487,7 @@ def _failure(error: Exception) -> tuple[int, str]:
 
 
 def _status_of(error: Exception) -> int:
-    """Return the status of an error of ours; 500 for any other."""
+    """Return the HTTP status of an error: 500 unless it is the visitor's or the store's."""
     if isinstance(error, NotThereError):
         return HTTPStatus.NOT_FOUND
     if isinstance(error, (UsageError, StoreUsageError)):

@@ -149,10 +149,11 @@ def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataF
 def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.DataFrame:
     """Return what the paper account holds from the next open on, and what it trades for that.
 
-    Columns: symbol, action ("buy", "sell", "keep" or "adjust"), weight (the share of equity to
-    hold, 0 for a sale), and held (the share held after the last open, NaN without). Trades come
-    first, the largest weight before the others; the columns `kept` and `place` only serve this.
-    There are no rows where nothing was decided.
+    Columns: symbol, action, weight (the share of equity to hold, 0 for a sale), and held (the share
+    held after the last open, NaN without). The action is "sell" for a stock to hold no longer,
+    "buy" for one that is not held, "keep" for one whose holding stays as it is (`kept`), and else
+    "adjust". The rows are sorted by action (`place`: buy, sell, adjust, keep), then the largest
+    weight first. There are no rows where nothing was decided.
     """
     market = night["market"]
     wanted = paper_account.paper_orders(conn, market, target_of(night)).set_index("symbol")

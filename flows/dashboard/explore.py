@@ -198,7 +198,7 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, An
     except StoreUsageError as error:
         return {"sql": sql, "rows": None, "wrong": str(error)}
     first_rows = rows.head(SHOWN)
-    # By position: two columns of an answer may have the same name.
+    # Columns are taken by position: two columns of an answer may have the same name.
     columns = [first_rows.iloc[:, position] for position in range(first_rows.shape[1])]
     is_numeric = [pd.api.types.is_numeric_dtype(column) for column in columns]
     json_rows = [_as_json_row(row) for row in first_rows.itertuples(index=False, name=None)]

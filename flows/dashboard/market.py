@@ -225,9 +225,10 @@ def _ranking_of_night(
     it is complete, else the last complete one before it. If there is none, `ranked_night` and
     `account` are None, `ranking` is empty, and the other keys are missing.
 
-    `ranking` has a row for each stock, with its direction and its weight in `orders`; `disagreeing`
-    has the rows whose direction contradicts the place. `rank_scores` has the running scores of all
-    predictors, `ranked` those of the one that ranks (`ranking_of_day`).
+    `ranking` has a row for each stock, with its direction and its weight in `orders`, NaN for a
+    stock that is not to be held. `disagreeing` has the rows whose direction contradicts the place.
+    `rank_scores` has the running scores of all predictors, `ranked` those of the one that ranks
+    (`ranking_of_day`).
     """
     market = night["market"]
     ranked_night = _complete_night(conn, night)

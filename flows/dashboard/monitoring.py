@@ -72,7 +72,7 @@ def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[
     with reading(engine) as conn:
         stored = markets.all_markets(conn)
     chosen = [name for name in stored if not names or name in names]
-    # Before the reading below: `market_of_store` opens a connection of its own.
+    # These come before the reading below, because `market_of_store` opens its own connection.
     definitions: dict[str, Market | None] = {}
     for name in chosen:
         definitions[name] = market_of_store(engine, name)

@@ -153,7 +153,11 @@ def _first_of_last_nights(conn: Connection, market: str) -> date:
 def _figures_of_days(
     tables: dict[str, pd.DataFrame], names: list[str], predictor: str, leg: str
 ) -> dict[str, Any]:
-    """Return the tables of a sheet that are computed from the stored scores of each night."""
+    """Return the tables of a sheet that are computed from the stored scores of each night.
+
+    `cumulative` has all `names` (the predictor that ranks, and the best rule if there is one);
+    `months` and `halves` are of the `predictor` alone. `leg` is the leg of these scores.
+    """
     of_names = []
     for name in names:
         scores = tables["nights"][tables["nights"]["predictor"] == name]

@@ -127,7 +127,12 @@ def _night_as_work(
     *,
     is_alive: bool,
 ) -> Work:
-    """Return a night as a piece of work: its stages as `running_night` lists them."""
+    """Return a night as a piece of work, with the time left by what its stages took before.
+
+    `rows` are its stages as `running_night` lists them, `earlier` the stages of earlier nights. The
+    time left and the share done are None where a stage has no estimate, where there is no earlier
+    night, and where no process works on the night any more.
+    """
     spent_s = 0.0
     left_s: float | None = 0.0
     stage_words = "between two stages"
@@ -182,8 +187,8 @@ def _seconds(stage: Mapping[str, Any], now: datetime) -> float:
 def _backtests(conn: Connection, now: datetime) -> list[Work]:
     """Return the backtests that have begun in the last days and have not ended.
 
-    `done` is the share of its days whose folds are done. The pace is the median time between the
-    models of two folds, so that the break of a run that was interrupted does not count.
+    `done` is the share of its days whose folds are done. The pace is the median time from one
+    fold's model to the next, so that the break of a run that was interrupted does not count.
     """
     works = []
     for row in records(backtests.unfinished(conn, now - SHOWN_FOR)):

@@ -98,7 +98,7 @@ class Statements:
         """Interrupt the work inside when its client disconnects, and when the server ends."""
 
         async def interrupt() -> None:
-            # In a thread, because the request to PostgreSQL needs a connection.
+            # It runs in a thread, because the request to PostgreSQL needs a connection.
             await run_sync(interruption.request, limiter=self._cancellers)
 
         async def interrupt_at_disconnect() -> None:

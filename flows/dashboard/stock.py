@@ -88,7 +88,8 @@ def _in_newest_night(
     """Return the place and the direction of a stock in the newest night of its market.
 
     `newest` are the directions of that night, and `stocks` all their symbols. `stock` is the row of
-    the stock, None if the night did not predict it. `ranked` is the number of stocks ranked.
+    the stock, None if the night did not predict it. `ranked` is the number of stocks ranked, and
+    `disagrees` says that the direction contradicts the place (`_disagrees`).
     `moved` are the places gained since the stock's ranking before, which is found in `directions`,
     the newest first. With a `last`, these may lack that ranking, and `moved` is None.
     """

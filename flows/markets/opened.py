@@ -106,8 +106,9 @@ def open_stored_market(request: RunRequest) -> OpenedMarket:
 def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None = None) -> date:
     """Return the session `as_of` of a night: the last one whose bars it knows.
 
-    It is the session asked for, or else the last closed one that the source has. Raises UsageError
-    for a day that is no session, or whose session has not closed yet.
+    It is the session asked for, or else the last closed one that the source has; where the source
+    does not say which it has, it is the last closed one. Raises UsageError for a day asked for that
+    is no session, or whose session has not closed yet.
     """
     calendar = opened.market.calendar
     now = now or datetime.now(UTC)

@@ -47,10 +47,11 @@ class Night:
 
 
 def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
-    """Return a night for which nothing is left to do, or None where `run_night` is needed.
+    """Return a complete night with its page, or None where `run_night` is needed.
 
-    For a market with the user's own code it always returns None: `run_night` compares the code with
-    that of its rankers.
+    What a run that was killed after its page may have left undone (states of trainings, an export)
+    is done first, and the line of a run is logged. For a market with the user's own code it always
+    returns None: `run_night` compares the code with that of its rankers.
     """
     row = finished_night(opened, as_of)
     if row is None or opened.market.code is not None:

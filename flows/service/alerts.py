@@ -165,7 +165,8 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
     if row["status"] == "refused":
         yield Alert(market, as_of, "refused", f"night of {as_of} refused: {row['reason']}")
     elif row["status"] in nights.COMPLETE:
-        # Of the night's own session, which has the newest outcomes, and of the one scored before.
+        # These are the scores of the night's own session, which has the newest outcomes, and of the
+        # session scored before it.
         scores = stored_scores.running_scores(conn, market, targets=2, last=as_of)
         beaten = _fell_below(scores, pd.Timestamp(as_of))
         if beaten is not None:

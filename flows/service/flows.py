@@ -103,9 +103,10 @@ def _skipped(reason: str) -> Outcome:
 def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
     """Return the function that does `work` as a run of the service, and ends in a state.
 
-    An error of ours becomes a failed state, whose message is one line without a traceback. `work`
-    has a parameter `request`, whose market is in the run's line in the log. There is no such line
-    if a night or a training inside has logged its own.
+    An error of dtml, the store or the system (OSError) becomes a failed state with its message in
+    place of a traceback; where another process works on the market, the run is skipped. `work` has
+    a parameter `request`, whose market is in the run's line in the log. There is no such line if a
+    night or a training inside has logged its own.
     """
     name = work.__name__.removeprefix("scheduled_")
 
@@ -124,7 +125,7 @@ def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
 
 
 def _state_of(work: Callable[[], Outcome]) -> Outcome:
-    """Return the state in which `work` ends; an error of ours becomes a state too."""
+    """Return the state in which `work` ends; expected errors become states too."""
     try:
         return work()
     except StoreBusyError as error:  # another process works on the market

@@ -58,7 +58,7 @@ def fork_runs() -> None:
     async def run_process(command: list[str], **options: Any) -> Any:
         """Take the place of Prefect's function of this name, with its arguments and result."""
         python, *arguments = command
-        if arguments != ["-m", ENGINE]:
+        if arguments != ["-m", ENGINE]:  # not the command of a run as it is known here
             return await run_ordinary_process(command, **options)
         if not can_fork:
             engine_command = [python, "-P", "-m", "flows.service.engine"]
@@ -91,8 +91,9 @@ def _run_engine(environment: Mapping[str, str]) -> None:
     end_with_parent()
     os.environ.clear()
     os.environ.update(environment)
-    # For `end_with_service`, which expects the service as the parent of the process. That of a fork
-    # is the fork server, and `end_with_parent` has done the work.
+    # Without this variable, `end_with_service` does nothing. It expects the service to be the
+    # parent of the process, but the parent of a fork is the fork server; and `end_with_parent`
+    # watches the service already.
     del os.environ[SERVICE]
     set_up_logging(debug=bool(os.environ.get("DTML_DEBUG")), attended=False)
     gc.freeze()  # the imported modules are no garbage

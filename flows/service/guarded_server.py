@@ -83,7 +83,7 @@ def main() -> None:
         lifespan="on",
         log_level=settings.logging_level.lower(),
         timeout_keep_alive=settings.api.keepalive_timeout,
-        # For open requests; the other half is left for the services of Prefect's server.
+        # Half of the time is for open requests, half for the services of Prefect's server.
         timeout_graceful_shutdown=END_LIMIT_S // 2,
         ws_ping_interval=settings.api.websocket_ping_interval,
         ws_ping_timeout=settings.api.websocket_ping_timeout,

@@ -82,7 +82,7 @@ def require_server() -> None:
     with tempfile.TemporaryFile() as log, _start_lock(folder):
         any_free_port = partial(_listen, 0)
         server = _start(any_free_port, folder, log, with_schedules=False)
-        # Before it answers, so that it is stopped at the exit even if the wait below fails.
+        # It is noted before it answers, so that it is stopped at the exit even if the wait fails.
         _temporary.append(server)
         atexit.register(stop_temporary_servers)
         # Flows need it anyway, and the import takes as long as the server takes to start.

@@ -94,7 +94,7 @@ def serve_markets(service: Service) -> None:
     # An interrupt before the runner has started raises here; the runner handles later ones.
     with suppress(KeyboardInterrupt), _server() as server:
         if server is not None:
-            # Before any request: to a dead server, each waits ten minutes for an answer.
+            # It watches before any request: to a dead server, each waits ten minutes for an answer.
             watcher = Thread(target=_end_with, args=(server, end), daemon=True)
             watcher.start()
         try:
@@ -168,8 +168,8 @@ def _server() -> Iterator[Server | None]:
     folder = prefect_folder()
     lock = FileLock(folder / LOCK)
     try:
-        # Not left to a plain `with lock`, which would wait until another service ends. A second is
-        # for `serving`, which shares the lock for an instant.
+        # A plain `with lock` would wait until another service ends. This waits one second, because
+        # `serving` shares the lock for an instant.
         acquired = lock.acquire(timeout=1)
     except Timeout as error:
         raise DtmlError(
@@ -192,7 +192,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
 
     Missed nights are caught up first. `server_is_new` says that this process has started the
     server. Environment variables and the folder for temporary files are set for this process and
-    the runs. Raises UsageError where the service's `cron` is none.
+    the runs. Raises UsageError where the service's `cron` is not a cron expression.
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner
@@ -223,7 +223,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         job = Job(schedule=schedule, parameters=parameters)
         deployment = cast(UUID, runner.add_deployment(deployment_of(job)))
         jobs[deployment] = job
-    # For `dtml status`, which shows when the next night of each market runs.
+    # `dtml status` reads this, to show when the next night of each market runs.
     write_serving(prefect_folder(), service.markets, service.delay, service.cron)
     skipped_runs = clear(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)

@@ -34,7 +34,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
     text, model (by its `receipt`) and search continues after them. Raises UsageError for a file
     that is empty, not UTF-8, or in the target language, and for a place that cannot be written to;
-    TranslationError while another process writes it, and where the disk is full.
+    TranslationError while another process writes `to`, and where the disk is full.
     """
     total, text_hash = _read_whole(source)
     _require_place(source, to)
@@ -68,7 +68,7 @@ def _translate(
     count = _finished_lines(partial, notes, key)
     if not count:
         _require_direction(model, source)
-        # In this order: with the new key, old lines would be taken for lines of this work.
+        # Old lines are removed first: beside the new key, they would count as lines of this work.
         partial.write_bytes(b"")
         write_whole(notes, lambda file: file.write_text(json.dumps(key)))
     else:
@@ -80,7 +80,7 @@ def _translate(
         # Without line breaks inside, as each line of the source has one line.
         _append(partial, [" ".join(translation.text.splitlines()) for translation in translations])
         count += len(part)
-        if err.is_terminal:
+        if err.is_terminal:  # elsewhere nobody watches: a JSON log would get a line for each part
             log.info("%d lines", count)
         part = list(islice(remaining_lines, LINES_AT_ONCE))
     with partial.open("rb") as stream:

@@ -80,8 +80,9 @@ def translate_queue(
     """Translate the texts that are queued for these models until none is queued.
 
     Without `models`, these are the texts for any model. The data of the returned state are the
-    counts of texts: done, failed, and waiting for a model that cannot be opened. With `attended` a
-    command runs this; without, an error of ours becomes a failed state.
+    counts of texts: done, failed, and waiting for a model that cannot be opened. `attended` says
+    that a command runs this, to which errors are raised. In a run of the service, an expected error
+    (of dtml, the store, a translation or the system) becomes a failed state instead.
     """
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)

@@ -33,12 +33,15 @@ def chosen(name: str | None) -> Path:
     one model.
     """
     names = model_names()
+    if not names:
+        asked = "" if name is None else f" {name!r}"
+        raise UsageError(
+            f"there is no model{asked} in {models_folder()} yet: train one, or run dtml translate "
+            "demo"
+        )
     if name is None and len(names) == 1:
         return models_folder() / names[0]
-    if names:
-        listed = f"there are {', '.join(names)}"
-    else:
-        listed = "there is none yet: train one, or run dtml translate demo"
+    listed = f"there are {', '.join(names)}"
     if name is None:
         raise UsageError(f"choose a model with --model: {listed}")
     if name not in names:

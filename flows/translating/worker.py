@@ -44,6 +44,8 @@ def work_off(
     `models` are those whose texts are taken, None for all. Returns how many texts are done, have
     failed, and wait. A text that cannot be translated fails alone, with the reason. Texts of a
     model that is missing or cannot be opened wait, because the model may still be in training.
+    After an error, the texts that were taken are given back to the queue; if `attended`, also after
+    SIGINT and SIGTERM (`_unwound_first`).
     """
     worker = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     counts = Counter({"done": 0, "failed": 0})

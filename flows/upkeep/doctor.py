@@ -224,7 +224,8 @@ def _calendars() -> str:
 def _prefect() -> str:
     """Return the server that flows would use, once it has answered.
 
-    Raises DtmlError where it does not answer, and where it requires no login.
+    It is the server of PREFECT_API_URL or, where that is not set, a temporary one, which is started
+    and ended here. Raises DtmlError where it does not answer, and where it requires no login.
     """
     url = os.environ.get("PREFECT_API_URL")
     if url:
@@ -308,7 +309,8 @@ def _device(name: str) -> str:
 
     Raises DtmlError where a training or a translation differs from that on the CPU.
     """
-    # As before a training: it raises where the machine has no GPU, and makes operations repeatable.
+    # Trainings call this too: it raises where the machine has no GPU, and makes operations
+    # repeatable.
     choose_device(name.partition(":")[0])
     device = torch.device(name)
     start = time.monotonic()
@@ -354,7 +356,7 @@ def _difference_of_translations(device: torch.device) -> float:
         )
         network = config.build().eval()
     settings = Search(extra=5)
-    # In this order: `to` moves the network itself, not a copy of it.
+    # The CPU comes first, because `to` moves the network itself, not a copy of it.
     on_cpu = search(IncrementalTransformer(network), sources, settings)
     on_device = search(IncrementalTransformer(network.to(device)), sources, settings, device=device)
     differences: list[float] = []

@@ -61,7 +61,8 @@ def export(
     for view in dict.fromkeys(views):  # each view once, in the order asked for
         with snapshot(engine) as conn:
             current_parts = list(parts(conn, view, markets))
-        obsolete = set(_files(folder / view, markets))  # less those of parts that still exist
+        # Below, the files of parts that still exist are taken out of this set.
+        obsolete = set(_files(folder / view, markets))
         for part in current_parts:
             market_folder = folder / view / f"market={quote(part.market, safe='')}"
             file = market_folder / f"year={part.year}" / FILE

@@ -214,7 +214,7 @@ def test_without_a_model_that_is_meant_it_is_one_line(home: Path, translate: Com
         assert "choose a model with --model: there are other, tiny" in complaint
     shutil.rmtree(home / "data")
     code, _, complaint = translate("text", "a")
-    assert (code, is_one_line(complaint), "there is none yet" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "there is no model in" in complaint) == (2, True, True)
     assert translate("models") == (
         0,
         "There is no model yet: `dtml translate demo` trains one in a minute.\n",

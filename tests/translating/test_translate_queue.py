@@ -255,7 +255,7 @@ def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
 ) -> None:
     for arguments, words in (
         (("queue",), "nothing to queue"),
-        (("queue", "a"), "there is none yet"),
+        (("queue", "a"), "there is no model in"),
     ):
         code, _, complaint = translate(*arguments)
         assert (code, is_one_line(complaint), words in complaint) == (2, True, True), complaint
