@@ -1,4 +1,4 @@
--- Frozen nights: a chain of SHA-256 over what each night predicted and from what. One row per link; the last of a market is the head of its chain.
+-- Frozen nights: a chain of SHA-256 hashes, each over what a night predicted and what it was made from. One row per link; the last of a market is the head of its chain.
 --
 -- market      text       Name of the market.
 -- number      integer    Place in the market's chain, from 1.

@@ -85,11 +85,8 @@ def benchmark(
         "--grid": with_grid,
         "--with": networks is not None,
         "--leg": leg != "next_close",
-        "--index": request.index is not None,
-        "--source": request.source is not None,
-        "--device": request.device != "auto",
     }
-    _refuse_unused(market, given)
+    _refuse_unused(market, request, given)
     require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if market == "ranking":
         return rank_sets(
@@ -104,11 +101,19 @@ def benchmark(
     )
 
 
-def _refuse_unused(market: str, given: Mapping[str, bool]) -> None:
-    """Raise UsageError if an option was `given` that has no effect on this benchmark."""
-    unused = UNUSED.get(market, UNUSED_BY_PUBLISHED)
-    for option in unused:
-        if given[option]:
+def _refuse_unused(market: str, request: RunRequest, given: Mapping[str, bool]) -> None:
+    """Raise UsageError if an option has no effect on this benchmark.
+
+    `given` says which of the options were given that are no part of the request.
+    """
+    is_given = {
+        **given,
+        "--index": request.index is not None,
+        "--source": request.source is not None,
+        "--device": request.device != "auto",
+    }
+    for option in UNUSED.get(market, UNUSED_BY_PUBLISHED):
+        if is_given[option]:
             raise UsageError(f"{option} has no effect on `dtml benchmark {market}`: leave it out")
 
 

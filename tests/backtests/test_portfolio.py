@@ -215,7 +215,7 @@ def test_the_index_is_bought_once_and_held(fill: str, quotes: Quotes) -> None:
     assert (1 + track["net"]).cumprod().to_numpy() == in_float64(price[1:] / price[0])
     assert track["turnover"].tolist() == in_float64([1] + [0] * (len(track) - 1))
     assert (track["net"] == track["gross"]).all()
-    with pytest.raises(ValueError, match="got 13 symbols"):
+    with pytest.raises(ValueError, match="got quotes of 13 symbols"):
         index_track(quotes, CALENDAR, fill)
 
 

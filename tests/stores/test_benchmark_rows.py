@@ -169,9 +169,7 @@ def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str
 
 
 def test_half_an_epoch_is_refused(store: Engine) -> None:
-    with pytest.raises(
-        StoreError, match=r"benchmark_seed.best_epoch has values that are not whole"
-    ):
+    with pytest.raises(StoreError, match=r"benchmark_seed.best_epoch must hold whole numbers"):
         save(store, benchmark(), scores(), seeds_of_models().assign(best_epoch=0.5))
 
 

@@ -10,7 +10,7 @@ down_revision = "0001"
 
 # SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new
 # revision.
-schema = "edf05924bc9b864a1bd1af47cb473a788eca65a1b4618ca05b4410fc3f0735f7"
+schema = "bfd0a4bb9927e5d4181aedf42734f7ee8803bcf991c6e97312073b5fef97911f"
 
 # What this revision adds or changes, which an older store lacks: tables, and columns by table.
 new_tables = ["night_stage", "bar_disagreement", "price_comparison", "frozen_night"]
@@ -88,8 +88,8 @@ COUNTS = {
 UNANSWERED = "Symbols that the second source did not answer, a list of {symbol, status, detail}."
 FAILURE = "Why it failed or ended early; missing when it did not."
 FROZEN = (
-    "Frozen nights, never rewritten: a chain of SHA-256 over what each night predicted and from "
-    "what. One row per link."
+    "Frozen nights, never rewritten: a chain of SHA-256 hashes, each over what a night predicted "
+    "and what it was made from. One row per link."
 )
 LINK = "The link: JSON with the SHA-256 of each part of the night, and of the link before."
 REPLACED = (
