@@ -127,10 +127,10 @@ def search_steps(blocks: bool) -> Callable[[], object]:
     return search
 
 
-def imports_of_a_command(thresholds: tuple[int, int, int] | None) -> Callable[[], object]:
-    """Prepare a process that imports the modules of a command, with thresholds of the collector."""
+def imports_of_a_run(thresholds: tuple[int, int, int] | None) -> Callable[[], object]:
+    """Prepare a process that imports the modules of a scheduled run, with thresholds of the collector."""
     set_thresholds = f"import gc; gc.set_threshold(*{thresholds}); " if thresholds else ""
-    command = [sys.executable, "-c", f"{set_thresholds}import flows.commands.nightly"]
+    command = [sys.executable, "-c", f"{set_thresholds}import flows.service.flows"]
     return partial(subprocess.run, command, check=True)
 
 
@@ -191,9 +191,9 @@ PLACES = {
         plain=Way(partial(search_steps, False), WAITING),
     ),
     "collector": Place(
-        "garbage collected less often while a command is imported",
-        product=Way(partial(imports_of_a_command, (20_000, 20, 20))),
-        plain=Way(partial(imports_of_a_command, None)),
+        "garbage collected less often while a scheduled run is imported",
+        product=Way(partial(imports_of_a_run, (20_000, 20, 20))),
+        plain=Way(partial(imports_of_a_run, None)),
     ),
 }
 

@@ -135,7 +135,15 @@ def test_a_market_is_a_value_whatever_its_name(
     assert MARKET not in question.about("kdd17")
 
 
-@pytest.mark.slow
+def test_the_page_holds_every_question_with_its_note_and_its_statement() -> None:
+    found = PAGE.read_text(encoding="utf-8")
+    for question in questions():
+        for part in (question.title, question.sql):
+            assert part in found, question.title
+        assert question.note in " ".join(found.split()), question.title
+
+
+@pytest.mark.soak
 def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
     """With another numpy than the one that wrote the page, a figure may differ by one in its last
     digit: it adds in another order, and what lies between two figures is rounded to either.
