@@ -128,7 +128,7 @@ def search_steps(blocks: bool) -> Callable[[], object]:
 
 
 def imports_of_a_run(thresholds: tuple[int, int, int] | None) -> Callable[[], object]:
-    """Prepare a process that imports the modules of a scheduled run, with thresholds of the collector."""
+    """Prepare a process that imports a scheduled run, with thresholds of the collector."""
     set_thresholds = f"import gc; gc.set_threshold(*{thresholds}); " if thresholds else ""
     command = [sys.executable, "-c", f"{set_thresholds}import flows.service.flows"]
     return partial(subprocess.run, command, check=True)
