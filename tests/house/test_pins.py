@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from tests.support.places import ROOT
 
+EXTRAS_NAMED = re.compile(r"(?:dtml-nightshift|\$WHEEL)\[([a-z0-9,]+)\]")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PINS = [
     Requirement(line)
@@ -120,6 +121,22 @@ def test_the_lock_holds_every_dependency_of_the_wheel_and_of_its_extras() -> Non
         if requirement.name != OF_THE_MACHINE:
             version = versions[canonicalize_name(requirement.name)]
             assert version in requirement.specifier, line
+
+
+def test_every_extra_that_a_page_or_a_message_names_exists() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert Requirement(everything).extras == extras.keys() - {"all"}
+    pages = [*ROOT.glob("*.md")]
+    for package in ("benchmarks", "db", "dtml", "flows"):
+        pages += (ROOT / package).rglob("*.md")
+        pages += (ROOT / package).rglob("*.py")
+    named: set[str] = set()
+    for page in pages:
+        for names in EXTRAS_NAMED.findall(page.read_text(encoding="utf-8")):
+            named.update(names.split(","))
+    assert named - extras.keys() == set()
+    assert {"excel", "postgres"} <= named
 
 
 def test_the_lock_names_each_file_by_its_hash_and_no_host() -> None:

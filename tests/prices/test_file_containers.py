@@ -147,7 +147,6 @@ def zipped(name: str, content: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p.csv"])
 def test_a_workbook_is_read_by_its_content(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("openpyxl")
     with pd.ExcelWriter(tmp_path / "made.xlsx") as workbook:
         long(("AAA", "NA", "TRUE")).to_excel(workbook, index=False)
     (tmp_path / "made.xlsx").rename(tmp_path / name)
@@ -157,7 +156,6 @@ def test_a_workbook_is_read_by_its_content(name: str, tmp_path: Path) -> None:
 
 
 def test_a_workbook_with_two_filled_sheets_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("openpyxl")
     with pd.ExcelWriter(tmp_path / "p.xlsx") as workbook:
         for sheet in ("first", "second"):
             long(("AAA",)).to_excel(workbook, sheet_name=sheet, index=False)
