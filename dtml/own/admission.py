@@ -119,8 +119,9 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
 
     First, features are compared on histories that are changed. If all pass, they are compared with
     those of nights, over the whole market too. If all pass again, the model is tested. A HISTORY
-    that the market is too short to test gives a single row. Raises OwnCodeError where a feature
-    fails, and where a model fails that was fitted once without failing.
+    that the market is too short to test gives a single row. Raises OwnCodeError where the code of a
+    feature raises an error, and where that of a model does after a first fit that did not; a model
+    whose first fit raises one gives a row that is not passed.
     """
     whole = _panel(history)
     # Only the description is needed, so any small number of sessions is enough.

@@ -212,7 +212,7 @@ def settlements(performances: pd.DataFrame) -> str:
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
     """Return Markdown for a README: titled tables of scores and of portfolios.
 
-    Each protocol has a table of scores.
+    Each protocol under which something was scored has a table of scores.
     """
     span = (
         f"{day(backtest['first'])} to {day(backtest['last'])}, {count(backtest['stocks'])} stocks"

@@ -242,8 +242,9 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     differing_nights = [str(replay.night["as_of"]) for replay in replays if replay.reasons]
     if differing_nights:
         raise NotReplayedError(
-            f"{len(differing_nights)} of {len(replays)} nights differ: "
-            f"{', '.join(differing_nights)}"
+            f"{len(differing_nights)} of {len(replays)} nights of {archive.market.name} differ "
+            f"from what is stored: {', '.join(differing_nights)}; "
+            f"`dtml replay {archive.market.name} --as-of DATE` shows how"
         )
 
 

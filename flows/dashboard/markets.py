@@ -49,7 +49,7 @@ class NotThereError(DtmlError):
 
 
 def require_market(conn: Connection, market: str) -> None:
-    """Raise NotThereError, which lists the stored ones, for a market that the store lacks.
+    """Raise NotThereError, which lists some of the stored ones, for a market that the store lacks.
 
     A stored market has a night, a fetch or a model.
     """

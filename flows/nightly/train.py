@@ -324,7 +324,8 @@ def _config(context: MarketContext) -> dict[str, Any]:
 def universe_of(market: Market) -> dict[str, Any]:
     """Return a market's index and its constituents as they come back from stored JSON.
 
-    A constituent is a list of symbol, first and last day as text; None is an open end. A list with
+    A constituent is a list of its symbol, its first day and the first day after it, as text; None
+    is an open end. A list with
     dates has its own date too, as `as_of`.
     """
     constituents = []

@@ -217,8 +217,8 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
 
 
 def _changes_of_list(then: Market, now: Market) -> list[str]:
-    """Say which stocks joined a list, left it, or are on it with other dates."""
-    # A stay is a stock with the first and last day of its time on the list; it may have several.
+    """Say which stocks joined a list, left it, or are on it on other days."""
+    # A stay is a stock, its first day on the list and the first day after it. It may have several.
     stays_then = {(stay.symbol, stay.since, stay.until) for stay in then.constituents}
     stays_now = {(stay.symbol, stay.since, stay.until) for stay in now.constituents}
     new_symbols = {symbol for symbol, _, _ in stays_now - stays_then}
@@ -233,7 +233,7 @@ def _changes_of_list(then: Market, now: Market) -> list[str]:
     if departed:
         changes.append(f"{', '.join(departed)} left")
     if with_other_dates:
-        changes.append(f"{', '.join(with_other_dates)} has other dates")
+        changes.append(f"{', '.join(with_other_dates)} with other dates")
     return changes
 
 

@@ -152,8 +152,8 @@ def send_waiting(engine: Engine, now: datetime) -> None:
 def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
     """Yield the alerts of a night that has ended: it was refused, or what its results show.
 
-    After a complete night these are that a rule has begun to beat the model, that another champion
-    ranks the stocks from the session after the night's target on, and that measures have drifted.
+    After a complete night these are that a rule has begun to beat the model, that the night chose
+    another champion for sessions after its target, and that measures have drifted.
     After any night they are what its comparison with a second source found.
     """
     row = nights.night(conn, market, as_of)
@@ -172,12 +172,21 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
         if beaten is not None:
             yield Alert(market, as_of, "below_rule", beaten)
         champion = rankings.champion(conn, market)
-        # A night chooses a champion for later sessions than its own target.
-        if champion is not None and champion["replaced"] and champion["since"] > row["target"]:
+        if champion is not None and _is_chosen_by(row, champion):
             yield Alert(market, as_of, "promoted", promotion_words(champion))
         newly_drifted = _newly_drifted(conn, market, as_of)
         if newly_drifted:
             yield Alert(market, as_of, "drifted", drift_words(newly_drifted))
+
+
+def _is_chosen_by(night: Mapping[str, Any], champion: Mapping[str, Any]) -> bool:
+    """Say whether a night chose the champion, in place of another one.
+
+    A night chooses for later sessions than its own target. One that is run after later nights finds
+    a champion that these have chosen.
+    """
+    is_later = champion["since"] > night["target"]
+    return bool(champion["replaced"]) and is_later and champion["decided_at"] >= night["started_at"]
 
 
 def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:

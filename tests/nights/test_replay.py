@@ -235,7 +235,8 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
     assert code == 1
     assert "2 nights replayed" in said
     assert "1 equal to the last bit" in said
-    assert f"1 of 2 nights differ: {AS_OF}" in error
+    assert "1 of 2 nights of " in error
+    assert f" differ from what is stored: {AS_OF}; `dtml replay " in error
 
 
 @pytest.mark.parametrize("column", ["calibrated", "lowest", "highest", "rising_share"])

@@ -119,7 +119,7 @@ def changed_market(market: Market) -> Market:
     return replace(market, constituents=dated, index=replace(market.index, symbol="OTHER"))
 
 
-CHANGED = "the index is OTHER; it was SIMX; NEW joined; L01 left; F01B has other dates"
+CHANGED = "the index is OTHER; it was SIMX; NEW joined; L01 left; F01B with other dates"
 
 
 def test_a_stock_that_lost_one_of_its_stays_has_other_dates(context: MarketContext) -> None:
@@ -130,7 +130,7 @@ def test_a_stock_that_lost_one_of_its_stays_has_other_dates(context: MarketConte
     now = replace(context.market, constituents=(late,))
     run = {"universe": universe_of(then)}
     assert changed_since(then, run) is None
-    assert changed_since(now, run) == "F01A has other dates"
+    assert changed_since(now, run) == "F01A with other dates"
 
 
 @pytest.mark.parametrize("kept", [True, False])

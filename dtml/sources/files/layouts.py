@@ -206,8 +206,8 @@ def _refuse_misspelt(layout: Layout, place: Path) -> None:
     for name in missing:
         for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):  # one or none
             raise UsageError(
-                f"{place}: there is no column {name}: if {unknown[near]!r} is "
-                "that column, rename it"
+                f"{place}: there is no column {name}: if {unknown[near]!r} is that column, rename "
+                f"it to {name}; if not, remove it or give it another name"
             )
 
 

@@ -4,6 +4,7 @@ This runs in the feed's process. Nothing is repaired or guessed: a session with 
 another day on the exchange, and a symbol that became a number has lost its zeros.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any, get_args
@@ -74,12 +75,15 @@ def stocks_of(answer: object) -> list[str] | None:
     if isinstance(answer, str) or not isinstance(answer, list | tuple | pd.Index | pd.Series):
         raise FeedError(f"symbols returned {_kind(answer)}: return a list of texts, or None")
     symbols = list(answer)
+    counts = Counter(symbols)
     for symbol in symbols:
         if not isinstance(symbol, str) or not is_symbol(symbol):
             raise FeedError(
                 f"symbols returned {symbol!r}, which is no symbol: return texts of at most 24 "
                 "letters, digits and single . - & = _ / or blanks between them"
             )
+        if counts[symbol] > 1:
+            raise FeedError(f"symbols returned {symbol!r} {counts[symbol]} times: return it once")
     return symbols
 
 
