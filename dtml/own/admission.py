@@ -238,26 +238,28 @@ def _compare_with_nights(
     leg: Leg,
     bound: float,
 ) -> list[Finding]:
-    """Compare features with those of nights, and refuse a feature that is too good to be true.
+    """Return findings on features: as nights compute them or not, and too good to be true or not.
 
-    `FEW` stocks of the `part` are compared on every session of a year. The `whole` market is
-    compared on fewer days: around the latest turns of a month, a quarter and a year, and on the
-    first and the last of the `SCORED` days. It is also compared in the sizes of `other_sizes`, on
-    their last days, because code may look ahead only in a market of a certain size. `bound` is the
-    highest rank IC that is believed of a feature on the `SCORED` days.
+    A night computes a feature from its last HISTORY sessions alone. `FEW` stocks of the `part` are
+    compared on every session of a year. The `whole` market is compared on fewer days: around the
+    latest turns of a month, a quarter and a year, and on the first and the last of the `SCORED`
+    days. It is also compared in the sizes of `other_sizes`, on their last days, because code may
+    look ahead only in a market of a certain size. `bound` is the highest rank IC that is believed
+    of a feature on the `SCORED` days.
     """
     few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
     every_session = answers_of(user_code, few, _last_days(few, YEAR))
-    days = _last_days(whole, SCORED)
+    scored_days = _last_days(whole, SCORED)
     # A feature by calendar month, quarter or year differs where one ends, if it looks ahead.
     turning_days = turns(whole.sessions)
-    answers = answers_of(user_code, whole, sorted({*days, *turning_days}))
-    some_days = answers.on(sorted({*turning_days, days[0], days[-1]}))
+    answers = answers_of(user_code, whole, sorted({*scored_days, *turning_days}))
+    compared_days = sorted({*turning_days, scored_days[0], scored_days[-1]})
+    some_days = answers.on(compared_days)
     compared = [("every_session", every_session), ("market_size", some_days)]
     for panel in other_sizes(whole):
         neighbours = answers_of(user_code, panel, _last_days(panel, NEIGHBOURS))
         compared.append(("market_size", neighbours))
-    # The windows are chosen once, on the few stocks, and used for all comparisons.
+    # The windows, in sessions, are chosen once, on the few stocks, and used for all comparisons.
     windows = windows_of(user_code, description, every_session)
     findings = []
     for check, compared_answers in compared:
@@ -265,8 +267,8 @@ def _compare_with_nights(
         findings += [
             _comparison(check, name, differing.get(name)) for name in description["features"]
         ]
-    outcome = outcomes(whole, leg)[days]
-    values = answers.on(days).values
+    outcome = outcomes(whole, leg)[scored_days]
+    values = answers.on(scored_days).values
     for column, name in enumerate(description["features"]):
         scores, known_outcome = both_known(values[..., column], outcome)
         findings.append(_plausibility(name, scores, known_outcome, bound))
