@@ -87,7 +87,8 @@ def benchmark(
         "--leg": leg != "next_close",
     }
     _refuse_unused(market, request, given)
-    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
+    if market in UNUSED:  # the others are checked in `run_published`
+        require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if market == "ranking":
         return rank_sets(
             request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
@@ -182,6 +183,7 @@ def run_published(
         raise UsageError(
             f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
         )
+    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if request.source or request.prices:
         _fetch_set(request)
     result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)

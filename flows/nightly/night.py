@@ -357,7 +357,8 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
     rejected = rejected[is_missing & is_of_session]
     if not rejected.empty:
         reason = rejected["reason"].mode().iloc[0]
-        return f"{len(rejected)} bars rejected, mostly {reason}: see the view `rejected`"
+        bars = "1 bar" if len(rejected) == 1 else f"{len(rejected)} bars"
+        return f"{bars} rejected, mostly {reason}: see the view `rejected`"
     return "the source has no bar for that session"
 
 

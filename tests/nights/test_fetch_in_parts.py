@@ -128,6 +128,16 @@ def test_the_reason_of_missing_bars_counts_only_those_that_it_names() -> None:
     failures = [("A", "rate_limited", 0, "A: wait"), ("B", "not_asked", 0, "B: the limit")]
     failures.append(("C", "not_asked", 0, "C: the limit"))
     outcomes = pd.DataFrame(failures, columns=["symbol", "status", "rows", "detail"])
-    assert _cause(FetchResult(outcomes=outcomes), {"A", "B", "C"}).startswith(
-        "2 not_asked (B: the limit); "
-    )
+    cause = _cause(FetchResult(outcomes=outcomes), {"A", "B", "C"}, AS_OF)
+    assert cause.startswith("2 not_asked (B: the limit); ")
+
+
+def test_the_reason_of_missing_bars_counts_only_rejected_ones_of_the_session() -> None:
+    bars = [
+        ("A", pd.Timestamp(AS_OF), "high below low", 1.0),
+        ("A", pd.Timestamp("2020-01-02"), "negative", 1.0),
+        ("A", pd.Timestamp("2020-01-03"), "negative", 1.0),
+    ]
+    rejected = pd.DataFrame(bars, columns=["symbol", "session", "reason", "value"])
+    cause = _cause(FetchResult(rejected=rejected), {"A"}, AS_OF)
+    assert cause.startswith("1 bar rejected, mostly high below low")

@@ -83,7 +83,11 @@ def test_a_night_that_was_frozen_is_not_frozen_twice(context: MarketContext) -> 
 
 def test_a_freeze_begins_at_any_complete_night_and_stays_there(context: MarketContext) -> None:
     after_nights(context, AS_OF, FOLLOWING)
-    with pytest.raises(UsageError, match=rf"night of {LAST} of simulated is not complete"):
+    wanted = rf"no night of simulated as of {LAST} is complete: give --since .* such as"
+    with pytest.raises(UsageError, match=wanted):
+        UsageError,
+        match=rf"no night of simulated as of {LAST} is complete: give --since .* such as",
+    ):
         begin(context.engine, context.name, LAST)
     assert len(begin(context.engine, context.name, AS_OF)) == 2
     with pytest.raises(UsageError, match=rf"begins with the night of {AS_OF}"):
