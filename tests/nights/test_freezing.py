@@ -85,9 +85,6 @@ def test_a_freeze_begins_at_any_complete_night_and_stays_there(context: MarketCo
     after_nights(context, AS_OF, FOLLOWING)
     wanted = rf"no night of simulated as of {LAST} is complete: give --since .* such as"
     with pytest.raises(UsageError, match=wanted):
-        UsageError,
-        match=rf"no night of simulated as of {LAST} is complete: give --since .* such as",
-    ):
         begin(context.engine, context.name, LAST)
     assert len(begin(context.engine, context.name, AS_OF)) == 2
     with pytest.raises(UsageError, match=rf"begins with the night of {AS_OF}"):
