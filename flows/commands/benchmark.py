@@ -87,8 +87,7 @@ def benchmark(
         "--leg": leg != "next_close",
     }
     _refuse_unused(market, request, given)
-    if market in UNUSED:  # the others are checked in `run_published`
-        require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
+    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if market == "ranking":
         return rank_sets(
             request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
