@@ -19,17 +19,17 @@ from typing import Any, cast
 
 import numpy as np
 
+from dtml.errors import DtmlError
 from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, cut, ranks_of
 from dtml.ranking.panel import Features, Grid, Panel, There
 
 # What the code says of itself: its `features`, a list of names; its `history`, the number of
 # sessions that a feature may read; and `model`, whether it has one of its own.
 Description = Mapping[str, Any]
-# Limits per question; environment variables of these names change them.
-LIMITS = {
-    "DTML_CODE_SECONDS": "600",
-    "DTML_CODE_GIGABYTES": "4",
-}
+# Limits per question; the environment variables DTML_CODE_SECONDS and DTML_CODE_GIGABYTES change
+# them.
+SECONDS = "600"
+GIGABYTES = "4"
 PASSED_ON_VARIABLES = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
 # So that results are the same to the last bit every time.
 FIXED_VARIABLES = {
@@ -137,8 +137,8 @@ class IsolatedCode:
         The process is given the panel, if any, the arrays `inputs`, and `details`, which must fit
         into JSON. Returns the description of the code and the arrays that answer the task.
         """
-        seconds = _limit("DTML_CODE_SECONDS")
-        gigabytes = _limit("DTML_CODE_GIGABYTES")
+        seconds = limit_of("DTML_CODE_SECONDS", SECONDS, OwnCodeError)
+        gigabytes = limit_of("DTML_CODE_GIGABYTES", GIGABYTES, OwnCodeError)
         question = {
             **details,
             "task": task,
@@ -191,18 +191,18 @@ class IsolatedCode:
         return answer, dict(np.load(folder / "answer.npz"))
 
 
-def _limit(name: str) -> float:
-    """Return one of `LIMITS`, as the environment variable of its name sets it.
+def limit_of(name: str, default: str, error: type[DtmlError]) -> float:
+    """Return a limit from the environment variable `name`, by default `default`.
 
-    Raises OwnCodeError if the variable is set to anything but a number above 0.
+    Raises `error` if the variable is set to anything but a number above 0.
     """
-    value = os.environ.get(name, LIMITS[name])
+    value = os.environ.get(name, default)
     try:
         limit = float(value)
     except ValueError:
         limit = 0.0
     if not 0 < limit < float("inf"):
-        raise OwnCodeError(f"{name}={value}: set this variable to a number above 0, or unset it")
+        raise error(f"{name}={value}: set this variable to a number above 0, or unset it")
     return limit
 
 

@@ -175,14 +175,14 @@ def run_published(
 ) -> None:
     """Run the published experiment on a set, or read the stored one, and print its scoreboard.
 
-    Prices that the request names are stored first. With `as_json` the scoreboard is one document,
+    The options must have passed `require_matching_options`. Prices that the request names are
+    stored first. With `as_json` the scoreboard is one document,
     with `as_markdown` the table of the README. Raises UsageError for a market that is none of SETS.
     """
     if request.market not in SETS:
         raise UsageError(
             f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
         )
-    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
     if request.source or request.prices:
         _fetch_set(request)
     result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)

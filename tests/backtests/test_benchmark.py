@@ -24,7 +24,7 @@ from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, name_of, sh
 from dtml.training.recipe import Epoch, Member, TrainingConfig
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import PublishedExperiment, members_of, train_models
-from flows.commands.benchmark import run_published
+from flows.commands.benchmark import require_matching_options, run_published
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context
 from flows.nightly.fetch import fetch_bars
@@ -329,6 +329,7 @@ def run_request(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def benchmark(run_request: RunRequest, *, both: bool = False) -> None:
+    require_matching_options(run_request, as_json=both, as_markdown=both)
     run_published(run_request, 2, None, with_grid=False, as_json=both, as_markdown=both)
 
 

@@ -14,10 +14,7 @@ import pytest
 from dtml.own import confinement, process
 from dtml.own.code import OwnCode, OwnCodeError
 from dtml.own.confinement import allow_writing, write_only_in
-from dtml.own.process import IsolatedCode
-from dtml.own.process import _limit as own_limit
-from dtml.sources.own_feed.code import FeedError
-from dtml.sources.own_feed.process import _limit as feed_limit
+from dtml.own.process import IsolatedCode, limit_of
 from tests.support.panels import made_bars, made_panel
 
 pytestmark = pytest.mark.slow
@@ -157,10 +154,7 @@ def test_an_answer_that_comes_with_the_line_before_it_is_not_waited_for(
 def test_a_limit_that_is_no_number_above_0_is_named(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    for limit_of, name, error in (
-        (own_limit, "DTML_CODE_SECONDS", OwnCodeError),
-        (feed_limit, "DTML_FEED_GIGABYTES", FeedError),
-    ):
-        monkeypatch.setenv(name, value)
-        with pytest.raises(error, match=f"^{name}={value}: set this variable to a number above 0"):
-            limit_of(name)
+    monkeypatch.setenv("DTML_CODE_SECONDS", value)
+    with pytest.raises(OwnCodeError, match=f"^DTML_CODE_SECONDS={value}: set this variable to a "):
+        IsolatedCode(OwnCode("mine.py", "")).values(PANEL)
+    assert limit_of("DTML_CODE_GIGABYTES", "4", OwnCodeError) == 4

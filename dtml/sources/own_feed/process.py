@@ -22,16 +22,14 @@ import pandas as pd
 
 from dtml.errors import UsageError
 from dtml.markets.definition import Market
-from dtml.own.process import FIXED_VARIABLES, PASSED_ON_VARIABLES
+from dtml.own.process import FIXED_VARIABLES, PASSED_ON_VARIABLES, limit_of
 from dtml.prices.bars import bars_frame, no_bars
 from dtml.sources.own_feed.code import FeedCode, FeedError
 
-# Limits per question; environment variables of these names change them. An hour, because some
-# vendors answer five requests a minute.
-LIMITS = {
-    "DTML_FEED_SECONDS": "3600",
-    "DTML_FEED_GIGABYTES": "4",
-}
+# Limits per question; the environment variables DTML_FEED_SECONDS and DTML_FEED_GIGABYTES change
+# them. An hour, because some vendors answer five requests a minute.
+SECONDS = "3600"
+GIGABYTES = "4"
 Description = Mapping[str, Any]
 
 
@@ -57,8 +55,8 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
     memory, and UsageError where an environment variable of the market's file is not set.
     """
     environment = _environment(code, market)
-    seconds = _limit("DTML_FEED_SECONDS")
-    gigabytes = _limit("DTML_FEED_GIGABYTES")
+    seconds = limit_of("DTML_FEED_SECONDS", SECONDS, FeedError)
+    gigabytes = limit_of("DTML_FEED_GIGABYTES", GIGABYTES, FeedError)
     market_file, market_text = market.file or ("", "")
     question = {
         **details,
@@ -169,18 +167,3 @@ def _bars(file: Path) -> pd.DataFrame:
         if not arrays.files:
             return no_bars()
         return bars_frame(pd.DataFrame({name: arrays[name] for name in arrays.files}))
-
-
-def _limit(name: str) -> float:
-    """Return one of `LIMITS`, as the environment variable of its name sets it.
-
-    Raises FeedError if the variable is set to anything but a number above 0.
-    """
-    value = os.environ.get(name, LIMITS[name])
-    try:
-        limit = float(value)
-    except ValueError:
-        limit = 0.0
-    if not 0 < limit < float("inf"):
-        raise FeedError(f"{name}={value}: set this variable to a number above 0, or unset it")
-    return limit
