@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import tomllib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
 from db import migrations
+from db.connection.sqlite_connections import SqliteConnection, begin_sqlite, prepare_sqlite
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
 from db.migrations.columns import difference, stored_columns
@@ -250,37 +250,11 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
                 f"cannot create the store's folder {path.parent}: {error.strerror}; create it "
                 f"yourself, or choose another with {URL_VARIABLE} or {FOLDER_VARIABLE}"
             ) from error
-    engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S}, json_serializer=_json)
-    event.listen(engine, "connect", partial(_prepare_sqlite, read_only))
-    event.listen(engine, "begin", _begin_sqlite)
+    arguments = {"timeout": LOCK_WAIT_S, "factory": SqliteConnection}
+    engine = create_engine(url, connect_args=arguments, json_serializer=_json)
+    event.listen(engine, "connect", partial(prepare_sqlite, read_only))
+    event.listen(engine, "begin", begin_sqlite)
     return engine
-
-
-def _prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
-    """Set up a new connection to SQLite."""
-    # The driver's own BEGIN would come only after the first read, and never before a statement such
-    # as CREATE TABLE. So the driver begins no transaction: _begin_sqlite does.
-    connection.isolation_level = None
-    # SQLite keeps any bytes in a column of text. Bytes of another program that are not UTF-8 must
-    # not make their table unreadable.
-    connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
-    # mode=ro protects only the store's file: SQL could attach another file, and write there.
-    if read_only:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-    connection.execute("pragma foreign_keys = on")  # SQLite's default is off
-    # With a write-ahead log (WAL) a power failure may then lose the last commits, but it cannot
-    # damage the file. The default waits for the disk at each commit.
-    connection.execute("pragma synchronous = normal")
-    # A switch to WAL needs exclusive access to the file, so it is requested only where needed.
-    journal_mode = connection.execute("pragma journal_mode").fetchone()
-    if journal_mode != ("wal",) and not read_only:
-        connection.execute("pragma journal_mode = wal")
-
-
-def _begin_sqlite(conn: Connection) -> None:
-    """Begin a transaction: deferred, or as the option `sqlite_begin` of `transaction` says."""
-    mode = conn.get_execution_options().get("sqlite_begin", "deferred")
-    conn.exec_driver_sql(f"begin {mode}")
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:

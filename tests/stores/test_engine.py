@@ -2,11 +2,13 @@
 writers wait for each other.
 """
 
+import gc
 import multiprocessing
 import os
 import sqlite3
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -282,6 +284,26 @@ def test_processes_that_make_the_same_store_at_once_all_succeed(store_url: str) 
         process.join()
     assert [process.exitcode for process in processes] == [0] * WRITERS
     assert count(open_engine(store_url)) == WRITERS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_engine_that_is_deleted_closes_its_file_without_a_warning(tmp_path: Path) -> None:
+    """Python warns from 3.13 on; with all versions the file is closed."""
+    file = tmp_path / "store.sqlite"
+    engine = open_engine(f"sqlite:///{file}")
+    prepare(engine)
+    assert file in open_files()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del engine
+        gc.collect()
+    assert not warned
+    assert file not in open_files()
+
+
+def open_files() -> set[Path]:
+    """Return the path of each file that this process holds open."""
+    return {link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
 
 
 def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> None:
