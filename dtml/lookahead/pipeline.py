@@ -108,8 +108,8 @@ class History:
             by_price = price.sort_values(ascending=course == "rising")
             drawn = drawn.loc[by_price.index]
 
-        # Each stock keeps its sessions, and its rows get them in the new order, which a stable sort
-        # by symbol keeps.
+        # Each stock keeps its sessions. In time, they are given to its rows in their new order,
+        # which the stable sort by symbol preserves.
         inserted = drawn.sort_values("symbol", kind="stable")
         sessions = future.sort_values(["symbol", "session"])["session"]
         inserted["session"] = sessions.to_numpy()
