@@ -194,7 +194,9 @@ def _holdings(file: Path) -> "pd.Series[float]":
         if symbol in listed:
             raise UsageError(f"{where}: {symbol} is listed before: list each symbol once")
         if not _is_amount(text):
-            raise UsageError(f"{where}: {symbol} has the shares {text!r}: write a number from 0 on")
+            raise UsageError(
+                f"{where}: {symbol} has the shares {text!r}: write a number of 0 or more"
+            )
         listed.add(symbol)
     return frame.set_index(symbols)["shares"].astype(float)
 
@@ -279,7 +281,10 @@ def fetch_named(request: RunRequest, first: date) -> None:
 
 
 def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
-    """Run a walk as a flow and return its ranking; one that is stored already is only read."""
+    """Run a walk as a flow, after storing the prices that the request names; return its ranking.
+
+    A ranking that is stored already is only read.
+    """
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan)
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
