@@ -68,9 +68,10 @@ class Experiment:
     def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
         """Return the training days, and the validation days that choose the epoch.
 
-        No target is after `as_of`. `gap_sessions` days are left out between the two spans, and as
-        many between the validation days and the first day predicted. Raises DtmlError for fewer
-        than `MINIMUM_TRAIN_DAYS` training days.
+        No target is after `as_of`. There are `validation_sessions` validation days, and at most
+        `train_sessions` training days, the last before them. `gap_sessions` days are left out
+        between the two spans, and as many between the validation days and the first day predicted.
+        Raises DtmlError for fewer than `MINIMUM_TRAIN_DAYS` training days.
         """
         past = windows.between(last=pd.Timestamp(as_of))
         # The outcome of a day is the return to the next session: its horizon is 1.

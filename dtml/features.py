@@ -56,9 +56,10 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
     With `z_close="raw"`, the feature of that name is the change of the unadjusted close, as in the
-    paper, even over a split. With "adjusted" it is the change of the adjusted price wherever the
-    two changes are more than `CORPORATE_ACTION` apart. A change beyond `max_return` counts as a
-    change of the unit of account: no feature reads prices from both sides of it.
+    paper, even over a split. With "adjusted" it is the same, except where the change of the
+    adjusted price is more than `CORPORATE_ACTION` away: there it is the latter. A change beyond
+    `max_return` counts as a change of the unit of account: no feature reads prices from both sides
+    of it.
     """
     # [bars stocks]: the session of each bar of a stock, in time; after a stock's bars come the
     # sessions on which it has none.
@@ -86,9 +87,9 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
         by_bar[..., column] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
     _erase_what_lacks_history(by_bar, order, bars, max_return)
     # Back from the order of bars to the grid of sessions.
-    features = np.full_like(by_bar, np.nan)
-    np.put_along_axis(features, order[..., None], by_bar, axis=0)
-    return 100 * features
+    by_session = np.full_like(by_bar, np.nan)
+    np.put_along_axis(by_session, order[..., None], by_bar, axis=0)
+    return 100 * by_session
 
 
 def _trailing_mean(

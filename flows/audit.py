@@ -250,8 +250,8 @@ def _nights(
         predictions_of_fold, refused = Nights(audited, fold, FETCHED).predict(model)
         engine.dispose()  # before the folder with its file is deleted
     nights = pd.concat([each.predictions for each in forecasts], ignore_index=True)
-    # The two are compared, and a fold may have its columns in another order or, without a night,
-    # none.
+    # A fold of which every night was refused has no columns. It gets those of the single nights, so
+    # that its rows can be chosen by `as_of`, and compared with the fold of another store.
     same_columns = predictions_of_fold.reindex(columns=list(nights)).astype(dict(nights.dtypes))
     return _Predicted(
         run_id=model.run_id,

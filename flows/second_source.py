@@ -78,9 +78,9 @@ def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -
 
     The sessions of a symbol are those that the fetch asked for. Where it asked for none, they are
     the last OVERLAP + 1, for which a night asks as a rule: OVERLAP stored ones and a new one. They
-    begin earlier where values that differed before are compared again (`_spans`). A
-    symbol that the first source did not answer is left out: the store lacks its bars for another
-    reason. A comparison that finds what the one before found adds no row.
+    begin earlier where values that differed before are compared again (`_spans`). A symbol that the
+    first source did not answer is left out: the store lacks its bars for another reason. A
+    comparison that finds what the one before found adds no row.
     """
     second = context.market.second_source
     if second is None:

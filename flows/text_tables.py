@@ -76,11 +76,11 @@ def print_table(
     if importance is not None:
         ranks = {name: rank for rank, name in enumerate(importance)}
         while widths is None and len(measured) > 1:
-            least = max(
+            least_important = max(
                 range(len(measured)),
                 key=lambda place: (ranks.get(measured[place].column.name, len(ranks)), place),
             )
-            name = measured.pop(least).column.name
+            name = measured.pop(least_important).column.name
             left_out.append(" ".join(name.split()))  # a heading may have several lines
             widths = _widths(measured, out.width)
     if widths is None:

@@ -54,7 +54,7 @@ def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fail
 
 def _agrees(row: Mapping[str, Any]) -> bool:
     """Return whether the agreement's interval is above 0, and its value is not below chance."""
-    # What two unrelated maps reach that both prefer a few stocks (`significance.agreement`).
+    # The agreement of two unrelated maps if both prefer a few stocks (`significance.agreement`).
     by_chance = 2 / np.sqrt(row["stocks"])
     # With too few days there is no interval: its low end is NaN here and None in the store.
     low = row["agreement_low"] or 0

@@ -193,7 +193,7 @@ def distance_test(
     Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true
     labels share their labels, and so are slightly more alike than those of shuffled labels: in 98
     markets without any signal, the test was significant at 5 % in 7. With one network of true
-    labels against 19 of shuffled labels the p-value is exact.
+    labels against 19 of shuffled labels the p-value is exact, as no two networks share labels.
     """
     networks, stocks = matrices.shape[:2]
     differences = matrices[:, None] - matrices[None]  # [networks networks stocks stocks]

@@ -95,10 +95,10 @@ class _Trades:
 def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
     """Return what to trade on a day's scores, whatever can be traded.
 
-    The best stocks that are not held are compared with those held: of all these, the worst
-    `exchanged` are sold if they are held. A stock that is held and no longer ranked counts as the
-    worst. Of the stocks not held, the best are bought, one for each stock sold and each vacancy
-    below `top`. Without any score nothing is traded.
+    The stocks held are compared with the best of the others: `exchanged` of them, and one more for
+    each vacancy below `top`. Of all these, the worst `exchanged` are sold if they are held. A stock
+    that is held and no longer ranked counts as the worst. The best of the others are bought, one
+    for each stock sold and each vacancy. Without any score nothing is traded.
     """
     is_held = units > 0
     sold = np.zeros(len(units), dtype=bool)

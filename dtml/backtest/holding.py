@@ -66,11 +66,11 @@ def staggered_track(
 ) -> pd.DataFrame:
     """Return what a portfolio of staggered parts earned, in the columns of `follow_on`'s track.
 
-    Each part has the same equity at first, and an account of its own from then on: it holds the
-    best stocks as `dtml.backtest.turnover.targets` does, but of the days alone on which it is
-    traded, and lets them drift in between. `trading.smooth` counts all ranked days. Of the whole,
-    the columns of `SHARES` (returns, costs, turnover, values held) are the means over the parts,
-    weighted by their equity at the fill; `settled` is the sum.
+    Each part has the same equity at first, and an account of its own from then on. On the days on
+    which it is traded, it trades to the best stocks as `dtml.backtest.turnover.targets` does; in
+    between it lets them drift. `trading.smooth` counts all ranked days, also those without a trade.
+    The columns of `SHARES` (returns, costs, turnover, values held) are means over the parts,
+    weighted by their equity at the fill; `settled` is the sum over the parts.
     """
     place = places(mean_of_last(ranked(scores), trading.smooth))
     tracks = []
@@ -163,7 +163,7 @@ def _targets_on(place: Days, is_traded: "np.ndarray", trading: Trading) -> tuple
 def _together(tracks: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the track of the whole from those of its parts, which begin with the same equity."""
     net = np.stack([track["net"].to_numpy() for track in tracks], axis=1)  # [fills parts]
-    # Of each part before the return of the fill; each began with 1.
+    # [fills parts]: the equity of each part before the return of the fill; each began with 1.
     equity = np.vstack([np.ones(net.shape[1]), np.cumprod(1 + net, axis=0)])[:-1]
     share = equity / equity.sum(axis=1, keepdims=True)
     whole = tracks[0].copy()

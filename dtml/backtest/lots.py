@@ -28,10 +28,10 @@ def trades(
 ) -> PerStock:
     """Return the shares to trade in each stock: above 0 bought, below 0 sold.
 
-    `held` are shares, 0 or more. `weights` are the shares of the `capital` to hold after the
-    trades, each 0 or more, at most 1 in total. `price`, known for every stock, and `capital` are in
-    currency units. `rates` are the costs of a purchase and of a sale, as shares of the value
-    traded.
+    `held` are numbers of shares, 0 or more. `capital` is the value of these and of the cash
+    together. `weights` are the fractions of it to hold after the trades, each 0 or more, at most 1
+    in total. `price`, known for every stock, and `capital` are in currency units. `rates` are the
+    costs of a purchase and of a sale, as fractions of the value traded.
 
     A stock with a weight of 0 is sold completely, odd lots included, even if it is `kept`. Other
     stocks that are `kept` are not traded. Every other trade is the difference to the weight,

@@ -423,7 +423,7 @@ def _trade_sessions(
     turnover = np.empty(len(targets))
     sold = np.empty(len(targets))
     gross = np.empty(len(targets))
-    # Of the fill before; for the first session of all it is any row, as nothing is held then.
+    # The returns from the fill before; at the first session of all any row, as nothing is held yet.
     returns_before = fills.returns[first - 1]
     drifted = before * (1 + returns_before) / (1 + before @ returns_before)
     for day in range(len(targets)):
@@ -447,17 +447,17 @@ def _trade_sessions(
 
 
 def _trade(
-    drifted: Weights, target: Weights, stays: Stocks, settled: Stocks, limit: Weights
+    drifted: Weights, target: Weights, stays: Stocks, overdue: Stocks, limit: Weights
 ) -> Weights:
     """Return the holdings after trading to `target`, as far as each stock can be traded.
 
-    A stock that `stays` is not traded unless it is `settled`, that is, sold at its last price.
+    A stock that `stays` is not traded, unless it is `overdue`: then it is sold at its last price.
     """
-    if np.isnan(target).all():  # a session without weights: only `settled` is traded
-        return np.where(settled, 0.0, drifted)
+    if np.isnan(target).all():  # a session without weights: only what is `overdue` is traded
+        return np.where(overdue, 0.0, drifted)
     # A stock at its upper limit (1) cannot be bought, one at its lower limit (-1) cannot be sold.
     stays = stays | (limit * (target - drifted) > 0)
-    stuck = np.where(stays & ~settled, drifted, 0.0)
+    stuck = np.where(stays & ~overdue, drifted, 0.0)
     traded = np.where(stays, 0.0, target)
     room = max(0.0, 1 - np.abs(stuck).sum())
     exposure = np.abs(traded).sum()

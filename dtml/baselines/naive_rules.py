@@ -68,8 +68,8 @@ def beside_rules(
 ) -> "tuple[pd.Series[Any], pd.DataFrame] | None":
     """Return the model's row of one session's scores, and the rows of the rules.
 
-    `scores` has a row a predictor; rules scored on another number of nights, in column `nights`,
-    are left out. None where the model has no row.
+    `scores` has a row a predictor. `nights` names the column with the number of nights scored:
+    rules with another number than the model are left out. None where the model has no row.
     """
     is_model = scores["predictor"] == MODEL
     if not is_model.any():

@@ -105,8 +105,8 @@ class RecurrentNetwork(Network):
 
         It follows the gradient of the hinge with respect to the latent. Where the hinge is active
         that gradient is -y times the weights of the score, elsewhere 0. The backward pass treats
-        the step as a constant. With a linear score this changes no gradient, because the change of
-        a unit vector is at right angles to it.
+        the step as a constant. As the score is linear, this changes no gradient: when the weights
+        change, a step of fixed length turns at right angles to them, so that the score stays.
         """
         sign = _sign(rises, score)
         active = (sign * score < 1).to(score.dtype)

@@ -171,9 +171,9 @@ class StockNet(Network):
     def decode(self, x: Inputs, movements: Float[Tensor, "known days stocks"]) -> Decoded:
         """Run the recurrence (section 5.2) with latents from the posterior given `movements`.
 
-        `movements` holds, for the first sessions of the window or for none, 1 where the session
-        after it is a rise, else 0. Later sessions of the window take the mean of their prior. While
-        not training, a posterior is taken at its mean.
+        `movements` has a row for each of the first sessions of the window, or no row: 1 where the
+        session after it is a rise, else 0. The other sessions of the window take the mean of their
+        prior. While not training, a posterior is taken at its mean.
         """
         hidden_size, latent_size = self.sizes
         hidden = x.new_zeros(*x.shape[1:-1], hidden_size)

@@ -81,11 +81,12 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     """Return the mean block of each model, in days, and the widening of its interval.
 
     `influence` is how much each day changes the statistic of each model. The block is that of
-    Politis & White (2004), corrected by Patton, Politis & White (2009), at most about a third of
-    the days, and rounded to a power of the square root of 2, so that models share resamples; 1 is
-    for days that are independent. Negatively dependent days count as independent: blocks may widen
-    an interval but never narrow it. The widening, at least 1, is the long-run standard deviation in
-    units of the one that blocks of that length reproduce.
+    Politis & White (2004), corrected by Patton, Politis & White (2009), and rounded to a power of
+    the square root of 2, so that models share resamples. It is 1 for independent days, and at most
+    a third of the days, or three times their square root if that is fewer, rounded up. Negatively
+    dependent days count as independent: blocks may widen an interval but never narrow it. The
+    widening, at least 1, is the long-run standard deviation in units of the one that blocks of that
+    length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)

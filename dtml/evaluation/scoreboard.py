@@ -287,7 +287,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     """Return the rows of `scoreboard` of one sample, a row a predictor."""
     names = [predictor.name for predictor in predictors]
     best = names.index(best_rule)
-    # Of each predictor, [seeds days stocks] and [days stocks].
+    # The probabilities of each predictor, [seeds days stocks], and of its ensemble, [days stocks].
     of_seeds = [predictor.probability[:, sample.days] for predictor in predictors]
     of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]
     # [days predictors 4]: true rises, false rises, false falls, true falls. Every day of a sample

@@ -108,8 +108,8 @@ class History:
             by_price = price.sort_values(ascending=course == "rising")
             drawn = drawn.loc[by_price.index]
 
-        # Each stock keeps its sessions, and its rows get them in the new order, which a stable sort
-        # by symbol keeps.
+        # Each stock keeps its sessions: the first goes to the stock's first row in the new order,
+        # and so on. The stable sort by symbol preserves that order.
         inserted = drawn.sort_values("symbol", kind="stable")
         sessions = future.sort_values(["symbol", "session"])["session"]
         inserted["session"] = sessions.to_numpy()

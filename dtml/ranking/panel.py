@@ -49,7 +49,8 @@ def panel_of(
 
     Enough is a share of the usual number of them, not of all `symbols` (`sessions_met`). `bars` is
     the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns` names the
-    close that returns are taken from. A price of 0 or less becomes missing.
+    close that returns are taken from. A price of 0 or less becomes missing. Bars without volume are
+    left out, as `Panel` says.
     """
     bars = bars[bars["symbol"].isin(symbols)]
     # A stock that never had a volume keeps its bars: its source may have no volumes.

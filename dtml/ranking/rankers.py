@@ -283,14 +283,16 @@ def save_rankers(
 ) -> tuple[Path, str]:
     """Write the checkpoint of some rankers, and return its file and SHA-256.
 
-    It holds their arrays, their slopes and `settings`, which include `market` and `config`. `write`
-    writes a file whole or not at all. The file is named after `stem` and its content: rankers that
-    are trained again and differ in the last bits get another file.
+    It holds their arrays, their slopes, `settings`, which include `market` and `config`, and the
+    user's own code with its arrays if there is any. `write` writes a file whole or not at all. The
+    file is named after `stem` and its content: rankers that are trained again and differ in the
+    last bits get another file.
     """
     tensors: dict[str, torch.Tensor] = {}
     scalars: dict[str, Any] = {}
     for name, model in rankers.models.items():
-        # By name, arrays and single numbers; a network's settings are in the card's `config`.
+        # The model's arrays and single numbers, by name. Those of a network are its weights alone:
+        # its settings are in the card's `config`.
         parts = model.weights if isinstance(model, Relative) else asdict(model)
         for part, value in parts.items():
             if isinstance(value, ndarray):

@@ -255,8 +255,8 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     train_stop = split.trained.stop
     if train_stop <= train_start:
         raise DtmlError(
-            f"{config.name}: {stop - train_start} sessions, {config.validation} of them to choose "
-            "the epoch, are too few to train on: fetch a longer history"
+            f"{config.name}: {stop - train_start} sessions are too few to train on, because the "
+            f"last {config.validation} choose the epoch: fetch a longer history"
         )
     seeds = range(config.seeds)
     members = [Member(seed, config.model, config.training) for seed in seeds]

@@ -139,8 +139,8 @@ def fit_members(
     if begin is not None:
         for fit, weights in zip(fits, begin, strict=True):
             fit.network.load_state_dict(weights)
-    # For each device its fits, in the turn in which they were given to the devices above, as
-    # iterators whose next() trains one epoch.
+    # A queue for each device, of the fits that were started on it above. Each fit is an iterator
+    # whose next() trains one epoch.
     queues = []
     for position, fit_device in enumerate(devices[: len(fits)]):
         train_spans = {protocol: Span.of(train, protocol, fit_device) for protocol in protocols}

@@ -64,7 +64,9 @@ class Member:
             and getattr(self.model, "normalisation", "") == "per_stock"
         ):
             raise UsageError(
-                'stocks_a_step needs gains that all stocks share: set normalisation = "shared"'
+                f"stocks_a_step is {self.training.stocks_a_step}, but normalisation is "
+                '"per_stock", with gains for a fixed list of stocks: set normalisation = "shared", '
+                "or leave out stocks_a_step"
             )
 
     @property

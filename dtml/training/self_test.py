@@ -17,7 +17,8 @@ TRAIN_DAYS = 64  # the others are the validation span
 STOCKS = 13
 WINDOW = 5
 FEATURES = 11
-# Of probabilities, on a device other than the CPU, whose sums round differently in every epoch.
+# The difference of probabilities that is allowed on a device other than the CPU: its sums round
+# differently in every epoch.
 TOLERANCE = 1e-3
 
 

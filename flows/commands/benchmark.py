@@ -176,8 +176,8 @@ def run_published(
     """Run the published experiment on a set, or read the stored one, and print its scoreboard.
 
     The options must have passed `require_matching_options`. Prices that the request names are
-    stored first. With `as_json` the scoreboard is one document,
-    with `as_markdown` the table of the README. Raises UsageError for a market that is none of SETS.
+    stored first. With `as_json` the scoreboard is one document, with `as_markdown` the table of the
+    README. Raises UsageError for a market that is none of SETS.
     """
     if request.market not in SETS:
         raise UsageError(
@@ -245,7 +245,10 @@ def _fetch_set(request: RunRequest) -> None:
         first, last = published_set.validation  # a short span that is in every set
         outcome = context.source.fetch({index: first}, last).outcomes.iloc[0]
         if outcome["status"] != "ok":
-            raise UsageError(f"the index {index}: {outcome['detail']}: give --index FILE")
+            raise UsageError(
+                f"the files have no usable prices of the index {index} ({outcome['detail']}): give "
+                "its file with --index FILE"
+            )
     announce(context)
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))

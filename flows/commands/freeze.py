@@ -59,7 +59,9 @@ def freeze(
     market = read_market(name, market_file).name
     if check:
         if since is not None:
-            raise UsageError("leave out --since: --check checks the whole chain")
+            raise UsageError(
+                "--since has no effect with --check, which checks the whole chain: leave it out"
+            )
         return _check(market, file, as_json=as_json)
     if file is not None:
         raise UsageError(

@@ -103,7 +103,11 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json:
 
 
 def _night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
-    """Run a night as a flow, unless it is complete already, and return it."""
+    """Return the night of a day, which is run as a flow unless it is complete.
+
+    A complete night is read from the store. If its page is missing or outdated, or the market has
+    the user's own code, `run_night` looks at it again, without a flow.
+    """
     stored = stored_night(opened, day)
     if stored is not None:
         return stored
@@ -111,7 +115,8 @@ def _night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
         from flows.nightly.context import with_experiment
         from flows.nightly.night import run_night
 
-        # It has its predictions, and no flow is needed for what a killed run left undone.
+        # It has its predictions. What is left needs no flow: what a killed run did not do, and the
+        # comparison of the user's own code with that of the rankers.
         return run_night(with_experiment(opened, request), day)
     err.print(f"night of {day}")
     require_server()  # before Prefect is imported

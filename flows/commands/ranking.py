@@ -174,7 +174,10 @@ def _holdings(file: Path) -> "pd.Series[float]":
     try:
         frame = pd.read_csv(file, dtype=str, keep_default_na=False)  # NA is a symbol
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
+        raise UsageError(
+            f"{file} cannot be read ({error.strerror or error}): give a CSV file with the columns "
+            "symbol and shares"
+        ) from error
     except ValueError as error:  # pandas raises it for what is not text, or not a table
         raise UsageError(
             f"{file} is not a CSV file ({error}): give one with the columns symbol and shares"
@@ -194,7 +197,9 @@ def _holdings(file: Path) -> "pd.Series[float]":
         if symbol in listed:
             raise UsageError(f"{where}: {symbol} is listed before: list each symbol once")
         if not _is_amount(text):
-            raise UsageError(f"{where}: {symbol} has the shares {text!r}: write a number from 0 on")
+            raise UsageError(
+                f"{where}: {symbol} has the shares {text!r}: write a number of 0 or more"
+            )
         listed.add(symbol)
     return frame.set_index(symbols)["shares"].astype(float)
 
@@ -226,9 +231,9 @@ def rank_sets(
     files = {name: file for name, file in all_files.items() if file.exists()}
     if not files:
         file_names = ", ".join(f"{name}.parquet" for name in SETS)
+        problem = "no folder is named" if folder is None else f"{folder} has no prices to rank"
         raise UsageError(
-            f"there are no prices to rank in {folder or 'any folder'}: give a folder with --prices "
-            f"that has at least one of the files {file_names}"
+            f"{problem}: give one with --prices that has at least one of the files {file_names}"
         )
     rankings: dict[str, page.Ranking] = {}
     for name, file in files.items():
@@ -279,7 +284,10 @@ def fetch_named(request: RunRequest, first: date) -> None:
 
 
 def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
-    """Run a walk as a flow and return its ranking; one that is stored already is only read."""
+    """Run a walk as a flow, after storing the prices that the request names; return its ranking.
+
+    A ranking that is stored already is only read.
+    """
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan)
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:

@@ -144,7 +144,7 @@ def _with_next_run(
 ) -> MarketStatus:
     """Return a status whose next run is that of the service; None where none runs its nights.
 
-    It is None too where the user's own cron decides when nights run.
+    It is None too where the user's own cron decides when nights run, and where it is not known.
     """
     if served is None or each.market not in served.markets or served.cron is not None:
         return replace(each, next_run=None)

@@ -344,7 +344,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
         "these are not the data of simulated: 8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
         ),
-        "the index SIMX: .*: give --index FILE": replace(run_request, index=None),
+        "prices of the index SIMX .*: give .*--index FILE": replace(run_request, index=None),
     }
     for said, mistaken in wrong.items():
         with pytest.raises(UsageError, match=said):

@@ -344,7 +344,7 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("NA,3", "no close of NA from"),
         ("null,3", "no close of null from"),
         ("00123 ,3", "no close of 00123 from"),
-        ("L01,inf", "row 1 below the heading: L01 has the shares 'inf': write a number from 0 on"),
+        ("L01,inf", "row 1 below the heading: L01 has the shares 'inf': write a number of 0 or"),
         ("L01,", "L01 has the shares ''"),
         ("L01,nan", "L01 has the shares 'nan'"),
         (",3", "row 1 below the heading: the symbol is missing"),
