@@ -300,10 +300,14 @@ def horizon_of(prices: Prices, leg: Leg, *, with_boosting: bool) -> Horizon:
         later["blend"] = blend(later)
     scores = models[best_model].copy()
     scores[scored] = later[best_model][scored]
+    overlap = sessions_to(leg)
     gain = paired_rank_ic(
-        trials["long", best_penalty][ended], trials["usual", best_penalty][ended], outcome
+        trials["long", best_penalty][ended],
+        trials["usual", best_penalty][ended],
+        outcome,
+        overlap=overlap,
     )
-    found = score_ranking(scores[scored], history.outcome[scored], overlap=sessions_to(leg))
+    found = score_ranking(scores[scored], history.outcome[scored], overlap=overlap)
     rank_ic = found.rank_ic
     return Horizon(
         leg=leg,

@@ -6,6 +6,7 @@ which a stock held is not yet sold (Garleanu and Pedersen, 2013, explain why bot
 is by the net return above equal parts of all stocks, over its standard deviation.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -50,7 +51,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class _Trial:
-    """A way to trade, and its score on validation days."""
+    """A way to trade, and its score on validation days: NaN if its gain does not vary."""
 
     trading: Trading
     sharpe: float
@@ -203,9 +204,14 @@ def _chosen(trials: Sequence[_Trial]) -> dict[str, Trading]:
     }
     chosen = {}
     for version, allowed_trials in allowed.items():
-        best = max(allowed_trials, key=lambda trial: trial.sharpe)
+        best = max(allowed_trials, key=_preference)
         chosen[version] = best.trading
     return chosen
+
+
+def _preference(trial: _Trial) -> float:
+    """Return the score of a trial; the lowest of all for one without a score (NaN)."""
+    return -math.inf if math.isnan(trial.sharpe) else trial.sharpe
 
 
 def _row(

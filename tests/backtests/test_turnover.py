@@ -5,6 +5,7 @@ order that validation days choose.
 from dataclasses import replace
 from datetime import date
 from fractions import Fraction
+from itertools import chain, repeat
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ import pytest
 
 from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on, positions
 from dtml.backtest.turnover import (
+    BANDED,
+    BANDS,
     DAILY,
     EQUAL,
     VERSIONS,
@@ -268,6 +271,17 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     before = found["span"] == "validation"
     pd.testing.assert_frame_equal(found[before], other[before])
     assert not np.allclose(found[~before]["annual_return"], other[~before]["annual_return"])
+
+
+def test_a_way_to_trade_whose_gain_does_not_vary_is_chosen_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its Sharpe ratio is NaN, with which every comparison is false: it must not be kept first."""
+    sharpes = chain([NAN, 1.0, 2.0], repeat(0.0))
+    monkeypatch.setattr("dtml.backtest.turnover.session_sharpe", lambda _gain: next(sharpes))
+    found = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), SESSIONS[200])
+    test = found[found["span"] == "test"].set_index("version")
+    assert test.loc[BANDED, "band"] == BANDS[2]
 
 
 def test_where_nothing_could_be_bought_there_is_no_break_even() -> None:
