@@ -160,7 +160,7 @@ def require_current_schema(engine: Engine) -> None:
             f"the store at {location(engine)} is empty: run a night, or create the tables with "
             "`dtml db upgrade`"
         )
-    if stored != REVISION:
+    if stored != REVISION:  # an earlier one: `_stored_revision` refuses later ones
         raise StoreUsageError(
             f"the store at {location(engine)} has schema {stored}, too old for this dtml "
             f"({REVISION}): run `dtml db upgrade`"
@@ -220,7 +220,8 @@ def _parse_url(url: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg")
     if engine != "sqlite":
         raise StoreUsageError(
-            f"database engine {engine!r} is not supported: use sqlite or postgresql"
+            f"the database engine {engine!r} is not supported: set {URL_VARIABLE} to "
+            "sqlite:///FILE or postgresql://USER@HOST/NAME"
         )
     if not parsed.database or parsed.database == ":memory:":
         raise StoreUsageError(

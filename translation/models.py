@@ -216,12 +216,19 @@ def load_model(folder: Path, device: torch.device) -> Model:
             "the whole folder from a backup, or train the model again"
         )
     seeds = card.made.get("seeds", 1)
-    networks = [build_network(card.kind, card.network) for _ in range(seeds)]
+    try:
+        networks = [build_network(card.kind, card.network) for _ in range(seeds)]
+    except UsageError as error:
+        raise UsageError(f"{folder / CONFIG}: {error}") from error
     network = networks[0] if len(networks) == 1 else Ensemble(networks)
     weights, _ = read_tensors(folder / WEIGHTS)
     require_finite(weights, f"{card.name} cannot be used, {folder / WEIGHTS}")
-    load_weights(network, weights)
-    language_id = LanguageIdentifier.from_json(read_json(folder / LANGUAGE_ID))
+    counts = read_json(folder / LANGUAGE_ID)
+    try:
+        load_weights(network, weights)
+        language_id = LanguageIdentifier.from_json(counts)
+    except TranslationError as error:  # which says what is wrong, but not in which model
+        raise TranslationError(f"{folder}: {error}") from error
     return Model(
         card=card,
         network=network.to(device).eval(),

@@ -21,7 +21,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -> TranslationError:
     """Return the error to raise when memory ran out with batches of `tokens` positions.
 
-    Its message names a `batch_tokens` that fits. For `longest` and `attempt` see `fitting_tokens`.
+    Its message names a `batch_tokens` that fits, or says that none does. For `longest` and
+    `attempt` see `fitting_tokens`.
     """
     fits = fitting_tokens(tokens, longest, attempt)
     if fits is None:

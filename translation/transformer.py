@@ -23,12 +23,13 @@ Weights = Tensor | None  # of attention: None unless they are requested
 def prepare_cuda() -> None:
     """Make operations on CUDA deterministic in this process, attention among them.
 
-    Sets the environment variable CUBLAS_WORKSPACE_CONFIG unless the user has set it.
+    An operation that torch cannot make deterministic still runs, with a warning of torch. Sets the
+    environment variable CUBLAS_WORKSPACE_CONFIG unless the user has set it.
 
-    torch has several kernels for attention, and only that of plain matrix products adds up
-    gradients in a fixed order: the others are switched off. It is also fast for batches of many
-    shapes. cuDNN's kernel makes a plan for each new shape, and with it a translator trained at a
-    sixth of the speed on an H200.
+    torch has several kernels for attention. Only that of plain matrix products adds up gradients in
+    a fixed order, so the others are switched off. The kernel of plain products is also fast for
+    batches of many shapes: cuDNN's makes a plan for each new shape, and with it a translator
+    trained at a sixth of the speed on an H200.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed before cuBLAS starts
     torch.use_deterministic_algorithms(True, warn_only=True)

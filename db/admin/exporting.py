@@ -184,7 +184,8 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
             f"choose one of {', '.join(exportable())}"
         )
     if name in GROWING:
-        # The table that GROWING names first has rows on each of the view's days.
+        # The table that GROWING names first has rows on each of the view's days, and so always a
+        # date column: `str` only excludes None for the type checker.
         table, day_column = next(iter(GROWING[name].items()))
         spans = _spans_of_table(conn, tables.metadata.tables[table], str(day_column))
     else:

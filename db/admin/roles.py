@@ -167,7 +167,7 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
 
     Other roles keep these rights, as they get them directly first: the owners of tables may make
     tables, and the roles that `_keepers` returns may make temporary ones and call the functions
-    that `WRITING` names.
+    that `WRITING` names. The reader `name` and all other readers lose them.
     """
     # Before PostgreSQL 15, PUBLIC may make tables, and the owners of tables may have no other right
     # to do so.
@@ -187,8 +187,9 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
 def _keepers(conn: Connection, name: str) -> list[str]:
     """Return the roles that keep rights which PUBLIC loses.
 
-    They own something in this database, hold a grant in it or belong to another role. Readers, whom
-    their setting of `MISSING_LIBRARY` marks, and superusers, who need no grant, are left out.
+    They own something in this database, hold a grant in it or belong to another role. Left out are
+    the reader `name`, other readers, whom their setting of `MISSING_LIBRARY` marks, and superusers,
+    who need no grant.
     """
     mark = f'session_preload_libraries="{MISSING_LIBRARY}"'
     statement = text(SQL["roles that have something here"])

@@ -211,9 +211,14 @@ def _python_values(
         try:
             values = values.astype("Int64")
         except (TypeError, ValueError, OverflowError) as error:  # OverflowError for infinity
+            unfit = next(
+                number
+                for number in values.dropna().tolist()
+                if not number.is_integer() or abs(number) >= 2**63
+            )
             raise StoreError(
                 f"{column.table.name}.{column.name} must hold whole numbers of 64 bits, but got a "
-                "fraction, infinity or a larger number"
+                f"fraction, infinity or a larger number: {unfit}; correct it, or leave it missing"
             ) from error
     objects = values.astype(object).to_numpy(copy=True)  # the next line must not change `values`
     objects[values.isna().to_numpy()] = None
@@ -235,7 +240,7 @@ def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[An
     if is_time.any():
         raise StoreError(
             f"{column.table.name}.{column.name} must hold dates, got times such as "
-            f"{moments[is_time][0]}"
+            f"{moments[is_time][0]}: leave out the time of day and the time zone"
         )
     return codes, list(moments.date)
 

@@ -184,7 +184,7 @@ def finished(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
     statement = (
         sa.select(*columns)
         .where(summary.market == market)
-        .distinct()
+        .distinct()  # the view has a row for each portfolio
         .order_by(summary.finished_at.desc())
         .limit(row_limit)
     )

@@ -261,11 +261,11 @@ def stock_directions(
 
 
 def common_days(run_a: str, run_b: str, first: date, last: date) -> Statement:
-    """Return counts of the stock-days that two models both predicted, the newest session first.
+    """Return the statement that counts the stock-days that two models both predicted, by session.
 
-    Columns: target, n, same (equal directions) and scored (with an outcome). For each model, with
-    the prefix a_ or b_, follow the counts of its directions with an outcome: rises (correct),
-    false_rises, false_falls, falls (correct).
+    The newest session comes first. Columns: target, n, same (equal directions) and scored (with an
+    outcome). For each model, with the prefix a_ or b_, follow the counts of its directions with an
+    outcome: rises (correct), false_rises, false_falls, falls (correct).
     """
     of_a = view("prediction_history").alias("a")
     of_b = view("prediction_history").alias("b")

@@ -253,10 +253,10 @@ def versions_known(
 def withdrawals_known(
     conn: Connection, market: str, after: datetime | None, until: datetime
 ) -> pd.DataFrame:
-    """Return what of a market's bars was withdrawn after `after` (None: ever), up to `until`.
+    """Return the withdrawals of a market's bars that became known after `after`, up to `until`.
 
-    Sorted by symbol, session and known_at. Columns: symbol, session, withdrawn (the check that the
-    bar failed), known_at.
+    An `after` of None sets no bound. Columns: symbol, session, withdrawn (the check that the bar
+    failed), known_at. Sorted by symbol, session and known_at.
     """
     price = tables.price
     stock = tables.instrument

@@ -184,7 +184,8 @@ def night_ranking(
     """
     history = view("ranking_history").c
     is_shown = [history.market == market, history.target == target, history.chosen == 1]
-    if shown is None and ends is not None:  # the last place is that of one ranking
+    # The last place, from which `ends` counts, must be that of one ranking.
+    if shown is None and ends is not None:
         shown = shown_rankings(conn, target).get(market)
     if shown is not None:
         ranker_id, predictor = shown

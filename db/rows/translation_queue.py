@@ -58,7 +58,7 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
 def why_unfit(source_text: str | bytes) -> str | None:
     """Return why no model can translate a text; None where one can.
 
-    It is not valid UTF-8, or longer than `LONGEST_TEXT` characters.
+    A text is unfit if it is not valid UTF-8, or longer than `LONGEST_TEXT` characters.
     """
     try:
         encoded = source_text if isinstance(source_text, bytes) else source_text.encode()
@@ -84,9 +84,9 @@ def take_texts(
     """Take up to `limit` queued texts for a worker, by priority, then the oldest first.
 
     All are texts of one model: that of the first text queued for one of the `models` (None: for
-    any). A text whose worker died once is taken alone, so that a text that kills its worker affects
-    no other text. Together they have at most `MOST_CHARACTERS` characters, unless the first alone
-    has more, so that few texts wait for a long one.
+    any). A text that a worker has taken before and lost is taken alone, so that a text that kills
+    its worker affects no other text. The texts together have at most `MOST_CHARACTERS` characters,
+    unless the first alone has more, so that few texts wait for a long one.
 
     Each is a mapping of id, model, text, priority, attempts (with this one), and unfit: None, or
     why a text that was put in by an INSERT cannot be translated. Nobody else takes the texts for

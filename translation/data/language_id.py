@@ -95,7 +95,7 @@ class LanguageIdentifier:
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TranslationError(
-                f"language_id.json: the model's counts of pieces are damaged ({error}): restore "
+                f"the model's counts of pieces are damaged (language_id.json: {error}): restore "
                 "the model, or train it again"
             ) from error
 

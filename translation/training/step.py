@@ -133,8 +133,9 @@ class TrainingStep:
         )
 
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
-        """Return the error for a step that ran out of memory; it names a `batch_tokens` that fits.
+        """Return the error for a step that ran out of memory.
 
+        It names a `batch_tokens` that fits, or says that even one sentence alone does not fit.
         Smaller numbers are tried, each with forward and backward passes over the largest and the
         longest batch, while as much memory is in use as in a later step.
         """
