@@ -201,7 +201,8 @@ def changes(
     champion = rankings.champion(conn, market, night["target"])
     if before is not None and champion is not None and champion["replaced"]:
         is_new = champion["since"] > target_of(before)
-        sentences += [f"{promotion_words(champion)}."] if is_new else []
+        if is_new:
+            sentences.append(f"{promotion_words(champion)}.")
     drifted = _new_drift(conn, night, before)
     if drifted:
         sentences.append(drift_words(drifted))

@@ -103,7 +103,8 @@ def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date
     """Count the constituents of all complete nights up to one, as those nights recorded them.
 
     A stock that a night left out counts as one without a price if the recorded reason is about its
-    bar (`WITHOUT_BAR`). Names are those that the market's list has on these days.
+    bar (`WITHOUT_BAR`). Names are those that the market's list has on these days. As nights record
+    no other prices, `first_priced` is the number of stocks that the first night predicted.
     """
     rows = nights.nights(conn, context.name)
     is_complete = rows["status"].isin(COMPLETE) & (rows["as_of"] <= pd.Timestamp(as_of))

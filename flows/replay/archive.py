@@ -118,6 +118,8 @@ class Archive:
             market=market,
             source=StoredSource(self.engine, market),
             engine=self.engine,
+            # A model predicts by the settings in its checkpoint. Of the market's present settings,
+            # given here, only the limit on returns is used, and only to rank stocks again.
             experiment=experiment_for(market),
             device=self.device_for(computed_then),
             notice=None,
