@@ -124,7 +124,7 @@ class PublishedExperiment:
                 stored = f"lacks the index of {name}, or more than half of its stocks"
             raise DtmlError(
                 f"the store {stored}, but the test span, which is read only once, ends on {due}: "
-                "fetch the whole set with --prices and --index"
+                f"fetch the whole set, by `dtml benchmark {name}` with --prices and --index"
             )
 
     @property
@@ -210,7 +210,8 @@ class PublishedExperiment:
         if not days.labelled("published").any():
             raise DtmlError(
                 f"the store has no outcome of {self.paper.market} from {first} to {last}: "
-                "fetch the whole set with --prices and --index"
+                f"fetch the whole set, by `dtml benchmark {self.paper.market}` with --prices and "
+                "--index"
             )
         return days
 

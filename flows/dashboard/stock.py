@@ -179,7 +179,9 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
     if kind not in KINDS:
         raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
     if first is not None and last is not None and first > last:
-        raise UsageError(f"the span ends before it begins: from {first} to {last}")
+        raise UsageError(
+            f"the span ends before it begins: from {first} to {last}; exchange the two days"
+        )
 
 
 def span_scores(directions: pd.DataFrame) -> pd.DataFrame:

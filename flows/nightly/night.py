@@ -249,7 +249,11 @@ def _freeze(context: MarketContext) -> None:
     try:
         add_lines(context.engine, context.name)
     except (ChainFileError, OSError) as error:
-        log.warning("the night is frozen in the store alone: %s", error)
+        log.warning(
+            "%s: the night is frozen in the store, but is not in the chain's file: %s",
+            context.name,
+            error,
+        )
 
 
 def _ensure_last_stages(context: MarketContext, completed: Mapping[str, Any]) -> Path:

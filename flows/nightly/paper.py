@@ -304,8 +304,8 @@ def next_orders(
     missing = sorted(set(symbols) - set(close.index))
     if missing:
         raise DtmlError(
-            f"{market.name} has no close of {', '.join(missing)} from {first} to {last}: "
-            "leave out these positions"
+            f"{market.name} has no close of {', '.join(missing)} from {first} to {last}: run "
+            f"`dtml fetch {market.name}`, or leave these stocks out of the file of --positions"
         )
     price = close.reindex(symbols)
     held_symbols = held.index

@@ -173,7 +173,8 @@ def seen(
         return look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
         log.warning(
-            "the page of night %s shows only the stored part of its attention: %s",
+            "%s: the page of the night of %s shows only the stored part of its attention: %s",
+            context.name,
             night["as_of"],
             error,
         )
