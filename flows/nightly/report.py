@@ -134,12 +134,11 @@ def rolling(
     A row is a session and has the scores of a window of sessions that ends with it, as
     `rolling_scores` computes them; sessions before the first whole window have no row. Columns:
     those of `rolling_scores` and `predictor`. All stock-days count, not only those that the
-    published protocol labels. `scores` are the stored running scores, which tell whether there is
-    any outcome.
+    published protocol labels. `scores` are the stored running scores: if none is of one of these
+    nights, no prediction has an outcome, and the result has no rows and no columns.
     """
     as_of = night_bars.as_of
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    # No prediction of these sessions has an outcome: there is nothing to count.
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
     frames = []
