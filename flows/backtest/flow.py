@@ -74,8 +74,9 @@ def backtest(
     opened = open_backtest(request, plan)
     experiment = opened.context.experiment
     is_done = [job.card.exists() for job in jobs_of(opened)]
-    # With a warm start, a seed begins with the weights of the fold before. That fold would have to
-    # be done first, and `run_seed` trains from random weights.
+    # `threads` is None on a cluster, and where nothing is submitted. With a warm start, a seed
+    # begins with the weights of the fold before. That fold would have to be done first, and
+    # `run_seed` trains from random weights.
     seeds_are_tasks = threads is None and experiment.seeds > 1 and not experiment.warm_start
 
     def submit_fold(job: Job) -> PrefectFuture[Path]:

@@ -192,7 +192,8 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     if last is None or plan.last > last:
         raise UsageError(
             f"the store has prices of {context.name} up to {last}, but a backtest to {plan.last} "
-            "needs prices up to that day: choose an earlier --to, or fetch later prices"
+            "needs prices up to that day: choose an earlier --to, or fetch later prices with "
+            f"`dtml fetch {context.name}`"
         )
     # From the session before the plan's first one on: the first model is trained as of that day.
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)

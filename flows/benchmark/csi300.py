@@ -186,8 +186,8 @@ def split_of(history: History, table: Table) -> tuple[Split, slice]:
     before the first day tested: a network chooses its epoch on the days of the validation.
     """
     sessions = history.panel.sessions
-    # Places of the first sessions of the validation and of the test. The test ends before `stop`,
-    # the first session on or after its last date, which is no session itself.
+    # Places of the first sessions of the validation and of the test, and of the session after the
+    # test, `stop`. The last date of the test is no session: the next session is just after it.
     first_validation, first, stop = (
         int(sessions.searchsorted(pd.Timestamp(day)))
         for day in (table.validation[0], table.test[0], table.test[1])
@@ -322,7 +322,7 @@ def _rows(
             {name: scores[name] for name in RULES}, history.outcome, split.trained
         ),
         "code_version": version("dtml-nightshift"),
-        "data_watermark": datetime.now(UTC),
+        "data_watermark": datetime.now(UTC),  # the files do not say when a bar became known
         "read_at": datetime.now(UTC),
     }
     score_rows = pd.DataFrame(list(_score_rows(tested, outcome, sessions)))
@@ -377,8 +377,10 @@ def _column(
     """Return the figures of a model in the published table, with their intervals over days.
 
     `scores` are those of the `days`, [days stocks], and `index` has the closes of the index on all
-    sessions. Excess is the return of the portfolio over that of the index, a year by Qlib's scale;
-    the ratio is its mean over its standard deviation. The turnover has no interval.
+    sessions. `rank_ic` and `ic` are means over the days; `rank_icir` and `icir` are these over the
+    standard deviation of the days. `excess` is the portfolio's return less the index's, in a year
+    of QLIB_YEAR sessions, and `ratio` is its mean over its standard deviation, scaled to such a
+    year. `turnover` is the mean over the days, without an interval.
     """
     known_scores, known_outcome = both_known(scores, history.outcome[days])
     rank_ic = rank_ics(known_scores, known_outcome)

@@ -1,8 +1,8 @@
 """Train the models of the published experiment, and decide everything before its test span is read.
 
-Only `PublishedExperiment.read_test` loads bars of the test span, and `flows.benchmark.results`
-calls it once. Models, epochs, configurations and the naive rule to beat are chosen on the training
-and validation spans, which lie before it.
+Until the scores are made, only `PublishedExperiment.read_test` loads bars of the test span, and
+`flows.benchmark.results` calls it once. Models, epochs, configurations and the naive rule to beat
+are chosen on the training and validation spans, which lie before it.
 """
 
 import hashlib
@@ -124,7 +124,7 @@ class PublishedExperiment:
                 stored = f"lacks the index of {name}, or more than half of its stocks"
             raise DtmlError(
                 f"the store {stored}, but the test span, which is read only once, ends on {due}: "
-                "fetch the whole set with --prices and --index"
+                f"fetch the whole set, by `dtml benchmark {name}` with --prices and --index"
             )
 
     @property
@@ -194,7 +194,7 @@ class PublishedExperiment:
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
         """Return the test days by the length of their windows, all bars, and their watermark.
 
-        Nothing else loads bars of the test span.
+        Until the scores are made, nothing else loads bars of the test span.
         """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
         test_days: dict[int, Windows] = {}
@@ -210,7 +210,8 @@ class PublishedExperiment:
         if not days.labelled("published").any():
             raise DtmlError(
                 f"the store has no outcome of {self.paper.market} from {first} to {last}: "
-                "fetch the whole set with --prices and --index"
+                f"fetch the whole set, by `dtml benchmark {self.paper.market}` with --prices and "
+                "--index"
             )
         return days
 

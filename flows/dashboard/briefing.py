@@ -161,8 +161,8 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
         return pd.DataFrame(columns=["symbol", "action", "weight", "held"])
     held = pd.Series(dtype=float)
     if before is not None:
-        last = paper_account.paper_orders(conn, market, target_of(before)).set_index("symbol")
-        held = last["held"].dropna().astype(float)
+        orders_before = paper_account.paper_orders(conn, market, target_of(before))
+        held = orders_before.set_index("symbol")["held"].dropna().astype(float)
     symbols = [*wanted.index, *held.index.difference(wanted.index)]
     orders = pd.DataFrame(
         {
@@ -177,9 +177,9 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
         ["sell", "buy", "keep"],
         default="adjust",
     )
-    order = {"buy": 0, "sell": 1, "adjust": 2, "keep": 3}
-    sorted_orders = orders.assign(action=actions, place=[order[action] for action in actions])
-    return sorted_orders.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
+    places = {"buy": 0, "sell": 1, "adjust": 2, "keep": 3}
+    with_actions = orders.assign(action=actions, place=[places[action] for action in actions])
+    return with_actions.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
 
 
 def changes(
@@ -201,7 +201,8 @@ def changes(
     champion = rankings.champion(conn, market, night["target"])
     if before is not None and champion is not None and champion["replaced"]:
         is_new = champion["since"] > target_of(before)
-        sentences += [f"{promotion_words(champion)}."] if is_new else []
+        if is_new:
+            sentences.append(f"{promotion_words(champion)}.")
     drifted = _new_drift(conn, night, before)
     if drifted:
         sentences.append(drift_words(drifted))

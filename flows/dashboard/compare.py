@@ -45,9 +45,9 @@ def compare_page(
     """Return a market's runs to choose from, and how two of them, `a` and `b`, agree and differ.
 
     `pair` is their comparison (see `_pair`), None without both. With `a` alone, `made` has its
-    settings. `losses` is a chart of the losses of the runs that are given. Without a market, that
-    of the first run is taken, and without a run too, no runs are listed. Raises NotThereError for a
-    run or a market that is not stored, UsageError for runs of two markets.
+    settings. `losses` is a chart of the losses of the runs that are given. Without `market`, the
+    market of the first run given is taken; if no run is given either, no runs are listed. Raises
+    NotThereError for a run or a market that is not stored, UsageError for runs of two markets.
     """
     first, second = _runs_of(conn, a, b)
     chosen_runs = [run for run in (first, second) if run is not None]
@@ -64,6 +64,8 @@ def compare_page(
         listed_runs = records(head(conn, runs.models(market), RUNS))
     settings_of_first: list[dict[str, Any]] = []
     if first is not None and second is None:
+        # `settings` takes two runs: given one twice, it has the same values in both columns, of
+        # which the page shows one.
         settings_of_first = records(settings(first, first))
     pair = None
     if first is not None and second is not None:

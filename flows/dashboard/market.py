@@ -466,7 +466,7 @@ def _in_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 def night_rows(
     conn: Connection, market: str, last: date, scores: pd.DataFrame
 ) -> list[dict[str, Any]]:
-    """Return the nights up to a day, the newest first, each with the ACC and MCC of that night.
+    """Return the last NIGHTS nights up to a day, newest first, each with its ACC and MCC.
 
     These figures are taken from `scores`, and are NaN for a night that has no row there, such as
     one whose outcomes are not known yet.

@@ -112,9 +112,9 @@ def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataF
     direction, and where there is no outcome.
     """
     keys = ["run_id", "target"]
-    level = banded.rename(columns={"direction": "banded"})[[*keys, "banded"]]
+    at_level = banded.rename(columns={"direction": "banded"})[[*keys, "banded"]]
     # One row of each prediction, so that the merge adds no rows.
-    merged = directions.merge(level.drop_duplicates(keys), on=keys, how="left")
+    merged = directions.merge(at_level.drop_duplicates(keys), on=keys, how="left")
     direction = merged["direction"].where(merged["banded"].isna(), merged["banded"])
     is_settled = direction.isin(["rise", "fall"]) & merged["realised_return"].notna()
     is_correct = (direction == "rise") == (merged["realised_return"] > 0)
@@ -179,7 +179,9 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
     if kind not in KINDS:
         raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
     if first is not None and last is not None and first > last:
-        raise UsageError(f"the span ends before it begins: from {first} to {last}")
+        raise UsageError(
+            f"the span ends before it begins: from {first} to {last}; exchange the two days"
+        )
 
 
 def span_scores(directions: pd.DataFrame) -> pd.DataFrame:

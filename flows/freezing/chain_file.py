@@ -83,9 +83,9 @@ def _misfit(file: Path, number: int | None) -> str:
     """Say that a file does not continue the chain: at the line of a link, or (None) at its last."""
     where = "its last line" if number is None else f"its line of link {number}"
     return (
-        f"{file} does not continue the store's chain at {where}, so that nothing is added: check "
-        f"it with `dtml freeze {file.parent.name} --check`, keep it, and move it away: then a new "
-        "one is written"
+        f"{file} does not continue the store's chain at {where}, so nothing was added to it: check "
+        f"it with `dtml freeze {file.parent.name} --check`, and move it to another folder, so that "
+        "a new one is written in its place"
     )
 
 

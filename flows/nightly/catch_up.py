@@ -68,7 +68,7 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
     them. A night predicts from the bars that were known before the session that it predicts, if
     these are enough; otherwise from those known now, up to its own session. `run` takes the
     arguments of `run_night`; a flow passes one whose stages are tasks. Raises StoreBusyError when
-    another process is running a night of the market.
+    another process is working on the market.
     """
     caught_up = CaughtUp()
     fetch = _asked_once(context, last)

@@ -80,7 +80,9 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
     config = RankersConfig(context.market.leg)
     total = sum(1 for _ in trainings(history, walked, config))
     with rankings_progress(f"first champion of {context.name}", total) as on_training:
-        scores = walk(history, walked, config, reporting(lambda _name, train: train(), on_training))
+        # Each training runs at once, keeps no file to resume from, and moves the progress bar on.
+        train_and_report = reporting(lambda _name, train: train(), on_training)
+        scores = walk(history, walked, config, train_and_report)
     # A row a session, a column a ranker. Stock-days count if both values are known.
     daily_rank_ics = pd.DataFrame(
         {name: rank_ics(*both_known(score, history.outcome)) for name, score in scores.items()}

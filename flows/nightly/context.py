@@ -111,8 +111,8 @@ def no_bars_error(market: str, first: date, last: date, known_at: datetime | Non
     """Return the error that says that a market had no bars at a moment (None: now)."""
     if known_at is None:
         return DtmlError(
-            f"the store has no bars of {market} from {first} to {last}: "
-            "give the files with --prices, or fetch them"
+            f"the store has no bars of {market} from {first} to {last}: run `dtml fetch {market}`, "
+            "or give the bars in a file with --prices"
         )
     moment = f"{known_at:%Y-%m-%d %H:%M} UTC"
     return DtmlError(

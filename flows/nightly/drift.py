@@ -29,9 +29,10 @@ log = logging.getLogger(__name__)
 
 
 def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
-    """Measure and store the drift of a night: a row a measure, whether or not it has drifted.
+    """Measure the drift of a night, and store a row for each measure, whether it drifted or not.
 
-    Rows that are already stored stay as they are. Inputs that cannot be compared are a warning.
+    Rows that are already stored stay as they are. If the inputs cannot be compared, a warning says
+    so, and only the other measures are stored.
     """
     as_of = night_bars.as_of
     with reading(context.engine) as conn:

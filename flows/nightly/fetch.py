@@ -68,7 +68,7 @@ class FetchResult:
 
     @classmethod
     def of(cls, parts: "Sequence[FetchResult]") -> "FetchResult":
-        """Return what several fetches of different symbols brought together."""
+        """Return as one what several fetches brought; `first` stays empty for `fetch_bars`."""
         return cls(
             asked=sum(part.asked for part in parts),
             fetched=sum(part.fetched for part in parts),

@@ -110,13 +110,14 @@ def run_night(
     The predictions of a complete night stay as they are; only the stages after them are run, if a
     killed run left them undone. A night that was interrupted or refused is run again as a whole;
     bars and trainings that are stored already serve it.
+
     Where the calendar does not know the next session yet, a night fetches, stores and scores, and
     is refused. It predicts when it runs again after the calendar has been extended.
 
     Every stage is stored with the time that it took, and the night's end is logged in one line.
     Raises NightRefusedError, after recording the reason, when an expected failure, such as missing
-    bars or lost weights, prevents predictions, and StoreBusyError when another process is running a
-    night of the market.
+    bars or lost weights, prevents predictions, and StoreBusyError when another process is working
+    on the market, be it a night, a training or a fetch.
     """
     with logged_run("night", market=context.name, night=as_of) as run:
         night = _locked_night(
@@ -248,7 +249,11 @@ def _freeze(context: MarketContext) -> None:
     try:
         add_lines(context.engine, context.name)
     except (ChainFileError, OSError) as error:
-        log.warning("the night is frozen in the store alone: %s", error)
+        log.warning(
+            "%s: the night is frozen in the store, but is not in the chain's file: %s",
+            context.name,
+            error,
+        )
 
 
 def _ensure_last_stages(context: MarketContext, completed: Mapping[str, Any]) -> Path:

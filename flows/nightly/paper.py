@@ -81,7 +81,8 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
     """Yield a row for each stock to hold after each ranking that has no targets yet, oldest first.
 
     Rankings before the last one that has targets get none. A row is `target, symbol, weight, kept`,
-    as `save_targets` stores it.
+    as `save_targets` stores it. `weight` is the share of the equity to hold, and `kept` says that
+    the stock was a target before and is not traded.
     """
     trading = context.market.trading
     calendar = context.market.calendar
@@ -303,8 +304,8 @@ def next_orders(
     missing = sorted(set(symbols) - set(close.index))
     if missing:
         raise DtmlError(
-            f"{market.name} has no close of {', '.join(missing)} from {first} to {last}: "
-            "leave out these positions"
+            f"{market.name} has no close of {', '.join(missing)} from {first} to {last}: run "
+            f"`dtml fetch {market.name}`, or leave these stocks out of the file of --positions"
         )
     price = close.reindex(symbols)
     held_symbols = held.index

@@ -343,8 +343,9 @@ def _scores_of_nights(
     as_of = night_bars.as_of
     calendar = context.market.calendar
     first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
-    # The longest return is scored last: a session that has its score has those of the others. Where
-    # prices are closes alone it has no score at all, so all rankings since `first_awaited` remain.
+    # The longest return is scored last: a session with a score for it has a score for the others.
+    # Where prices are closes alone, no session has a score for the longest return, so all rankings
+    # since `first_awaited` are scored each time.
     unscored = stored.first_unscored(conn, context.name, LONGEST, first=first_awaited, last=as_of)
     days = [*changed] if unscored is None else [unscored, *changed]
     if not days:

@@ -103,7 +103,8 @@ def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date
     """Count the constituents of all complete nights up to one, as those nights recorded them.
 
     A stock that a night left out counts as one without a price if the recorded reason is about its
-    bar (`WITHOUT_BAR`). Names are those that the market's list has on these days.
+    bar (`WITHOUT_BAR`). Names are those that the market's list has on these days. As nights record
+    no other prices, `first_priced` is the number of stocks that the first night predicted.
     """
     rows = nights.nights(conn, context.name)
     is_complete = rows["status"].isin(COMPLETE) & (rows["as_of"] <= pd.Timestamp(as_of))
@@ -133,12 +134,11 @@ def rolling(
     A row is a session and has the scores of a window of sessions that ends with it, as
     `rolling_scores` computes them; sessions before the first whole window have no row. Columns:
     those of `rolling_scores` and `predictor`. All stock-days count, not only those that the
-    published protocol labels. `scores` are the stored running scores, which tell whether there is
-    any outcome.
+    published protocol labels. `scores` are the stored running scores: if none is of one of these
+    nights, no prediction has an outcome, and the result has no rows and no columns.
     """
     as_of = night_bars.as_of
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    # No prediction of these sessions has an outcome: there is nothing to count.
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
     frames = []
@@ -172,7 +172,8 @@ def seen(
         return look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
         log.warning(
-            "the page of night %s shows only the stored part of its attention: %s",
+            "%s: the page of the night of %s shows only the stored part of its attention: %s",
+            context.name,
             night["as_of"],
             error,
         )

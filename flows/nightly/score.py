@@ -106,9 +106,10 @@ def record_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> None:
-    """Store outcomes (`outcome_rows`), and score each night whose outcomes are new or change.
+    """Store outcomes (`outcome_rows`), and score each night whose confusion matrix they change.
 
-    The directions of these nights are counted for their calibration, too.
+    The directions of these nights are counted for their calibration, too. A restated return with
+    the same sign and label changes no score.
 
     Nights, backtests and benchmarks share outcomes, and all of them store outcomes by this
     function. A backtest or benchmark may store an outcome before its night is run, so nights that

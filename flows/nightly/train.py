@@ -324,9 +324,9 @@ def _config(context: MarketContext) -> dict[str, Any]:
 def universe_of(market: Market) -> dict[str, Any]:
     """Return a market's index and its constituents as they come back from stored JSON.
 
-    A constituent is a list of its symbol, its first day and the first day after it, as text; None
-    is an open end. A list with
-    dates has its own date too, as `as_of`.
+    A constituent is a list of its symbol, its first day, and the first day on which it is none any
+    more, as text; None is an open end. If constituents have such dates, `as_of` is the day on which
+    the market's list was true, where that is known.
     """
     constituents = []
     for stay in market.constituents:

@@ -94,7 +94,7 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
         daily = rank_ics(*both_known(days.scores[name], outcome))
         rows = cumulative_ic(days.sessions, daily, running_means(daily, overlap=overlap))
         cumulative.append(rows.assign(predictor=name))
-    shown = cumulative[0]
+    of_predictor = cumulative[0]  # the first of the two names above
     spread = decile_spreads(*both_known(scores, days.returns[spread_leg]))
     members = market.is_constituent(days.sessions, days.symbols).sum(axis=1)
     return TearSheet(
@@ -103,8 +103,8 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
         leg=leg,
         spread_leg=spread_leg,
         cumulative=pd.concat(cumulative, ignore_index=True),
-        months=monthly_ic(shown),
-        halves=halves_ic(shown, overlap=overlap),
+        months=monthly_ic(of_predictor),
+        halves=halves_ic(of_predictor, overlap=overlap),
         groups=group_returns(scores, outcome, overlap=overlap),
         spread=net_spread(scores, spread, days.sessions, market.trading.costs),
         horizons=by_horizon(scores),

@@ -278,7 +278,7 @@ def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
 
 
 def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) -> None:
-    """Run the trainings whose scores the folder lacks in `workers` processes, slowest kind first.
+    """Run, in `workers` processes, the trainings whose scores the folder lacks; the slowest first.
 
     Each process writes the scores of its trainings into the folder. If one training fails, all
     processes are killed.

@@ -76,7 +76,8 @@ class Archive:
         days = [night["as_of"] for night in self.nights()]
         raise UsageError(
             f"the night of {as_of} of {self.market.name} {_why_incomplete(row)}: "
-            f"the complete nights are from {days[0]} to {days[-1]}, {len(days)} in all"
+            f"the complete nights are from {days[0]} to {days[-1]}, {len(days)} in all; "
+            "choose one of these"
         )
 
     def nights(self) -> list[dict[str, Any]]:
@@ -118,6 +119,8 @@ class Archive:
             market=market,
             source=StoredSource(self.engine, market),
             engine=self.engine,
+            # A model predicts by the settings in its checkpoint. Of the market's present settings,
+            # given here, only the limit on returns is used, and only to rank stocks again.
             experiment=experiment_for(market),
             device=self.device_for(computed_then),
             notice=None,

@@ -53,12 +53,14 @@ def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDiff
     differing = int((~is_same).sum())
     if differing == 0:
         return None
-    # Beside each stock, the stored score of the stock that then had the place it has now.
+    # Each stock now has the place `place_again`. Add the stored score of the stock that had this
+    # place in the stored ranking.
     score_of_place = stored[["predictor", "place", "score"]].rename(
         columns={"place": "place_again", "score": "score_of_place"}
     )
     beside = beside.merge(score_of_place, on=["predictor", "place_again"], how="left")
-    # The stored score of each stock must be close both to its new score, and to that other one.
+    # The stored score of each stock must be close to its new score, and also to the score added
+    # above: then the two stocks could change places by rounding alone.
     scale = np.maximum(1.0, beside["score"].abs())
     scores = beside[["score", "score"]].div(scale, axis=0)
     others = beside[["score_again", "score_of_place"]].div(scale, axis=0)

@@ -326,7 +326,7 @@ def retrain(
     if experiment.warm_start:
         raise UsageError(
             f"{run['id']} cannot be trained again: it started from the weights of an earlier "
-            "model, which its row does not name"
+            "model, which its row does not name; leave out --retrain"
         )
     file = weights_file(run["checkpoint_path"])  # before the training: it may raise DtmlError
     stored_weights = _stored_weights(archive, run)

@@ -150,11 +150,11 @@ def send_waiting(engine: Engine, now: datetime) -> None:
 
 
 def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
-    """Yield the alerts of a night that has ended: it was refused, or what its results show.
+    """Yield the alerts of a night that has ended.
 
-    After a complete night these are that a rule has begun to beat the model, that the night chose
-    another champion for sessions after its target, and that measures have drifted.
-    After any night they are what its comparison with a second source found.
+    After any night: what its comparison with a second source found. After a refused night: that it
+    was refused. After a complete night: that a rule has begun to beat the model, that the night
+    chose another champion for sessions after its target, and that measures have drifted.
     """
     row = nights.night(conn, market, as_of)
     if row is None:

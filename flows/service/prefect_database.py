@@ -119,7 +119,7 @@ async def _delete_old() -> None:
         deletions += [db_vacuum.vacuum_events_with_retention_overrides, db_vacuum.vacuum_old_events]
     if "flow_runs" in enabled:
         deletions.append(db_vacuum.vacuum_old_flow_runs)
-    if "orphans" in enabled:  # "flow_runs" implies it
+    if "orphans" in enabled:  # Prefect adds it to the enabled types if "flow_runs" is one
         deletions += [
             db_vacuum.vacuum_orphaned_logs,
             db_vacuum.vacuum_orphaned_artifacts,

@@ -33,6 +33,7 @@ STORE = "dtml.sqlite"
 MANIFEST = "manifest.json"
 FORMAT = 1
 NOT_A_MODEL = f"it is outside the folder {MODELS} of the data folder"
+REMEDY = "give a folder that `dtml db backup` wrote"
 MOST_NAMED = 5  # files that a message names
 
 
@@ -210,22 +211,22 @@ def _read_manifest(folder: Path) -> Manifest:
         others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
     except KeyError as error:
         raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} has no key {error}"
+            f"{folder} is not a backup of dtml: its {MANIFEST} has no key {error}; {REMEDY}"
         ) from error
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         # The last three come from JSON of another shape.
         raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} cannot be read ({error})"
+            f"{folder} is not a backup of dtml: its {MANIFEST} cannot be read ({error}); {REMEDY}"
         ) from error
     if others:
         raise UsageError(
             f"{folder} is not a backup of dtml: its {MANIFEST} names {_some(others)}, which no "
-            "backup has; nothing was restored"
+            f"backup has; nothing was restored; {REMEDY}"
         )
     if STORE not in manifest.files:
         raise UsageError(
             f"{folder} is not a backup of dtml: its {MANIFEST} does not name the store {STORE}; "
-            "nothing was restored"
+            f"nothing was restored; {REMEDY}"
         )
     return manifest
 

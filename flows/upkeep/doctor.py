@@ -125,12 +125,12 @@ def _packages() -> str:
         requirement = Requirement(line)
         installed = version(requirement.name)
         if installed not in requirement.specifier:
-            untested.append(f"{requirement.name} {installed}")
+            untested.append(
+                f"{requirement.name} {installed} is outside the tested versions "
+                f"{requirement.specifier}"
+            )
     if untested:
-        raise DtmlError(
-            f"{', '.join(untested)}: this version was not tested; run pip install -c "
-            "constraints.txt -e ."
-        )
+        raise DtmlError(f"{', '.join(untested)}: run pip install -c constraints.txt -e .")
     main_packages = ("torch", "prefect", "pandas", "sqlalchemy", "yfinance")
     versions = ", ".join(f"{name} {version(name)}" for name in main_packages)
     return f"dtml {version(DISTRIBUTION)}, {versions}"
