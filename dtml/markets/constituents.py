@@ -37,12 +37,11 @@ def read_constituents(table: Table, calendar: AnyCalendar, stored: str | None) -
     if "members" in table.values:
         spells, members = read_spells(table, stored)
         stays = _with_details(table, spells, listed)
-        _refuse_repeats(table, stays)
     else:
         if "until" in table.values:
             raise table.error("until", "used only with members; give an entry of symbols its own")
         stays = listed
-        _refuse_repeats(table, stays)
+    _refuse_repeats(table, stays)
     if is_complete and not stays:
         raise table.error("complete", "a list without constituents is incomplete; set it to false")
     if stays and as_of is None:

@@ -74,7 +74,9 @@ def _text_of(table: Table, path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except OSError as problem:
         reason = problem.strerror or problem
-        raise table.error("members", f"cannot read {path}: {reason}") from problem
+        raise table.error(
+            "members", f"cannot read {path}: {reason}; check its path and permissions"
+        ) from problem
     except UnicodeDecodeError as problem:
         raise table.error(
             "members", f"{path} is not UTF-8 text: byte {problem.start}; save it as UTF-8"
@@ -91,7 +93,10 @@ def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
             if any(cell.strip() for cell in cells):
                 yield _spell(path, reader.line_num, header, cells, last_day_counts=last_day_counts)
     except csv.Error as problem:
-        raise UsageError(f"{path}: line {reader.line_num}: it is not CSV: {problem}") from problem
+        raise UsageError(
+            f"{path}: line {reader.line_num}: it is not CSV: {problem}; check the quotes around "
+            "its cells"
+        ) from problem
 
 
 def _require_columns(path: Path, header: list[str]) -> None:

@@ -95,7 +95,8 @@ class OwnCode:
             return cls(file.name, file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as problem:
             raise UsageError(
-                f"{file}: this file of your own code cannot be read: {problem}"
+                f"{file}: this file of your own code cannot be read: {problem}; check its path, "
+                "and that it is UTF-8 text"
             ) from problem
 
     @property
@@ -167,9 +168,10 @@ def cut(panel: Panel, days: slice) -> Panel:
 
 
 def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -> Features:
-    """Return every feature of these days of a panel (None: of all days), for every stock.
+    """Return every feature of these days of a panel (None: of all days): [days stocks features].
 
-    Missing and infinite values are NaN. Features see the whole panel, whatever the days.
+    Missing and infinite values are NaN. A feature that returns a frame reads the whole panel,
+    whatever the days; one that returns a series is called for each of the days (`_values`).
     """
     rows = range(len(panel.sessions)) if days is None else days
     grids = [

@@ -106,10 +106,10 @@ def _ranks(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -
 def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
     """Fit and score each fold; return all `scores`, and the arrays of the last fold's model.
 
-    A fold is the first day and the end of those trained on, then of those scored. Ranks are
-    [sessions stocks features], `there` and `relative` [sessions stocks]. Scores are NaN on the days
-    that no fold scores. The names of the model's arrays begin with "own.". The task's `backwards`
-    says whether the last day of a fold is scored first.
+    A fold is four positions: the first day trained on and the one after the last, then the same of
+    the days scored. Ranks are [sessions stocks features], `there` and `relative` [sessions stocks].
+    Scores are NaN on the days that no fold scores. The names of the model's arrays begin with
+    "own.". The task's `backwards` says whether the last day of a fold is scored first.
     """
     ranks = arrays["ranks"]
     there = arrays["there"]

@@ -392,9 +392,10 @@ def _by_sharpe(performances: pd.DataFrame) -> list[Row]:
 def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     """Return a chart with a panel for each of `columns`; None if fewer than two days have values.
 
-    `scores` has `session, predictor` and, for each column, COLUMN, COLUMN_low, COLUMN_high. Lines
-    are predictors, the model with a band. The rules are hidden until a reader switches them on,
-    except the one that predicts the same for every session.
+    `columns` are keys of `BASELINES`, which may begin with "running_". `scores` has `session,
+    predictor` and, for each column, COLUMN, COLUMN_low, COLUMN_high. Lines are predictors, the
+    model with a band. The rules are hidden until a reader switches them on, except the one that
+    predicts the same for every session.
     """
     lines = {}
     if len(scores):

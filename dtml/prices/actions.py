@@ -128,9 +128,10 @@ def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks whose adjusted close deducts a large dividend that was not paid.
 
-    Only the step of adj_close / close shows the deduction: the dividend need not be recorded. On
-    the ex-day of a real dividend the close falls by about the deduction, so the price of the
-    returns hardly moves. If none was paid, that price moves by about the step of adj_close / close.
+    Only the step of adj_close / close shows the deduction: the dividend need not be recorded. Days
+    with a split are left out, as adj_close / close may then step by the split. On the ex-day of a
+    real dividend the close falls by about the deduction, so the price of the returns hardly moves.
+    If none was paid, that price moves by about the step of adj_close / close.
     """
     is_large = days["step"].abs() >= LARGE
     along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
@@ -148,8 +149,10 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
 def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks that fall by about a hundred times their dividends on their ex-days.
 
-    This is the pattern of pounds recorded as pence. Only dividends within `TINY` count. A fall is
-    measured against the median stock of the day, and averaged over the ex-days of a stock.
+    This is the pattern of pounds recorded as pence. Only dividends within `TINY` count, on days
+    without a split. A fall is measured against the median stock of the day, and averaged over the
+    ex-days of a stock. That average must be 50 to 150 times the mean dividend, and above
+    `FEW_ERRORS` standard errors.
     """
     market = days["close"].groupby(days["session"]).transform("median")
     days = days.assign(fall=market - days["close"])

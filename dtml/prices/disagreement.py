@@ -211,8 +211,9 @@ def _bar(pairs: pd.DataFrame) -> _Field:
 def _adjustment(pairs: pd.DataFrame, has_other_close: "pd.Series[bool]") -> _Field:
     """Compare the change of adj_close / close from the bar before that both have.
 
-    A change of 1.01 is a dividend of about 1 % that was taken out of all earlier prices. Bars whose
-    closes differ are left out: they would be reported twice.
+    A change of 1.01 is a dividend of about 1 % that was taken out of all earlier prices. Bars with
+    `has_other_close` are left out, as they would be reported twice. It is false where all prices of
+    a bar differ by one factor: such a bar is compared.
     """
     names = ("adj_close_first", "close_first", "adj_close_second", "close_second")
     both = pairs.loc[~has_other_close, ["symbol", *names]].dropna()

@@ -101,10 +101,11 @@ def open_source(
 ) -> Source:
     """Return the source named `name`; `prices` and `index` are the paths that `files` reads.
 
-    A name that is not built in is a feed of the user's own: the path of its file, beside the
-    market's file if that names it, or an installed one. Raises UsageError for an unknown name, for
-    `files` without prices, for paths that another source would not read, and for a path of an index
-    that is computed from its constituents.
+    A name that is not built in is that of a user's own feed: the path of its file, or an installed
+    feed. A relative path begins at the folder of the market's file if that file names it, else at
+    the working folder. Raises UsageError for an unknown name, for `files` without prices, for paths
+    given with any other source, and for `index` where the market's index is computed from its
+    constituents.
     """
     if index is not None and market.index.of_constituents:
         raise UsageError(

@@ -91,12 +91,14 @@ def _names(market: Market) -> dict[str, str]:
         for symbol in market.symbols:
             names.setdefault(symbol, symbol + second.suffix)
     listed: list[Index | Constituent] = [market.index, *market.constituents]
+    # The second source is asked for these under the market's symbols or source symbols.
     shared = [stock for stock in listed if stock.symbol not in names]
     taken = {stock.symbol for stock in shared} | {stock.source_symbol for stock in shared}
     for symbol, name in names.items():
         if name in taken:
             raise UsageError(
-                f"market {market.name}: second_source.symbols gives {symbol} the symbol {name!r}, "
-                f"which is also that of another stock: say what the second source calls {name}, too"
+                f"market {market.name}: [second_source] gives {symbol} the symbol {name!r}, which "
+                "is also that of another stock or of the index: list there under symbols what the "
+                f"second source calls {name}, too"
             )
     return names

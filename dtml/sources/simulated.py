@@ -171,8 +171,9 @@ class SimulatedSource(Source):
     def bars(self, last: date) -> pd.DataFrame:
         """Return the bars frame of the whole market from its start to `last`."""
         sessions = sessions_between(self.calendar, self.market.start, last)
-        returns = self.market.returns(len(sessions))
-        index = returns.mean(axis=1, keepdims=True)  # equal weights, rebalanced daily
+        returns = self.market.returns(len(sessions))  # log returns, [sessions stocks]
+        # The mean log return: about the return of equal weights that are rebalanced every session.
+        index_returns = returns.mean(axis=1, keepdims=True)
         traded = ~self.market.happens("halts", len(sessions), HALT_RATE)
         if LISTED_LATE in self.market.symbols:  # a market of other settings may lack it
             stock = self.market.symbols.index(LISTED_LATE)
@@ -185,10 +186,10 @@ class SimulatedSource(Source):
             actions=True,
         )
         bars_of_index = self._priced(
-            index,
+            index_returns,
             sessions=sessions,
             symbols=[self.index_symbol],
-            traded=np.ones_like(index, dtype=bool),
+            traded=np.ones_like(index_returns, dtype=bool),
             actions=False,
         )
         return pd.concat([bars_of_stocks, bars_of_index], ignore_index=True)

@@ -93,8 +93,8 @@ class YahooSource(Source):
         unlisted = [symbol for symbol in symbols if symbol not in names]
         if unlisted:
             raise UsageError(
-                f"market {self.market.name} does not list {', '.join(unlisted)}: add it to the "
-                "market"
+                f"market {self.market.name} does not list {', '.join(unlisted)}: list every stock "
+                "to be fetched under [constituents] of the market's file"
             )
         return [names[symbol] for symbol in symbols]
 

@@ -239,7 +239,7 @@ def test_when_every_request_is_refused_the_fetch_gives_up_and_says_why() -> None
 
 
 def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="market small does not list bbb: add it to the market"):
+    with pytest.raises(UsageError, match="market small does not list bbb: list every stock"):
         YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
 
 

@@ -84,7 +84,7 @@ class Container:
             pa.ArrowException,
             OSError,
             EOFError,
-            RuntimeError,
+            RuntimeError,  # such as a zip archive with a password
             zlib.error,
             lzma.LZMAError,
             zipfile.BadZipFile,
@@ -93,7 +93,7 @@ class Container:
             csv.Error,
         ) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            ending = "".join(self.place.suffixes[-2:])
+            ending = _endings(self.place.name)
             raise UsageError(
                 f"{self.place}: cannot be read as {ending}: {reason}; check that the file is "
                 "complete and of a kind that is read"

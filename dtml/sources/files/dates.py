@@ -35,13 +35,17 @@ def days_of(
 ) -> list[date | None]:
     """Return the date in each cell of a column, None where it is no date.
 
-    Texts and numbers are read by `formats`: those of strptime, `ISO`, `EXCEL` or one of `UNITS`. Of
-    several formats, the one that reads all cells counts, or else the one that reads most;
-    AmbiguousDateError is raised where the first two that read all differ. Without formats, they are
-    read as Excel's numbers of days where all can be nothing else, and else as ISO 8601. A number
-    with an empty fraction, 20260803.0, is a whole number. A column without a text or number, whose
-    cells are dates or moments already, needs no format. A moment with a time zone gets the date
-    that it has in `timezone`, except in a column of midnights (`_of_moments`).
+    A moment with a time zone gets the date that it has in `timezone`, except in a column of
+    midnights (`_of_moments`). A column of dates and moments alone needs no format; any other is
+    read
+
+    - by `formats`, if given: those of strptime, `ISO`, `EXCEL` or one of `UNITS`. Of several, the
+      one that reads all cells counts, or else the one that reads most; AmbiguousDateError is raised
+      where the first two that read all differ;
+    - without formats, as Excel's numbers of days where all can be nothing else, and else as ISO
+      8601.
+
+    A number with an empty fraction, 20260803.0, is a whole number.
     """
     cells = [_without_empty_fraction(value) for value in values]
     if not any(isinstance(cell, str | int | float) for cell in cells):

@@ -36,7 +36,7 @@ def _tables_of_folder(folder: Path) -> list[Container]:
         tables.extend(containers_of(path) if is_archive(path) else [Container(path)])
     if not tables:
         raise UsageError(f"{folder}: the folder holds no file that ends in {ENDINGS}")
-    _refuse_two_of_one_name(folder, tables)
+    _refuse_two_of_one_name(tables)
     return tables
 
 
@@ -49,12 +49,13 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(parent) / name
 
 
-def _refuse_two_of_one_name(folder: Path, tables: list[Container]) -> None:
+def _refuse_two_of_one_name(tables: list[Container]) -> None:
     seen: dict[Path, str] = {}
     for table in tables:
         key = table.place.with_name(table.stem)
         if key in seen:
             raise UsageError(
-                f"{folder}: {seen[key]} and {table.place.name} hold the same symbol; keep one"
+                f"{table.place.parent}: {seen[key]} and {table.place.name} hold the same symbol; "
+                "keep one of them"
             )
         seen[key] = table.place.name

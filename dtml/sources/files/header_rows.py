@@ -66,7 +66,8 @@ def reshaped_parquet(cells: Cells) -> Cells:
     others = [position for position in range(len(cells.header)) if position not in pairs]
     if len(others) != 1:
         raise ValueError(
-            f"it has {len(others)} columns besides those of tickers, and needs one of dates"
+            f"it has {len(others)} columns besides those of tickers, where only that of the dates "
+            "may be: add it, or remove the others"
         )
     named = list(pairs.values())
     is_first = _fields_first(named, ("", ""))

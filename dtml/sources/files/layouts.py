@@ -93,7 +93,8 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     stated_fields = set(columns)
     for position, name in enumerate(header):
         field = of_header.get(header_key(name))
-        # What the market's file states has no second column, and its column no second meaning.
+        # A field that the market's file states is not looked for in another column, and the column
+        # that it names for a field has no other meaning.
         if field is None or field in stated_fields or position in columns.values():
             continue
         if field in columns:
@@ -185,9 +186,17 @@ def require(layout: Layout, place: Path, *fields: str) -> None:
     lacking = ", ".join(_word(name) for name in missing)
     has_dates_only = {"close", "symbol"} <= set(missing) and "session" in layout.columns
     may_be_wide = has_dates_only and len(layout.header) > 2
-    advice = WIDE if may_be_wide else ""
+    advice = (
+        "; add it, or say in the market's file which column it is, such as "
+        f'[columns] {_word(missing[0])} = "..."'
+    )
+    if may_be_wide:
+        advice = WIDE
     if missing == ["symbol"]:
-        advice = "; a file of one stock is named after it: give the folder that holds it"
+        advice = (
+            "; add that column, or, if the file holds one stock, name it after the stock and give "
+            "its folder"
+        )
     raise UsageError(
         f"{place}: missing column {lacking}; found {header_words(layout.header)}{advice}"
     )

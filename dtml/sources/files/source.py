@@ -117,8 +117,8 @@ class FileSource(Source):
         """Return the bars of each symbol from its own first session to `last`.
 
         A symbol without a bar is `no_data`, one whose file of a folder cannot be read `malformed`.
-        Raises UsageError for a single file that cannot be read or lacks a required column, and for
-        a value that is no date, symbol or number where one is expected.
+        Raises UsageError for prices of which no file can be read, for two files of one symbol, and
+        for a value that is no date, symbol or number where one is expected.
         """
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol
@@ -191,7 +191,8 @@ class FileSource(Source):
                     str(table.path) for table in named if self._market_symbol(table.stem) == symbol
                 ]
                 raise UsageError(
-                    f"{self._prices}: {' and '.join(files)} hold the same symbol; keep one"
+                    f"{self._prices}: {' and '.join(files)} hold the same symbol, {symbol}; keep "
+                    "one of them"
                 )
         return dict(zip(symbols, named, strict=True))
 
@@ -275,8 +276,10 @@ class FileSource(Source):
     def _index_file(self, index: Path) -> TableFile:
         containers = [] if index.is_dir() else tables_of(index)
         if len(containers) != 1:
-            found = "a folder" if index.is_dir() else f"{len(containers)} tables"
-            raise UsageError(f"{index}: the index must be one file with one table, not {found}")
+            found = "a folder" if index.is_dir() else f"an archive of {len(containers)} tables"
+            raise UsageError(
+                f"{index}: this path of the index is that of {found}: give a file with one table"
+            )
         return self._table(containers[0], is_index=True)
 
     @cached_property

@@ -67,6 +67,7 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
         return silent
     _require_same(feed, answer.bars, again.bars)
     begin = min(asked.values())
+    # Never empty: the bars that were checked above lie on some of these sessions.
     sessions = sessions_between(feed.market.calendar, begin, last)
     left_out = min(FEWER, len(sessions) // 2)
     earlier_last = sessions[-1 - left_out].date()
@@ -213,9 +214,10 @@ def _pairs(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
-    """Return pairs in which what later splits and dividends may scale is scaled back.
+    """Return pairs whose second values are scaled to the first, where later actions may scale them.
 
-    The factor is that of a stock's first pair that has both values, so a change that is no factor
+    These actions are the splits and dividends recorded in `later`, the bars after the pairs. The
+    factor is that of a stock's first pair that has both values, so a change that is no factor
     stays. The volume of a stock with a split is made the same in both answers, so that it is not
     compared: it is rounded to whole shares.
     """

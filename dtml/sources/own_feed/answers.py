@@ -148,8 +148,9 @@ def _numbers(values: pd.Series) -> pd.Series:
 def _outcomes(table: object, first: Mapping[str, date], fetched: Fetched) -> pd.DataFrame:
     """Return a feed's own outcomes in the order of `first`, with the bars counted anew.
 
-    Of several outcomes of a symbol the first counts. One that is `ok` without a bar becomes
-    `no_data`. Raises FeedError where a symbol has none, and for an unknown status.
+    `fetched` has the feed's bars and the outcomes that follow from them. Of several outcomes of a
+    symbol the first counts. One that is `ok` without a bar becomes `no_data`, with the detail in
+    `fetched`. Raises FeedError where a symbol has none, and for an unknown status.
     """
     if not isinstance(table, pd.DataFrame):
         raise FeedError(

@@ -52,5 +52,6 @@ class FeedCode:
             return cls(name=file.name, path=str(file), text=file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as problem:
             raise UsageError(
-                f"{file}: the file of your own feed cannot be read: {problem}"
+                f"{file}: the file of your own feed cannot be read: {problem}; check its path, and "
+                "that it is UTF-8 text"
             ) from problem

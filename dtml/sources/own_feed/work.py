@@ -110,7 +110,8 @@ def load(task: Task) -> tuple[Any, str]:
         feed = feed(_market(task))
     if not callable(getattr(feed, "fetch", None)):
         raise FeedError(
-            "no fetch: write a function `fetch(first, last)`, or name an object that has one SOURCE"
+            "no fetch: write a function `fetch(first, last)`, or assign an object that has one to "
+            f"the name {SOURCE}"
         )
     return feed, code
 
@@ -183,7 +184,8 @@ def _in_words(error: Exception, task: Task) -> str:
 def _secrets(task: Task) -> list[str]:
     """Return the values of the variables that the market's file names, the longest first.
 
-    Each is there as it is written in an address too.
+    Each is there in all the forms in which an error may show it: as it is, as Python's repr writes
+    it, and as an address does. Those shorter than `SHORTEST_SECRET` are left out.
     """
     values = {os.environ.get(name, "") for name in task["environment"]}
     forms = {form(value) for value in values for form in (str, repr, _quoted, quote_plus)}
