@@ -23,7 +23,7 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 {program}
 """
-COMMAND = "sys.argv = ['dtml', 'nightly', 'nowhere']; from flows.cli import main; main()"
+COMMAND = "sys.argv = ['dtml', 'backtest', 'nowhere']; from flows.cli import main; main()"
 TRANSLATION = (
     "import runpy; sys.argv = ['translation', '--help']; "
     "runpy.run_module('translation', run_name='__main__')"
