@@ -32,6 +32,7 @@ NUMBERS = " union all ".join(["select 1 as n"] * ROWS)
 LONG = f"select {LONG_TEXT} as long_text from ({NUMBERS}) numbers"
 LONG_ANSWER = link(["sql", "rows.csv"], {"q": LONG})
 HANG_UPS = 360
+PATIENCE_S = 600  # on a busy machine a test takes longer than the server waits for a reader
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -116,8 +117,9 @@ def test_a_server_outlives_readers_that_hang_up(store: Engine, store_url: str) -
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
-    site: Site,
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", PATIENCE_S)
     with unread(site, DOWNLOADS):
         assert pool_of(site).checkedout() == 0
         for address in ("/alive", "/", f"/market/{MARKET}", f"/market/{MARKET}/stock/{STOCKS[0]}"):
@@ -127,7 +129,10 @@ def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_downloads_are_bounded_and_who_is_refused_may_come_again(site: Site) -> None:
+def test_downloads_are_bounded_and_who_is_refused_may_come_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", PATIENCE_S)
     whole = site.get(LONG_ANSWER)
     assert len(whole.body) == int(whole.headers["content-length"]) > 2**20
     with unread(site, DOWNLOADS):

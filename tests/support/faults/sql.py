@@ -30,7 +30,10 @@ def watch_drivers(watch: Watch) -> Iterator[None]:
     """
     with ExitStack() as stack:
         real = sqlite3.dbapi2.connect
-        connect = lambda *given, **named: real(*given, factory=_sqlite(watch), **named)  # noqa: E731
+
+        def connect(*given: Any, **named: Any) -> sqlite3.Connection:
+            return real(*given, **(named | {"factory": _sqlite(watch)}))
+
         stack.enter_context(mock.patch.object(sqlite3.dbapi2, "connect", connect))
         for owner, name in (
             (psycopg.Cursor, "execute"),
