@@ -348,8 +348,9 @@ def lead(performances: pd.DataFrame, best: str | None) -> str:
     ]
     beside = f"; {' and '.join(others)}" if others else ""
     return (
-        f"After costs, {quoted(best)} returned {percent(row['annual_return'])} a year, with a "
-        f"Sharpe ratio of {with_interval(row, 'sharpe')}{beside}."
+        f"After costs, {quoted(best)}, the best portfolio in hindsight, returned "
+        f"{percent(row['annual_return'])} a year, with a Sharpe ratio of "
+        f"{with_interval(row, 'sharpe')}{beside}."
     )
 
 

@@ -15,7 +15,7 @@ from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
 from dtml.evaluation.metrics import accuracy, mcc, measured
 from dtml.pages.charts import Chart, probability_axis
-from dtml.pages.figures import figure, records
+from dtml.pages.figures import figure, percent, records
 from flows.dashboard.markets import STOCKS, NotThereError
 
 RUNS = 500  # in the list to choose from
@@ -45,17 +45,25 @@ def compare_page(
     """Return a market's runs to choose from, and how two of them, `a` and `b`, agree and differ.
 
     `pair` is their comparison (see `_pair`), None without both. With `a` alone, `made` has its
-    settings. `losses` is a chart of the losses of the runs that are given. Without `market`, the
-    market of the first run given is taken; if no run is given either, no runs are listed. Raises
-    NotThereError for a run or a market that is not stored, UsageError for runs of two markets.
+    settings and `kept` says which weights it kept. `losses` is a chart of the losses of the runs
+    shown. Without `market`, the market of the first run given is taken, else the only one of the
+    store, if it has only one. Where no run is given, the two newest runs of the market are
+    compared. Raises NotThereError for a run or a market that is not stored, UsageError for runs of
+    two markets.
     """
+    stored_markets = markets.all_markets(conn)
+    if not market and a is None and b is None and len(stored_markets) == 1:
+        market = stored_markets[0]
+    if market in stored_markets and a is None and b is None:
+        newest = head(conn, runs.models(market), 2)["run_id"].tolist()
+        if len(newest) == 2:
+            a, b = newest
     first, second = _runs_of(conn, a, b)
     chosen_runs = [run for run in (first, second) if run is not None]
     if not market:
         market = None
         if chosen_runs:
             market = chosen_runs[0]["market"]
-    stored_markets = markets.all_markets(conn)
     if market is not None and market not in stored_markets:
         raise NotThereError(f"no market {market!r} in the store: /compare lists the stored ones")
 
@@ -79,6 +87,7 @@ def compare_page(
         "b": second,
         "losses": losses_chart(chosen_runs),
         "made": settings_of_first,
+        "kept": kept_weights(first) if settings_of_first and first is not None else "",
         "pair": pair,
     }
 
@@ -171,6 +180,32 @@ def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
         file="losses",
         data={"rows": mean_losses},
         values={"runs": run_ids},
+    )
+
+
+def kept_weights(run: Mapping[str, Any]) -> str:
+    """Say in one sentence from which epochs a run kept its weights, and how good these were.
+
+    Empty for a run without stored losses.
+    """
+    seeds = [seed for seed in run["losses"] or () if seed.get("epochs")]
+    if not seeds:
+        return ""
+    last = max(seed["epochs"][-1]["number"] for seed in seeds)
+    first_kept = min(seed["best_epoch"] for seed in seeds)
+    last_kept = max(seed["best_epoch"] for seed in seeds)
+    epochs = f"epoch {last_kept}"
+    if first_kept != last_kept:
+        epochs = f"epochs {first_kept} to {last_kept}"
+    kept = []
+    for seed in seeds:
+        kept += [epoch for epoch in seed["epochs"] if epoch["number"] == seed["best_epoch"]]
+    loss = np.mean([epoch["validation_loss"] for epoch in kept])
+    acc = np.mean([epoch["validation_acc"] for epoch in kept])
+    return (
+        f"Kept: the weights of {epochs} of {last}, with a validation loss of {figure(loss)} "
+        f"and an ACC of {percent(acc)} on validation days"
+        f"{f', means of {len(seeds)} seeds' if len(seeds) > 1 else ''}."
     )
 
 

@@ -1,5 +1,6 @@
 """The page of one stock: its predictions over a span of sessions, and their outcomes."""
 
+from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
@@ -35,8 +36,9 @@ def stock_page(
 
     The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
     where neither is given. `held` is their number, and `directions` has the newest SHOWN of them.
-    `chart` draws all of them with the prices, and `marks` counts them (`way_counts`). These three
-    show each direction at its model's default level. `shown` is the first and the last session with
+    `chart` draws all of them with the prices, `marks` counts them (`way_counts`), and `record` has
+    how many of them are `decided` and `correct`. These four take each direction at its model's
+    default level. `shown` is the first and the last session with
     a prediction or a price, None without any.
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
@@ -59,6 +61,7 @@ def stock_page(
     if first is None and len(directions):
         begins = directions["as_of"].min().date()
     bars = head(conn, prices.newest_prices(market, symbol, begins, last), most_sessions)
+    marks = way_counts(decided)
     sessions = [*directions["target"], *bars["session"]]
     newest = head(conn, predictions.newest_directions(market), STOCKS)
     scores_of_all_sessions = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
@@ -76,7 +79,8 @@ def stock_page(
         "spans": records(span_scores(directions)),
         "whole": records(scores_of_all_sessions),
         "chart": stock_chart(symbol, decided, bars),
-        "marks": way_counts(decided),
+        "marks": marks,
+        "record": _record(marks),
         "explained": _explained(conn, market),
         **attention_tables(conn, market, symbol),
     }
@@ -302,6 +306,15 @@ def way_counts(directions: pd.DataFrame) -> dict[str, int]:
     """Count the directions of each of `WAYS`, the newest one of each session."""
     counts = way_of(directions.drop_duplicates("target", keep="first")).value_counts()
     return {way: int(counts.get(way, 0)) for way in WAYS}
+
+
+def _record(marks: Mapping[str, int]) -> dict[str, int] | None:
+    """Return how many directions have an outcome, and how many are correct; None without any."""
+    decided = sum(marks.values())
+    if not decided:
+        return None
+    correct = sum(number for way, number in marks.items() if way.endswith("correct"))
+    return {"decided": decided, "correct": correct}
 
 
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ _TERMS = {
     "skill": Term(
         word="is there skill?",
         meaning='"yes" means that the interval of the rank IC is above 0, "no, negative" that it '
-        'is below 0, and "not shown" that it includes 0. The best one-line rule so far is chosen '
+        'is below 0, and "not proven" that it includes 0. The best one-line rule so far is chosen '
         "in hindsight, which favours it.",
     ),
     "since": Term(

@@ -245,6 +245,39 @@ def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
     assert (alone["same"], alone["rows"][-1]["acc"], alone["rows"][-1]["mcc"]) == (1, 0, 0)
 
 
+def test_where_no_run_is_named_the_two_newest_of_the_market_are_compared(site: Site) -> None:
+    newest = asked(
+        site,
+        f"select run_id from run_log where market = '{MARKET}' order by created_at desc, run_id",
+    )["run_id"].tolist()
+    with reading(site.engine) as conn:
+        found = compare.compare_page(conn, MARKET, None, None)
+        chosen = compare.compare_page(conn, MARKET, FIRST_RUN, None)
+    assert [found["a"]["run_id"], found["b"]["run_id"]] == newest[:2]
+    assert found["pair"] is not None
+    assert (chosen["a"]["run_id"], chosen["b"], chosen["pair"]) == (FIRST_RUN, None, None)
+
+
+def test_a_run_says_from_which_epochs_it_kept_its_weights() -> None:
+    seeds = [
+        {
+            "seed": seed,
+            "best_epoch": best,
+            "epochs": [
+                {"number": number, "loss": 0.7, "validation_loss": loss, "validation_acc": acc}
+                for number, loss, acc in ((1, 0.7, 0.5), (2, 0.6, 0.56), (3, 0.5, 0.6))
+            ],
+        }
+        for seed, best in ((0, 3), (1, 2))
+    ]
+    assert compare.kept_weights({"losses": seeds}) == (
+        "Kept: the weights of epochs 2 to 3 of 3, with a validation loss of .550 and an ACC of "
+        "58.0 % on validation days, means of 2 seeds."
+    )
+    assert "epoch 3 of 3" in compare.kept_weights({"losses": seeds[:1]})
+    assert compare.kept_weights({"losses": None}) == ""
+
+
 def test_what_differs_between_two_runs_comes_first() -> None:
     one = dict.fromkeys(compare.RECEIPT, "x") | {
         "config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}

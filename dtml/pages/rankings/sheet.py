@@ -12,11 +12,21 @@ from dtml.evaluation.ranking import Estimate
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart
-from dtml.pages.figures import between, count, day, figure, percent, records, with_interval
+from dtml.pages.figures import (
+    between,
+    count,
+    day,
+    figure,
+    named,
+    percent,
+    quoted,
+    records,
+    with_interval,
+)
 from dtml.pages.night_ranking import LEG_WORDS
 from dtml.pages.rankings.charts import charts_of
 
-YES, NO, UNCLEAR = "Yes", "No", "Not shown"
+YES, NO, UNCLEAR = "Yes", "No", "Not proven"
 # The table that a chart draws, where it has another name than the chart.
 TABLES = {"distribution": "cumulative", "autocorrelation": "horizons", "replaced": "horizons"}
 HEADINGS = {
@@ -148,9 +158,13 @@ def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answe
     rule = ""
     if sheet.rule is not None:
         of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
-        rule = f"; best rule {sheet.rule} {figure(of_rule['rank_ic'].mean(), 3)}"
+        rule_ic = figure(of_rule["rank_ic"].mean(), 3)
+        rule = f"; best rule, {quoted(sheet.rule)}: {rule_ic}"
     verdict = _verdict(found.rank_ic)
-    words = f"Rank IC {_ratio(found.rank_ic)} over {count(found.days)} {unit}{rule}."
+    words = (
+        f"Rank IC of {named(sheet.predictor)} {_ratio(found.rank_ic)} over {count(found.days)} "
+        f"{unit}{rule}."
+    )
     if verdict is None:
         return Answer("Is there an order?", "Too early", f"{words[:-1]}; {too_early}.")
     return Answer("Is there an order?", verdict, words)
