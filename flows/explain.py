@@ -88,9 +88,11 @@ def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
         run = runs.latest_run(conn, context.name, on_or_before=as_of)
     if run is not None:
         return run
-    up_to = "" if as_of is None else f" up to {as_of}"
+    if as_of is None:
+        raise UsageError(f"market {context.name} has no model: run `dtml train {context.name}`")
     raise UsageError(
-        f"market {context.name} has no model trained{up_to}: run `dtml train {context.name}`"
+        f"market {context.name} has no model trained up to {as_of}: run "
+        f"`dtml train {context.name} --as-of {as_of}`, or leave out --as-of"
     )
 
 

@@ -116,7 +116,10 @@ class _StockDays:
         movement: Float[ndarray, "all_days stocks"],
         is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
-        """Return the stock-days of `is_known` on the days at positions `days`, some on each day."""
+        """Return the stock-days of `is_known` on the days at positions `days`.
+
+        Each of these days must have at least one, as the numbers of the days follow from them.
+        """
         counted = is_known[days]
         rose = movement[days] > 0
         return cls(
@@ -409,7 +412,8 @@ def calibration_curve(
     is_known = np.isfinite(probability)
     if not is_known.any():
         raise ValueError(
-            "there are no probabilities to draw a calibration curve from: pass one or more"
+            f"none of the {probability.size} probabilities is a number: a calibration curve needs "
+            "one or more"
         )
     chance = probability[is_known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))

@@ -50,11 +50,11 @@ def evidence(
     """Return the evidence for a challenger on the nights since the champion was chosen.
 
     `gains`, oldest first, are the rank ICs of the challenger less the champion's, each in [-2, 2];
-    NaN, a night on which either is unknown, is left out. With several `challengers` each has an
-    equal share of `alpha`. Half of the stake is bet from the first night on, for small gains that
-    last. The other half is bet on the present year alone, in equal parts that begin every `RESTART`
-    nights; a year is `YEAR` nights, counted from the first. Raises ValueError for a gain outside of
-    [-2, 2].
+    a night on which either is unknown (NaN) is left out and not counted. With several `challengers`
+    each has an equal share of `alpha`. Half of the stake is bet from the first night on, for small
+    gains that last. The other half is bet on the present year alone, in equal parts that begin
+    every `RESTART` nights; a year is `YEAR` nights, counted from the first. Raises ValueError for a
+    gain outside of [-2, 2].
     """
     known_gains = gains[np.isfinite(gains)]
     largest = np.abs(known_gains).max(initial=0)

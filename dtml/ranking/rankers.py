@@ -136,10 +136,12 @@ def spans_of(history: History) -> tuple[Split, slice]:
     stop = int(known_days[-1]) + 1 if len(known_days) else 0
     split = hold_out(stop, VALIDATION_DAYS, horizon=sessions_to(history.leg))
     if split.trained.stop < MINIMUM_TRAIN_DAYS:
+        between = sessions_to(history.leg)
         raise DtmlError(
             f"{stop} sessions have a known outcome, but rankers need "
-            f"{MINIMUM_TRAIN_DAYS} to train on and the last {VALIDATION_DAYS} for validation: "
-            "fetch a longer history"
+            f"{MINIMUM_TRAIN_DAYS + between + VALIDATION_DAYS}: {MINIMUM_TRAIN_DAYS} to train on, "
+            f"{between} left out and the last {VALIDATION_DAYS} for validation. Fetch a longer "
+            "history"
         )
     return split, slice(0, stop)
 

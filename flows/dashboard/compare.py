@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import date, timedelta
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dtml.pages.figures import figure, percent, records
 from flows.dashboard.markets import STOCKS, NotThereError
 
 RUNS = 500  # in the list to choose from
+PAIRED = 8  # newest runs among which two are chosen
 DAYS = 365  # calendar days, the last ones in common, that are compared
 RESAMPLES = 2000  # of the bootstrap of days
 # The four counts of a day's directions, in the order that `accuracy` and `mcc` take them.
@@ -47,17 +49,15 @@ def compare_page(
     `pair` is their comparison (see `_pair`), None without both. With `a` alone, `made` has its
     settings and `kept` says which weights it kept. `losses` is a chart of the losses of the runs
     shown. Without `market`, the market of the first run given is taken, else the only one of the
-    store, if it has only one. Where no run is given, the two newest runs of the market are
-    compared. Raises NotThereError for a run or a market that is not stored, UsageError for runs of
+    store, if it has only one. Where no run is given, two of the market's newest runs are compared.
+    Raises NotThereError for a run or a market that is not stored, UsageError for runs of
     two markets.
     """
     stored_markets = markets.all_markets(conn)
     if not market and a is None and b is None and len(stored_markets) == 1:
         market = stored_markets[0]
     if market in stored_markets and a is None and b is None:
-        newest = head(conn, runs.models(market), 2)["run_id"].tolist()
-        if len(newest) == 2:
-            a, b = newest
+        a, b = _newest_pair(conn, market)
     first, second = _runs_of(conn, a, b)
     chosen_runs = [run for run in (first, second) if run is not None]
     if not market:
@@ -90,6 +90,21 @@ def compare_page(
         "kept": kept_weights(first) if settings_of_first and first is not None else "",
         "pair": pair,
     }
+
+
+def _newest_pair(conn: Connection, market: str) -> tuple[str, str] | tuple[None, None]:
+    """Return the two newest runs of a market that predicted days in common.
+
+    Only the newest `PAIRED` runs are searched. If no two of them have a day in common, the two
+    newest are returned; without two runs, None and None.
+    """
+    newest = head(conn, runs.models(market), PAIRED)["run_id"].tolist()
+    if len(newest) < 2:
+        return None, None
+    for first, second in combinations(newest, 2):
+        if shared_span(conn, first, second) is not None:
+            return first, second
+    return newest[0], newest[1]
 
 
 def _runs_of(

@@ -397,8 +397,8 @@ def level_of(conn: Connection, night: Row | None, level: float | None) -> float 
 def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any] | None:
     """Return the night whose last session was `as_of`, by default the newest night.
 
-    None for a market without nights. Raises NotThereError, which names the nearest nights, if there
-    is no night of that day.
+    None for a market without nights, if `as_of` is None. Raises NotThereError if there is no night
+    of the day `as_of`; it names the nearest nights, if there are any.
     """
     night = nights.night(conn, market, as_of)
     if night is not None or as_of is None:

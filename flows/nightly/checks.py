@@ -323,5 +323,6 @@ def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> Non
     fault = index_fault(known, index, context.market.returns)
     if fault is not None:
         raise DtmlError(
-            f"{fault}; nothing was stored: correct the index, or give its own file with --index"
+            f"{fault}; nothing was stored: correct the bars of {index}; or give its own file with "
+            "--index if the prices are files, else name another index in the market's file"
         )

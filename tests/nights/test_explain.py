@@ -260,7 +260,7 @@ def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(
 ) -> None:
     context = context_of(run_request)
     code, _, noted = dtml(*QUICK)
-    assert (code, "market past has no model trained: run `dtml train past`" in noted) == (2, True)
+    assert (code, "market past has no model: run `dtml train past`" in noted) == (2, True)
     first, second = (train_model(context, day).run_id for day in (EARLIER, AS_OF))
     assert latest_run(context, None)["id"] == second
     assert latest_run(context, date(2024, 3, 1))["id"] == first

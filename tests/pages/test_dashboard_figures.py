@@ -245,16 +245,12 @@ def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
     assert (alone["same"], alone["rows"][-1]["acc"], alone["rows"][-1]["mcc"]) == (1, 0, 0)
 
 
-def test_where_no_run_is_named_the_two_newest_of_the_market_are_compared(site: Site) -> None:
-    newest = asked(
-        site,
-        f"select run_id from run_log where market = '{MARKET}' order by created_at desc, run_id",
-    )["run_id"].tolist()
+def test_where_no_run_is_named_two_that_predicted_days_in_common_are_compared(site: Site) -> None:
     with reading(site.engine) as conn:
         found = compare.compare_page(conn, MARKET, None, None)
         chosen = compare.compare_page(conn, MARKET, FIRST_RUN, None)
-    assert [found["a"]["run_id"], found["b"]["run_id"]] == newest[:2]
-    assert found["pair"] is not None
+    assert found["pair"]["shared"] is not None
+    assert {found["a"]["run_id"], found["b"]["run_id"]} == {FIRST_RUN, BACKTEST_RUN}
     assert (chosen["a"]["run_id"], chosen["b"], chosen["pair"]) == (FIRST_RUN, None, None)
 
 

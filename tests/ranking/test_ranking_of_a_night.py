@@ -248,7 +248,7 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert run_night(context, AS_OF).row["status"] == "complete"
     assert said(context).empty
-    words = "rankers need 126 to train on and the last 126 for validation: fetch a longer history"
+    words = "rankers need 253: 126 to train on, 1 left out and the last 126 for validation"
     assert words in caplog.text
 
 

@@ -123,7 +123,8 @@ def search(
             unfinished = [number for number in batch if not hypotheses[number]]
             if len(unfinished) == 1:
                 way_out = "fewer beams" if how.beams > 1 else "another device"
-                alone = f"one sentence of {len(sources[unfinished[0]])} pieces"
+                number = unfinished[0]
+                alone = f"sentence {number + 1} alone, which has {len(sources[number])} pieces"
                 raise TranslationError(f"out of memory with {alone}: use {way_out}") from error
             half = len(unfinished) // 2
             waiting.appendleft(unfinished[half:])

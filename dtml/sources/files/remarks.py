@@ -27,8 +27,8 @@ def remark_on(
 
     Open, high and low are made up where there are closes alone, and the leading zeros of symbols
     are restored. The result is None if there is nothing of this to say, and all files are in our
-    own layout. `tables` are the files of the `stocks` stocks, and `index` is that of the index, if
-    it has one. `unread` are the files that cannot be read, each with the reason.
+    own layout. `tables` are the files of the `stocks` stocks, and `index` is the index's own file,
+    None without one. `unread` are the files that cannot be read, each with the reason.
     """
     files = [*tables] if index is None else [*tables, index]
     titled = [file for file in files if file.layout.dialect is not None]
@@ -51,9 +51,10 @@ def remark_on(
     restored = {short: full for file in files for short, full in file.restored_symbols().items()}
     if restored:
         short, full = next(iter(restored.items()))
+        number = "1 symbol" if len(restored) == 1 else f"{len(restored)} symbols"
         sentences.append(
-            f"{len(restored)} symbols without their leading zeros are read as the market lists "
-            f"them, such as {short} as {full}"
+            f"leading zeros of {number} are restored as the market lists them, such as {short} as "
+            f"{full}"
         )
     if unread:
         named = [f"{name} ({reason})" for name, reason in list(unread.items())[:MOST]]

@@ -163,8 +163,8 @@ def _require_same(feed: OwnFeed, bars: pd.DataFrame, again: pd.DataFrame) -> Non
     if found is not None:
         raise _refused(
             feed,
-            f"asked twice, it gave two values: {_place(found)} was {found.one:g}, then "
-            f"{found.other:g}",
+            f"asked twice, it gave two values: {_place(found)} was {found.one:.10g}, then "
+            f"{found.other:.10g}",
             remedy,
         )
 
