@@ -301,12 +301,9 @@ def horizon_of(prices: Prices, leg: Leg, *, with_boosting: bool) -> Horizon:
     scores = models[best_model].copy()
     scores[scored] = later[best_model][scored]
     overlap = sessions_to(leg)
-    gain = paired_rank_ic(
-        trials["long", best_penalty][ended],
-        trials["usual", best_penalty][ended],
-        outcome,
-        overlap=overlap,
-    )
+    long_scores = trials["long", best_penalty][ended]
+    usual_scores = trials["usual", best_penalty][ended]
+    gain = paired_rank_ic(long_scores, usual_scores, outcome, overlap=overlap)
     found = score_ranking(scores[scored], history.outcome[scored], overlap=overlap)
     rank_ic = found.rank_ic
     return Horizon(

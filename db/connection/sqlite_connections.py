@@ -1,6 +1,7 @@
 """How every connection to SQLite is set up, begins a transaction and is closed."""
 
 import sqlite3
+from contextlib import suppress
 from functools import partial
 
 from sqlalchemy import Connection
@@ -15,7 +16,8 @@ class SqliteConnection(sqlite3.Connection):
 
     def __del__(self) -> None:
         """Close the file."""
-        self.close()
+        with suppress(sqlite3.ProgrammingError):  # raised where the file could not be opened
+            self.close()
 
 
 def prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:

@@ -116,10 +116,7 @@ class _StockDays:
         movement: Float[ndarray, "all_days stocks"],
         is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
-        """Return the stock-days of `is_known` on the days at positions `days`.
-
-        Each of these days must have at least one, as the numbers of the days follow from them.
-        """
+        """Return the stock-days of `is_known` on the days at positions `days`, one or more each."""
         counted = is_known[days]
         rose = movement[days] > 0
         return cls(
