@@ -50,14 +50,15 @@ def compare_page(
     settings and `kept` says which weights it kept. `losses` is a chart of the losses of the runs
     shown. Without `market`, the market of the first run given is taken, else the only one of the
     store, if it has only one. Where no run is given, two of the market's newest runs are compared.
-    Raises NotThereError for a run or a market that is not stored, UsageError for runs of
-    two markets.
+    Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
+    markets.
     """
     stored_markets = markets.all_markets(conn)
-    if not market and a is None and b is None and len(stored_markets) == 1:
-        market = stored_markets[0]
-    if market in stored_markets and a is None and b is None:
-        a, b = _newest_pair(conn, market)
+    if a is None and b is None:
+        if not market and len(stored_markets) == 1:
+            market = stored_markets[0]
+        if market in stored_markets:
+            a, b = _newest_pair(conn, market)
     first, second = _runs_of(conn, a, b)
     chosen_runs = [run for run in (first, second) if run is not None]
     if not market:
@@ -201,9 +202,9 @@ def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
 def kept_weights(run: Mapping[str, Any]) -> str:
     """Say in one sentence from which epochs a run kept its weights, and how good these were.
 
-    Empty for a run without stored losses.
+    Empty for a run without stored losses, or whose seeds kept no epoch.
     """
-    seeds = [seed for seed in run["losses"] or () if seed.get("epochs")]
+    seeds = [seed for seed in run["losses"] or () if seed.get("best_epoch")]
     if not seeds:
         return ""
     last = max(seed["epochs"][-1]["number"] for seed in seeds)

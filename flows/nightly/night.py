@@ -383,8 +383,8 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
         constituents = len(context.constituents(as_of))
         raise DtmlError(
             f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
-            f"{as_of}, which is more than max_missing allows (most common reason: {reason}): mend "
-            "the reason, or raise max_missing in the market's file"
+            f"{as_of}, which is more than max_missing allows (most common reason: {reason}): "
+            "remove the cause, or raise max_missing in the market's file"
         )
 
 

@@ -272,6 +272,7 @@ def test_a_run_says_from_which_epochs_it_kept_its_weights() -> None:
     )
     assert "epoch 3 of 3" in compare.kept_weights({"losses": seeds[:1]})
     assert compare.kept_weights({"losses": None}) == ""
+    assert compare.kept_weights({"losses": [{"seed": 0, "best_epoch": 0, "epochs": []}]}) == ""
 
 
 def test_what_differs_between_two_runs_comes_first() -> None:
