@@ -274,7 +274,7 @@ def test_a_curve_leaves_out_what_was_not_said_and_bears_a_single_probability() -
             "n": 5,
         }
     ]
-    with pytest.raises(ValueError, match="none of the [0-9]+ probabilities is a number"):
+    with pytest.raises(ValueError, match="none of the 3 probabilities is a number"):
         calibration_curve(np.full(3, np.nan), np.ones(3, dtype=bool))
 
 
