@@ -303,6 +303,19 @@ def duration(seconds: float | None) -> str:
     return f"{rest} s"
 
 
+def of_source(source: Any) -> str:
+    """Say what a reader must know of a price source before any figure; empty for real prices.
+
+    `source` is its name, or None where the store does not know it.
+    """
+    if source != "simulated":
+        return ""
+    return (
+        "The prices are simulated, with patterns for a model to find: no figure here says how it "
+        "would do in a real market."
+    )
+
+
 WORDS: tuple[Callable[..., str], ...] = (
     figure,
     interval,
@@ -321,6 +334,7 @@ WORDS: tuple[Callable[..., str], ...] = (
     day,
     moment,
     duration,
+    of_source,
 )
 
 

@@ -187,7 +187,7 @@ def _row(backtest: Backtest) -> dict[str, Any]:
         "first": plan.first,
         "last": plan.last,
         "retrain_every": plan.retrain_every,
-        "config": {**backtest.config, "list": counts.stored},
+        "config": {**backtest.config, "list": counts.stored, "source": context.source.name},
         "seeds": list(range(context.experiment.seeds)),
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,

@@ -16,7 +16,7 @@ from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
 from dtml.evaluation.metrics import accuracy, mcc, measured
 from dtml.pages.charts import Chart, probability_axis
-from dtml.pages.figures import figure, percent, records
+from dtml.pages.figures import figure, percent, records, with_interval
 from flows.dashboard.markets import STOCKS, NotThereError
 
 RUNS = 500  # in the list to choose from
@@ -46,10 +46,11 @@ def compare_page(
 ) -> dict[str, Any]:
     """Return a market's runs to choose from, and how two of them, `a` and `b`, agree and differ.
 
-    `pair` is their comparison (see `_pair`), None without both. With `a` alone, `made` has its
-    settings and `kept` says which weights it kept. `losses` is a chart of the losses of the runs
-    shown. Without `market`, the market of the first run given is taken, else the only one of the
-    store, if it has only one. Where no run is given, two of the market's newest runs are compared.
+    `pair` is their comparison (see `_pair`), None without both, and `answer` says which is better.
+    With `a` alone, `made` has its settings, and `answer` says which weights it kept. `losses` is a
+    chart of the losses of the runs shown. Without `market`, the market of the first run given is
+    taken, else the only one of the store, if it has only one. Where no run is given, two of the
+    market's newest runs are compared.
     Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
     markets.
     """
@@ -68,17 +69,17 @@ def compare_page(
     if market is not None and market not in stored_markets:
         raise NotThereError(f"no market {market!r} in the store: /compare lists the stored ones")
 
-    listed_runs: list[dict[str, Any]] = []
-    if market is not None:
-        listed_runs = records(head(conn, runs.models(market), RUNS))
+    listed_runs = [] if market is None else records(head(conn, runs.models(market), RUNS))
     settings_of_first: list[dict[str, Any]] = []
     if first is not None and second is None:
         # `settings` takes two runs: given one twice, it has the same values in both columns, of
         # which the page shows one.
         settings_of_first = records(settings(first, first))
     pair = None
+    answer = kept_weights(first) if first is not None else ""
     if first is not None and second is not None:
         pair = _pair(conn, first, second)
+        answer = better_run(pair)
 
     return {
         "market": market,
@@ -88,7 +89,7 @@ def compare_page(
         "b": second,
         "losses": losses_chart(chosen_runs),
         "made": settings_of_first,
-        "kept": kept_weights(first) if settings_of_first and first is not None else "",
+        "answer": answer,
         "pair": pair,
     }
 
@@ -158,6 +159,28 @@ def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any])
         "axis": probability_axis(probabilities),
         "days": DAYS,  # the limit of `shared`, which the page states
     }
+
+
+def better_run(pair: Mapping[str, Any]) -> str:
+    """Say in one sentence which of two runs is better, from their comparison (see `_pair`).
+
+    The interval of the difference of their MCCs decides.
+    """
+    if pair["shared"] is None or not pair["scores"]["n"]:
+        return "Which run is better is not known: the two predicted no session in common."
+    if not pair["scores"]["rows"]:
+        return "Which run is better is not known yet: no session in common has an outcome."
+    gain = pair["scores"]["rows"][-1]  # the difference comes after the two runs
+    if gain["mcc_low"] > 0:
+        verdict = "Run a is better than run b"
+    elif gain["mcc_high"] < 0:
+        verdict = "Run b is better than run a"
+    else:
+        verdict = "Neither run is shown to be better"
+    return (
+        f"{verdict}: the MCC of a less that of b is {with_interval(gain, 'mcc', signed=True)}, "
+        f"over {pair['scores']['days']:,} days in common."
+    )
 
 
 def run_of(conn: Connection, run_id: str) -> dict[str, Any]:

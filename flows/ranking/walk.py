@@ -408,6 +408,7 @@ def _store(
         "config": {
             **walk.config,
             "list": survivorship_of(walk.context.market, closes, bars).stored,
+            "source": walk.context.source.name,
         },
         "stocks": int(is_ranked.sum()),
         "folds": len(walked),

@@ -275,6 +275,29 @@ def test_a_run_says_from_which_epochs_it_kept_its_weights() -> None:
     assert compare.kept_weights({"losses": [{"seed": 0, "best_epoch": 0, "epochs": []}]}) == ""
 
 
+def test_two_runs_are_compared_by_the_interval_of_the_difference_of_their_mccs() -> None:
+    def said(mcc: float, low: float, high: float) -> str:
+        gain = {"run": "a less b", "mcc": mcc, "mcc_low": low, "mcc_high": high}
+        scores = {"n": 60, "days": 20, "rows": [gain]}
+        return compare.better_run({"shared": (AS_OF, AS_OF), "scores": scores})
+
+    assert said(0.05, 0.01, 0.09) == (
+        "Run a is better than run b: the MCC of a less that of b is +.050 [+.010, +.090], "
+        "over 20 days in common."
+    )
+    assert said(-0.05, -0.09, -0.01).startswith("Run b is better than run a: ")
+    assert said(0.05, -0.01, 0.11).startswith("Neither run is shown to be better: ")
+    few_days = float("nan")
+    assert said(0.05, few_days, few_days).startswith("Neither run is shown to be better: ")
+    apart = "Which run is better is not known: the two predicted no session in common."
+    assert compare.better_run({"shared": None}) == apart
+    nothing = {"n": 0, "days": 0, "rows": []}
+    assert compare.better_run({"shared": (AS_OF, AS_OF), "scores": nothing}) == apart
+    assert "no session in common has an outcome" in compare.better_run(
+        {"shared": (AS_OF, AS_OF), "scores": {"n": 3, "days": 0, "rows": []}}
+    )
+
+
 def test_what_differs_between_two_runs_comes_first() -> None:
     one = dict.fromkeys(compare.RECEIPT, "x") | {
         "config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}

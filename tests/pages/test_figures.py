@@ -15,6 +15,7 @@ from dtml.pages.figures import (
     interval,
     named,
     number,
+    of_source,
     percent,
     quoted,
     with_interval,
@@ -79,3 +80,8 @@ def test_whole_numbers_of_a_column_have_no_decimals_and_fractions_all_have_them(
     assert not are_whole(pd.Series(["1"]))
     assert [number(value, is_whole=True) for value in (0.0, 1.0, 7398.0)] == ["0", "1", "7,398"]
     assert [number(value) for value in (0.0, 0.5744, 7398.0)] == [".0000", ".5744", "7,398"]
+
+
+def test_simulated_prices_are_named_and_real_ones_need_no_words() -> None:
+    assert "no figure here says how it would do in a real market" in of_source("simulated")
+    assert [of_source(source) for source in ("yahoo", "files", None)] == ["", "", ""]
