@@ -81,7 +81,7 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
         _revoke_all(conn, name, database)
         _close_to_the_public(conn, name, database, schema)
         _grant_reading(conn, name, database, schema)
-        _limit(conn, name, database, schema)
+        _set_limits(conn, name, database, schema)
         _require_only_reading(conn, name)
     return is_new
 
@@ -205,7 +205,7 @@ def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> N
     _run(conn, f'grant select on {relations} to "{name}"')
 
 
-def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
+def _set_limits(conn: Connection, name: str, database: str, schema: str) -> None:
     """Set the defaults of a reader's sessions in this database, and the limits it cannot lift.
 
     It cannot lift three limits: it opens no other database, its temporary files are limited, and it
