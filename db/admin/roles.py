@@ -174,7 +174,8 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
     owners = text("select distinct tableowner from pg_tables where schemaname = current_schema()")
     for owner in conn.execute(owners).scalars().all():
         _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
-    functions = conn.execute(text(SQL["functions that write"]), {"writing": WRITING}).scalar_one()
+    listed = conn.execute(text(SQL["functions that write"]), {"writing": WRITING})
+    functions = listed.scalar_one()  # one text: the signatures, separated by commas
     keepers = ", ".join(_quoted(role) for role in _keepers(conn, name))
     if keepers:
         _run(conn, f"grant temporary on database {database} to {keepers}")

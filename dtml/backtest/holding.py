@@ -77,8 +77,8 @@ def staggered_track(
     for part in range(stagger.parts):
         is_traded = stagger.sessions_of(part, len(place))
         weights, is_kept = _targets_on(place, is_traded, trading)
-        made = follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept)
-        tracks.append(made.track)
+        followed = follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept)
+        tracks.append(followed.track)
     return _track_of_whole(tracks)
 
 

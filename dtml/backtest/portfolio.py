@@ -121,15 +121,15 @@ class Quotes:
         rejected = bars[:0] if refused is None else refused
         rejected_cells = on_grid(rejected.assign(there=1.0), "there", sessions, symbols)
         # A rejected bar counts only where no accepted one is in its place.
-        gone = np.isfinite(rejected_cells) & np.isnan(closed)
-        leaps = np.abs(closed / _last_before(closed) - 1) > max_return
-        leaps &= ~_first_after(gone, closed)  # the rejected bar is the move: this price stays
-        opened[leaps] = np.nan
-        closed[leaps] = np.nan
-        moved = _first_after(gone | leaps, closed)
+        is_rejected = np.isfinite(rejected_cells) & np.isnan(closed)
+        is_leap = np.abs(closed / _last_before(closed) - 1) > max_return
+        is_leap &= ~_first_after(is_rejected, closed)  # the rejected bar is the move, not this one
+        opened[is_leap] = np.nan
+        closed[is_leap] = np.nan
+        moved = _first_after(is_rejected | is_leap, closed)
         # After an unexplained move, the close before is of no use to judge an open.
-        open_leaps = np.abs(opened / _last_before(closed) - 1) > max_return
-        opened[open_leaps & ~moved] = np.nan
+        is_open_leap = np.abs(opened / _last_before(closed) - 1) > max_return
+        opened[is_open_leap & ~moved] = np.nan
 
         limit = None
         if price_limit is not None:
@@ -304,7 +304,7 @@ def follow_on(
     equity is lost.
     """
     first, targets = _weights_by_session(weights, as_of, quotes, strategy.fill)
-    # 1 for a kept stock, 0 for another, NaN in a session without weights.
+    # As numbers, to be spread over sessions like weights: 1 kept, 0 not, NaN without weights.
     kept_marks = np.zeros(weights.shape) if kept is None else kept.astype(float)
     _, kept_marks = _weights_by_session(kept_marks, as_of, quotes, strategy.fill)
     fills = _Fills.of(quotes, strategy.fill)
@@ -384,12 +384,12 @@ def _last_before(price: PerSession) -> PerSession:
     return pd.DataFrame(price).ffill().shift().to_numpy()
 
 
-def _first_after(gone: Flags, price: PerSession) -> Flags:
-    """Return which prices are the first after a session in `gone`; false for a stock's first."""
+def _first_after(marked: Flags, price: PerSession) -> Flags:
+    """Return which prices are the first after a `marked` session; false for a stock's first."""
     priced = np.isfinite(price)
-    gone_so_far = gone.cumsum(axis=0)
-    gone_by_last_price = _last_before(np.where(priced, gone_so_far, np.nan))
-    return np.asarray((gone_so_far > gone_by_last_price) & priced)
+    marked_so_far = marked.cumsum(axis=0)
+    marked_by_last_price = _last_before(np.where(priced, marked_so_far, np.nan))
+    return np.asarray((marked_so_far > marked_by_last_price) & priced)
 
 
 def _unreflected_splits(close: PerSession, split: PerSession, max_return: float) -> PerSession:
