@@ -62,7 +62,7 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     rights from elsewhere, for a right beyond reading that PUBLIC keeps, and unless the caller is a
     superuser; StoreError when the server refuses.
     """
-    _require_possible(engine, name)
+    _require_possible_reader(engine, name)
     require_current_schema(engine)
     with transaction(engine) as conn:
         _require_superuser(conn)
@@ -86,7 +86,7 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     return is_new
 
 
-def _require_possible(engine: Engine, name: str) -> None:
+def _require_possible_reader(engine: Engine, name: str) -> None:
     """Raise StoreUsageError for SQLite, and for a name that no reader may have."""
     if engine.dialect.name != "postgresql":
         raise StoreUsageError(
