@@ -408,7 +408,9 @@ def _stored_revision(conn: Connection) -> str | None:
 
 def _has_tables_of_ours(tables: Collection[str]) -> bool:
     """Return whether some of these tables have names of the schema."""
-    from db.tables import metadata  # late: see `difference`
+    # Late, as in `difference` (db/migrations/columns.py): describing all tables takes time that a
+    # short command need not spend.
+    from db.tables import metadata
 
     return not metadata.tables.keys().isdisjoint(tables)
 

@@ -75,11 +75,12 @@ class Experiment:
         """
         past = windows.between(last=pd.Timestamp(as_of))
         # The outcome of a day is the return to the next session: its horizon is 1.
-        stop = known_before(len(past), horizon=1, gap=self.gap_sessions)
-        split = hold_out(stop, self.validation_sessions, horizon=1, gap=self.gap_sessions)
-        end = split.trained.stop
-        begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
-        if end - begin < MINIMUM_TRAIN_DAYS:
+        known_days = known_before(len(past), horizon=1, gap=self.gap_sessions)
+        split = hold_out(known_days, self.validation_sessions, horizon=1, gap=self.gap_sessions)
+        # `hold_out` trains on all days from the first: only the last `train_sessions` are kept.
+        stop = split.trained.stop  # below 0 where there are too few days
+        start = 0 if self.train_sessions is None else max(0, stop - self.train_sessions)
+        if stop - start < MINIMUM_TRAIN_DAYS:
             is_set_too_low = (self.train_sessions or MINIMUM_TRAIN_DAYS) < MINIMUM_TRAIN_DAYS
             remedy = "raise train_sessions" if is_set_too_low else "fetch a longer history"
             raise DtmlError(
@@ -87,7 +88,7 @@ class Experiment:
                 f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} validation sessions: "
                 f"{remedy}"
             )
-        return past.days(slice(begin, end)), past.days(split.scored)
+        return past.days(slice(start, stop)), past.days(split.scored)
 
 
 def nightly() -> Experiment:

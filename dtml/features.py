@@ -116,7 +116,8 @@ def _erase_what_lacks_history(
     `values` are changed in place. `position` is the session of each bar. The first three
     features read a single bar and are left as they are.
     """
-    change = np.nan_to_num(changes.change(bars.adjusted))  # 0 for a first bar, which has no change
+    # 0 where there is no change: at a stock's first bar, and after its last.
+    change = np.nan_to_num(changes.change(bars.adjusted))
     # The number of changes of the unit of account so far.
     era = np.cumsum(np.abs(change) > max_return, axis=0)
     # Columns with the number of bars that they read; both returns read two.

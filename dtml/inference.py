@@ -131,13 +131,13 @@ def _fill_probabilities(
     """
 
     def fill(days_a_pass: int) -> None:
-        _probabilities(probabilities, model, windows, days, device, days_a_pass)
+        _write_probabilities(probabilities, model, windows, days, device, days_a_pass)
 
     _, at_once = within_memory(fill, at_once, len(days))
     return at_once
 
 
-def _probabilities(
+def _write_probabilities(
     probabilities: Tensor,
     model: Network,
     windows: Windows,

@@ -202,8 +202,9 @@ class Study:
     def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Split]) -> Grid:
         """Fit a scikit-learn estimator or a torch module on each fold, and score its days.
 
-        Scores are [sessions stocks], NaN outside the days that a fold scores and for stocks that
-        are not ranked on a day.
+        It learns `History.relative`, the rank of each outcome within its day. Scores are
+        [sessions stocks], NaN outside the days that a fold scores and for stocks that are not
+        ranked on a day.
         """
         history = self._history
         scores = np.full_like(history.outcome, np.nan)

@@ -167,8 +167,8 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
 
     Strings are ordered by their bytes, which is the same order on both engines.
     """
-    columns = ", ".join(_value(conn, column) for column in table.c)
-    order = ", ".join(_key(conn, column) for column in table.primary_key)
+    columns = ", ".join(_value_sql(conn, column) for column in table.c)
+    order = ", ".join(_sort_sql(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
     # PostgreSQL's server keeps the rows of a cursor with a name, so that the client holds ROWS at
     # most. Of any other cursor the client reads all rows at once. In binary, numbers are exact: as
@@ -184,7 +184,7 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
             rows = cursor.fetchmany(ROWS)
 
 
-def _value(conn: Connection, column: Column[Any]) -> str:
+def _value_sql(conn: Connection, column: Column[Any]) -> str:
     """Return the SQL of a column's value in SQLite's form."""
     name = f'"{column.name}"'
     if conn.dialect.name == "sqlite":
@@ -195,7 +195,7 @@ def _value(conn: Connection, column: Column[Any]) -> str:
     return name
 
 
-def _key(conn: Connection, column: Column[Any]) -> str:
+def _sort_sql(conn: Connection, column: Column[Any]) -> str:
     """Return the SQL that orders by a column, strings by their bytes."""
     name = f'"{column.name}"'
     if conn.dialect.name == "postgresql" and isinstance(column.type, String):

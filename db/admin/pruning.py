@@ -69,9 +69,10 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
     """Return the rows that can be removed: attention of old nights, and old models.
 
     `first_kept` has the session of the first night to keep of each market, as `first_kept_nights`
-    returns it; nights before it are old. A model can be removed if no row names it but its own
-    abstention bands, its last training session is before that session, its training ended before
-    `created_before`, and it is not the newest of its market, which the next night uses.
+    returns it; nights before it are old, and a market that is not in it keeps all. A model can be
+    removed if it was trained on sessions before the first night to keep alone, if its training
+    ended before `created_before`, if no row names it but its own abstention bands, and if it is not
+    the newest of its market, which the next night uses.
     """
     attention_rows = 0
     old_runs: dict[str, str | None] = {}
@@ -79,14 +80,16 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
     for market, first in first_kept.items():
         count = sa.select(sa.func.count()).where(*_is_old_attention(market, first))
         attention_rows += conn.execute(count).scalar_one()
-        is_old_run = _is_unused(tables.run, REFERRING_TO_RUNS, market, first, created_before)
-        is_old_ranker = _is_unused(
+        is_old_run = _is_old_and_unused(
+            tables.run, REFERRING_TO_RUNS, market, first, created_before
+        )
+        is_old_ranker = _is_old_and_unused(
             tables.ranker, REFERRING_TO_RANKERS, market, first, created_before
         )
         newest_run = latest_run(conn, market)
         newest_ranker = latest_ranker(conn, market)
-        old_runs |= _models(conn, tables.run, is_old_run, kept=newest_run)
-        old_rankers |= _models(conn, tables.ranker, is_old_ranker, kept=newest_ranker)
+        old_runs |= _weights_paths(conn, tables.run, is_old_run, kept=newest_run)
+        old_rankers |= _weights_paths(conn, tables.ranker, is_old_ranker, kept=newest_ranker)
     return OldRows(attention=attention_rows, runs=old_runs, rankers=old_rankers)
 
 
@@ -119,7 +122,7 @@ def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ..
     return attention.run_id.in_(runs_of_nights), attention.target <= first
 
 
-def _is_unused(
+def _is_old_and_unused(
     table: sa.Table,
     referring_columns: tuple[sa.Column[str], ...],
     market: str,
@@ -143,7 +146,7 @@ def _is_unused(
     return conditions
 
 
-def _models(
+def _weights_paths(
     conn: Connection,
     table: sa.Table,
     conditions: list[ColumnElement[bool]],

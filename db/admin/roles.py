@@ -62,7 +62,7 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     rights from elsewhere, for a right beyond reading that PUBLIC keeps, and unless the caller is a
     superuser; StoreError when the server refuses.
     """
-    _require_possible(engine, name)
+    _require_possible_reader(engine, name)
     require_current_schema(engine)
     with transaction(engine) as conn:
         _require_superuser(conn)
@@ -81,12 +81,12 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
         _revoke_all(conn, name, database)
         _close_to_the_public(conn, name, database, schema)
         _grant_reading(conn, name, database, schema)
-        _limit(conn, name, database, schema)
+        _set_limits(conn, name, database, schema)
         _require_only_reading(conn, name)
     return is_new
 
 
-def _require_possible(engine: Engine, name: str) -> None:
+def _require_possible_reader(engine: Engine, name: str) -> None:
     """Raise StoreUsageError for SQLite, and for a name that no reader may have."""
     if engine.dialect.name != "postgresql":
         raise StoreUsageError(
@@ -174,7 +174,8 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
     owners = text("select distinct tableowner from pg_tables where schemaname = current_schema()")
     for owner in conn.execute(owners).scalars().all():
         _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
-    functions = conn.execute(text(SQL["functions that write"]), {"writing": WRITING}).scalar_one()
+    listed = conn.execute(text(SQL["functions that write"]), {"writing": WRITING})
+    functions = listed.scalar_one()  # one text: the signatures, separated by commas
     keepers = ", ".join(_quoted(role) for role in _keepers(conn, name))
     if keepers:
         _run(conn, f"grant temporary on database {database} to {keepers}")
@@ -205,7 +206,7 @@ def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> N
     _run(conn, f'grant select on {relations} to "{name}"')
 
 
-def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
+def _set_limits(conn: Connection, name: str, database: str, schema: str) -> None:
     """Set the defaults of a reader's sessions in this database, and the limits it cannot lift.
 
     It cannot lift three limits: it opens no other database, its temporary files are limited, and it

@@ -17,10 +17,10 @@ def table_bytes(conn: Connection, table: str) -> int | None:
 
     None where SQLite was built without dbstat, the table that has these sizes.
     """
-    is_known = _one(conn, "whether bytes of a table are known")
+    is_known = _measured(conn, "whether bytes of a table are known")
     if not is_known:
         return None
-    return _one(conn, "bytes of a table with its indexes", name=table)
+    return _measured(conn, "bytes of a table with its indexes", name=table)
 
 
 def mean_row_bytes(conn: Connection, table: str) -> float | None:
@@ -36,12 +36,12 @@ def mean_row_bytes(conn: Connection, table: str) -> float | None:
 
 def store_bytes(conn: Connection) -> int:
     """Return the bytes of the whole store, without SQLite's write-ahead log."""
-    return _one(conn, "bytes of the store")
+    return _measured(conn, "bytes of the store")
 
 
 def free_bytes(conn: Connection) -> int:
     """Return the bytes of an SQLite file's free pages; 0 on PostgreSQL, which reuses them."""
-    return _one(conn, "bytes of the store that hold nothing")
+    return _measured(conn, "bytes of the store that hold nothing")
 
 
 def has_much_free(conn: Connection) -> bool:
@@ -67,7 +67,7 @@ def compact(engine: Engine) -> None:
         driver.execute("pragma wal_checkpoint(truncate)")
 
 
-def _one(conn: Connection, what: str, **values: str) -> int:
+def _measured(conn: Connection, what: str, **values: str) -> int:
     """Return the number that a statement of sizes.sql gives on the engine of a connection."""
     statement = text(SIZES[f"{conn.dialect.name}: {what}"])
     return int(conn.execute(statement, values).scalar_one() or 0)

@@ -190,19 +190,19 @@ def _is_changed(
 
 
 def _python_values(
-    column: Column[Any], values: "pd.Series[Any]", driver: Dialect | None = None
+    column: Column[Any], values: "pd.Series[Any]", dialect: Dialect | None = None
 ) -> list[object]:
     """Return a column's values as plain Python values.
 
-    Missing values are None. `driver` is the engine's dialect: with it, dates and timestamps have
-    the form that the engine stores, which on SQLite is text. Raises StoreError where a column of
-    whole numbers holds a fraction, infinity or more than 64 bits, and where a column of dates holds
-    a time of day or a time zone.
+    Missing values are None. With the `dialect` of an engine, dates and timestamps have the form in
+    which its driver takes them, which on SQLite is text; without one they are `date` and aware
+    `datetime`. Raises StoreError where a column of whole numbers holds a fraction, infinity or more
+    than 64 bits, and where a column of dates holds a time of day or a time zone.
     """
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
-        if driver is not None:
-            bind = column.type.dialect_impl(driver).bind_processor(driver)
+        if dialect is not None:
+            bind = column.type.dialect_impl(dialect).bind_processor(dialect)
             if bind is not None:
                 distinct = [bind(moment) for moment in distinct]
         return _take(distinct, codes)

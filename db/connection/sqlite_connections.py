@@ -21,7 +21,10 @@ class SqliteConnection(sqlite3.Connection):
 
 
 def prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
-    """Set up a new connection."""
+    """Set up a new connection, one that can attach no other file if it is `read_only`.
+
+    SQLAlchemy calls this, with its record of the connection, for each that an engine opens.
+    """
     # The driver's own BEGIN would come only after the first read, and never before a statement such
     # as CREATE TABLE. So the driver begins no transaction: begin_sqlite does.
     connection.isolation_level = None

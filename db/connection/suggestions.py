@@ -30,12 +30,12 @@ def suggestion(message: str, sql: str) -> str:
     for pattern in _UNKNOWN:
         match = pattern.search(message)
         if match:
-            meant = did_you_mean(match["name"], _names(match["kind"], sql))
+            meant = did_you_mean(match["name"], _known_names(match["kind"], sql))
             return f"; {meant.strip()}" if meant else ""
     return ""
 
 
-def _names(kind: str, sql: str) -> list[str]:
+def _known_names(kind: str, sql: str) -> list[str]:
     """Return the names of all views, or of the columns that the SQL may use."""
     documented = views()
     if kind != "column":

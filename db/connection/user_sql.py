@@ -206,7 +206,7 @@ def first_rows(answer: Answer, row_limit: int | None = None) -> list[Sequence[An
         rows += batch
         if row_limit is not None and len(rows) >= row_limit:
             break
-        size += sum(_size(row) for row in batch)
+        size += sum(_row_bytes(row) for row in batch)
         has_too_many_rows = len(rows) > HELD_ROWS
         if has_too_many_rows or size > HELD_BYTES:
             bound = f"{HELD_ROWS:,} rows" if has_too_many_rows else f"{HELD_BYTES:,} bytes"
@@ -256,7 +256,7 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
     size = 0
     for row in rows:
         batch.append(row)
-        size += _size(row)
+        size += _row_bytes(row)
         if len(batch) == BATCH_ROWS or size > BATCH_BYTES:
             yield batch
             batch = []
@@ -265,7 +265,7 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
         yield batch
 
 
-def _size(row: Sequence[Any]) -> int:
+def _row_bytes(row: Sequence[Any]) -> int:
     """Return the number of bytes that a row's values take in memory."""
     return sum(getsizeof(value) for value in row)
 

@@ -47,7 +47,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
         stored_of_targets(conn, tables.attention_weight, rows, "run_id"),
         key,
         ["weight"],
-        0.0,
+        relative_tolerance=0.0,
         absolute_tolerance=WEIGHT_TOLERANCE,
         named_columns=named_columns,
         message="attention of {} is already stored with a different weight, which stays: the "

@@ -140,10 +140,10 @@ def save_comparison(conn: Connection, comparison: Mapping[str, object]) -> int:
 def comparison(
     conn: Connection, market: str, *, since: date | None = None, before: datetime | None = None
 ) -> dict[str, Any] | None:
-    """Return a market's newest comparison, a row of comparison_log; None where there is none.
+    """Return one comparison of a market, a row of the view comparison_log; None without any.
 
-    With `since`, it is that of the first session from `since` on; with `before`, the newest one
-    known earlier.
+    By default it is the newest. With `since`, it is the newest of the first session from `since` on
+    that was compared. With `before`, only comparisons known before that moment count.
     """
     log = view("comparison_log")
     conditions = [*matching(log, market=market), *within(log.c.as_of, since, None)]
@@ -177,13 +177,13 @@ def disagreements_found(conn: Connection, market: str, known_at: datetime) -> pd
 def append_disagreements(
     conn: Connection, market: str, rows: pd.DataFrame, *, source: str, known_at: datetime
 ) -> int:
-    """Store values that differ, or agree again, unless the version in force says the same.
+    """Store values of bars in which two sources differ, or agree again; return how many were new.
 
-    Return how many were stored. `rows` has symbol, session, field, first_value, second_value,
-    difference (a missing one is NaN) and settled_by (None while the values differ). A row says the
-    same as the stored version if each of its two values is the stored one, but for a relative
-    `PRICE_TOLERANCE`, and if both rows are settled or neither is. Raises StoreError for two rows of
-    one session, symbol and field.
+    `rows` has symbol, session, field, first_value, second_value, difference (a missing one is NaN)
+    and settled_by (None while the values differ). Each is stored as a version of its value, known
+    at `known_at`, unless the version in force says the same: if each of the two values is the
+    stored one, but for a relative `PRICE_TOLERANCE`, and if both rows are settled or neither is.
+    Raises StoreError for two rows of one session, symbol and field.
     """
     if rows.empty:
         return 0
@@ -204,10 +204,10 @@ def append_disagreements(
 
 
 def _disagreements_in_force(conn: Connection, market: str, ids: Collection[int]) -> pd.DataFrame:
-    """Return the newest version of every value of the instruments `ids` that was stored.
+    """Return the newest stored version of every value on which sources differed, of some stocks.
 
-    The statement reads those of the whole market; those of other instruments are then left out.
-    Columns: those of bar_disagreement but known_at and source.
+    `ids` are the numbers of these instruments; the statement reads the whole market, and the rows
+    of others are then left out. Columns: those of bar_disagreement but known_at and source.
     """
     table = tables.bar_disagreement
     later = table.alias("later")

@@ -46,10 +46,10 @@ def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None
     """Store the first session requested of each symbol, unless an earlier one is stored."""
     table = tables.instrument
     for symbol, day in first.items():
-        earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
+        is_first = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
         conn.execute(
             sa.update(table)
-            .where(table.c.market == market, table.c.symbol == symbol, earlier)
+            .where(table.c.market == market, table.c.symbol == symbol, is_first)
             .values(asked_from=day)
         )
 

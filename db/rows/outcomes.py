@@ -62,12 +62,12 @@ def unsettled_directions(
         prediction.c.target,
         outcome.c.realised_return,
     )
-    is_waiting = outcome.c.realised_return.is_(None)
+    has_no_outcome = outcome.c.realised_return.is_(None)
     statement = (
         _of_nights(selected, market, last)
         .join(stock, stock.c.id == prediction.c.instrument_id)
         .outerjoin(outcome, _has_outcome())
-        .where(sa.or_(is_waiting, prediction.c.target >= since), tables.night.c.target >= first)
+        .where(sa.or_(has_no_outcome, prediction.c.target >= since), tables.night.c.target >= first)
         .order_by(prediction.c.target, stock.c.symbol)
     )
     return frame(conn, statement)
@@ -120,12 +120,12 @@ def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[da
         score.c.target == night.c.target,
         score.c.span == "night",
     )
-    is_waiting = sa.and_(_is_settled(), ~is_scored)
+    is_due = sa.and_(_has_any_outcome(), ~is_scored)
     statement = (
         sa.select(night.c.target)
         .where(
             night.c.market == market,
-            sa.or_(night.c.target.in_(list(sessions)), is_waiting),
+            sa.or_(night.c.target.in_(list(sessions)), is_due),
         )
         .order_by(night.c.target)
     )
@@ -144,14 +144,17 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
     )
     statement = (
         sa.select(night.c.target)
-        .where(night.c.market == market, night.c.target <= last, _is_settled(), ~is_counted)
+        .where(night.c.market == market, night.c.target <= last, _has_any_outcome(), ~is_counted)
         .order_by(night.c.target)
     )
     return list(conn.execute(statement).scalars())
 
 
-def _is_settled() -> sa.ColumnElement[bool]:
-    """Return the condition that any of a night's predictions has an outcome."""
+def _has_any_outcome() -> sa.ColumnElement[bool]:
+    """Return the condition that any of a night's predictions has an outcome.
+
+    It is for a statement that selects from the table night, whose row it refers to.
+    """
     settled = tables.prediction.join(tables.outcome, _has_outcome())
     return sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
 

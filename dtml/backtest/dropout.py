@@ -40,9 +40,9 @@ def follow_dropout(
 
     `scores` are known at the close of their session and traded at the close of the next one; NaN
     for a stock that is not ranked. `close` is adjusted, NaN where a stock does not trade: it is
-    then neither bought nor sold, and keeps its last price. Rows: `session`, `net` (the return from
-    the close before, costs deducted) and `turnover` (value bought and sold, as a share of equity),
-    from the session after the first purchase on.
+    then neither bought nor sold, and keeps its last price. There is a row for each session from the
+    one after the first purchase on. Columns: `session`, `net` (the return from the close before,
+    costs deducted) and `turnover` (value bought and sold, as a share of equity).
     """
     settings = settings or Dropout()
     last_close = pd.DataFrame(close).ffill().to_numpy()
@@ -52,9 +52,8 @@ def follow_dropout(
     turnover: list[float] = []
     for place in range(1, len(sessions)):
         trades = _trades(scores[place - 1], units, settings)
-        before = last_close[place - 1]
         price = close[place]
-        change = price / before - 1
+        change = price / last_close[place - 1] - 1
         # Negated, so that a stock without an earlier close, whose change is NaN, can be traded.
         can_sell = np.isfinite(price) & ~(change <= -settings.limit)
         can_buy = np.isfinite(price) & ~(change >= settings.limit)
@@ -64,12 +63,13 @@ def follow_dropout(
         units[sold] = 0.0
         bought = trades.bought & can_buy
         # As in Qlib, the cash is divided among all that should be bought, tradable or not.
-        spent = INVESTED * cash / max(int(trades.bought.sum()), 1)
-        units[bought] += spent / (1 + settings.purchase) / price[bought]
-        cash -= spent * int(bought.sum())
+        spent_on_each = INVESTED * cash / max(int(trades.bought.sum()), 1)
+        units[bought] += spent_on_each / (1 + settings.purchase) / price[bought]
+        spent = spent_on_each * int(bought.sum())
+        cash -= spent
         worth = cash + float(np.nansum(units * last_close[place]))
         equity.append(worth)
-        turnover.append((proceeds + spent * int(bought.sum())) / worth)
+        turnover.append((proceeds + spent) / worth)
     values = np.array(equity)
     # `values` begins at the close of the second session. Returns begin after the session of the
     # first purchase, so that the cost of this purchase is in none of them.
@@ -86,14 +86,14 @@ def follow_dropout(
 
 @dataclass(frozen=True)
 class _Trades:
-    """Which stocks should be sold, and which bought."""
+    """Which stocks should be sold, and which bought: a flag for each stock."""
 
     sold: ndarray
     bought: ndarray
 
 
 def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
-    """Return what to trade on a day's scores, whatever can be traded.
+    """Return what should be traded on a day's scores, whether or not it can be.
 
     The stocks held are compared with the best of the others: `exchanged` of them, and one more for
     each vacancy below `top`. Of all these, the worst `exchanged` are sold if they are held. A stock

@@ -77,9 +77,9 @@ def staggered_track(
     for part in range(stagger.parts):
         is_traded = stagger.sessions_of(part, len(place))
         weights, is_kept = _targets_on(place, is_traded, trading)
-        made = follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept)
-        tracks.append(made.track)
-    return _together(tracks)
+        followed = follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept)
+        tracks.append(followed.track)
+    return _track_of_whole(tracks)
 
 
 def two_rank_track(
@@ -160,7 +160,7 @@ def _targets_on(place: Days, is_traded: "np.ndarray", trading: Trading) -> tuple
     return weights, is_kept
 
 
-def _together(tracks: list[pd.DataFrame]) -> pd.DataFrame:
+def _track_of_whole(tracks: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the track of the whole from those of its parts, which begin with the same equity."""
     net = np.stack([track["net"].to_numpy() for track in tracks], axis=1)  # [fills parts]
     # [fills parts]: the equity of each part before the return of the fill; each began with 1.

@@ -114,22 +114,22 @@ class Quotes:
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
         split = on_grid(adjusted, "split", sessions, symbols)
         unsplit_close = on_grid(adjusted, "close", sessions, symbols)
-        factor = _unreflected(unsplit_close, split, max_return)
+        factor = _unreflected_splits(unsplit_close, split, max_return)
         opened = on_grid(adjusted, "open", sessions, symbols) * factor
         closed = unsplit_close * factor
 
         rejected = bars[:0] if refused is None else refused
         rejected_cells = on_grid(rejected.assign(there=1.0), "there", sessions, symbols)
         # A rejected bar counts only where no accepted one is in its place.
-        gone = np.isfinite(rejected_cells) & np.isnan(closed)
-        leaps = np.abs(closed / _last_before(closed) - 1) > max_return
-        leaps &= ~_first_after(gone, closed)  # the rejected bar is the move: this price stays
-        opened[leaps] = np.nan
-        closed[leaps] = np.nan
-        moved = _first_after(gone | leaps, closed)
+        is_rejected = np.isfinite(rejected_cells) & np.isnan(closed)
+        is_leap = np.abs(closed / _last_before(closed) - 1) > max_return
+        is_leap &= ~_first_after(is_rejected, closed)  # the rejected bar is the move, not this one
+        opened[is_leap] = np.nan
+        closed[is_leap] = np.nan
+        moved = _first_after(is_rejected | is_leap, closed)
         # After an unexplained move, the close before is of no use to judge an open.
-        open_leaps = np.abs(opened / _last_before(closed) - 1) > max_return
-        opened[open_leaps & ~moved] = np.nan
+        is_open_leap = np.abs(opened / _last_before(closed) - 1) > max_return
+        opened[is_open_leap & ~moved] = np.nan
 
         limit = None
         if price_limit is not None:
@@ -240,12 +240,12 @@ class _Fills:
     overdue: Flags  # without a price for more than `PATIENCE` sessions
     broken: Flags  # after an unexplained move
     limit: PerSession
-    returns: PerSession
-    unbroken_returns: PerSession  # with the unexplained moves
+    returns: PerSession  # to the next fill, or to the last price before an unexplained move
+    returns_with_moves: PerSession  # to the next fill, whatever lies between
 
     @classmethod
     def of(cls, quotes: Quotes, fill: Fill) -> "_Fills":
-        tradable, overdue = _tradable(quotes.fills(fill))
+        tradable, overdue = _tradable_and_overdue(quotes.fills(fill))
         mark = quotes.marks(fill)
         return cls(
             sessions=quotes.sessions,
@@ -253,8 +253,8 @@ class _Fills:
             overdue=overdue,
             broken=quotes.breaks,
             limit=quotes.limits(fill),
-            returns=_returns(mark, quotes.exits(fill)),
-            unbroken_returns=_returns(mark, mark),
+            returns=_returns_to_next_fill(mark, quotes.exits(fill)),
+            returns_with_moves=_returns_to_next_fill(mark, mark),
         )
 
 
@@ -303,13 +303,13 @@ def follow_on(
     Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where all
     equity is lost.
     """
-    first, targets = _by_session(weights, as_of, quotes, strategy.fill)
-    # 1 for a kept stock, 0 for another, NaN in a session without weights.
+    first, targets = _weights_by_session(weights, as_of, quotes, strategy.fill)
+    # As numbers, to be spread over sessions like weights: 1 kept, 0 not, NaN without weights.
     kept_marks = np.zeros(weights.shape) if kept is None else kept.astype(float)
-    _, kept_marks = _by_session(kept_marks, as_of, quotes, strategy.fill)
+    _, kept_marks = _weights_by_session(kept_marks, as_of, quotes, strategy.fill)
     fills = _Fills.of(quotes, strategy.fill)
     before = np.zeros(targets.shape[1]) if held_before is None else held_before
-    trades = _trade_sessions(strategy.name, fills, first, before, targets, kept_marks == 1)
+    trades = _trades_at_fills(strategy.name, fills, first, before, targets, kept_marks == 1)
     track = _track(fills, first, trades, strategy.costs)
     fills_sold_again = max(0, _last_priced_row(quotes, strategy.fill) - first)
     return Followed(track[:fills_sold_again], trades.held)
@@ -334,7 +334,7 @@ def equal_weight_track(
     return follow(positions(probability, everything), as_of, quotes, everything)
 
 
-def _by_session(
+def _weights_by_session(
     weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> tuple[int, PerRow]:
     """Return the row of the first fill in the quotes, and the weights of each session from it on.
@@ -363,7 +363,7 @@ def _last_priced_row(quotes: Quotes, fill: Fill) -> int:
     return int(priced[-1]) if len(priced) else -1
 
 
-def _tradable(price: PerSession) -> tuple[Flags, Flags]:
+def _tradable_and_overdue(price: PerSession) -> tuple[Flags, Flags]:
     """Return which stocks have a price at a fill, and which had none for over `PATIENCE` fills."""
     tradable = np.isfinite(price)
     session = np.arange(len(price))[:, None]
@@ -371,7 +371,7 @@ def _tradable(price: PerSession) -> tuple[Flags, Flags]:
     return tradable, session - last_traded > PATIENCE
 
 
-def _returns(mark: PerSession, exit_: PerSession) -> PerSession:
+def _returns_to_next_fill(mark: PerSession, exit_: PerSession) -> PerSession:
     """Return the return to the next fill, 0 before a stock's first price and at the last fill."""
     returns = np.zeros_like(mark)
     priced_returns = exit_[1:] / mark[:-1] - 1
@@ -384,15 +384,15 @@ def _last_before(price: PerSession) -> PerSession:
     return pd.DataFrame(price).ffill().shift().to_numpy()
 
 
-def _first_after(gone: Flags, price: PerSession) -> Flags:
-    """Return which prices are the first after a session in `gone`; false for a stock's first."""
+def _first_after(marked: Flags, price: PerSession) -> Flags:
+    """Return which prices are the first after a `marked` session; false for a stock's first."""
     priced = np.isfinite(price)
-    gone_so_far = gone.cumsum(axis=0)
-    gone_by_last_price = _last_before(np.where(priced, gone_so_far, np.nan))
-    return np.asarray((gone_so_far > gone_by_last_price) & priced)
+    marked_so_far = marked.cumsum(axis=0)
+    marked_by_last_price = _last_before(np.where(priced, marked_so_far, np.nan))
+    return np.asarray((marked_so_far > marked_by_last_price) & priced)
 
 
-def _unreflected(close: PerSession, split: PerSession, max_return: float) -> PerSession:
+def _unreflected_splits(close: PerSession, split: PerSession, max_return: float) -> PerSession:
     """Return the product of the splits so far that the prices have not been adjusted for.
 
     A recorded split counts where it explains a move of more than `max_return`.
@@ -410,14 +410,14 @@ def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession
     return np.where(reached, np.sign(change), 0.0)
 
 
-def _trade_sessions(
+def _trades_at_fills(
     name: str, fills: _Fills, first: int, before: Weights, targets: PerRow, is_kept: Flags
 ) -> _Trades:
-    """Trade to the target weights of each fill, from row `first` on.
+    """Return the holdings after each fill from row `first` on, what was traded, and the returns.
 
-    `before` are the holdings after the fill before. `targets` have a row a fill, and so has
-    `is_kept`, which says what is not traded while it is held. Raises DtmlError, with the
-    portfolio's `name`, where what is held after a fill loses all equity.
+    `before` are the holdings after the fill before. `targets`, the weights to trade to, have a row
+    a fill, and so has `is_kept`, which says what is not traded while it is held. Raises DtmlError,
+    with the portfolio's `name`, where what is held after a fill loses all equity.
     """
     holdings = np.empty_like(targets)
     turnover = np.empty(len(targets))
@@ -477,7 +477,7 @@ def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataF
     no_break = np.zeros_like(fills.broken[:1])
     breaks_next = np.vstack([fills.broken[1:], no_break])[rows]
     settled = (holdings != 0) & breaks_next
-    missed = fills.unbroken_returns[rows] - fills.returns[rows]
+    missed = fills.returns_with_moves[rows] - fills.returns[rows]
     unbooked = np.where(settled, holdings * missed, 0.0)
 
     purchase_rate, sale_rate = costs.of_trades(sessions)

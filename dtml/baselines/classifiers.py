@@ -77,6 +77,7 @@ def design(
     day_places, stock_places = np.nonzero(counted)
     of_stocks = windows.stocks.numpy()[day_places, stock_places]  # [rows window features]
     of_index = windows.index.numpy()[day_places]
+    # Given as a number, because `reshape` cannot find it where there are no rows.
     columns = 2 * windows.index.shape[1:].numel()
     rows = np.stack([of_stocks, of_index], axis=1).reshape(len(day_places), columns)
     return rows, day_places, stock_places

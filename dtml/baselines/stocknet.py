@@ -102,12 +102,12 @@ class StockNet(Network):
         self.movement_feature = config.movement_feature
         self.dropout = Dropout(config.dropout)
         self.gaussian = Gaussian()
-        observed = config.features + hidden  # inputs of the layers that see a session and its state
-        self.gates = nn.Linear(observed + latent, 2 * hidden)  # reset and update
-        self.candidate = nn.Linear(observed + latent, hidden)
-        self.prior = NormalLayer(observed, latent)
-        self.posterior = NormalLayer(observed + 1, latent)
-        self.decode_movement = nn.Linear(observed + latent, movement)
+        inputs = config.features + hidden  # of the layers that see a session and its hidden state
+        self.gates = nn.Linear(inputs + latent, 2 * hidden)  # reset and update
+        self.candidate = nn.Linear(inputs + latent, hidden)
+        self.prior = NormalLayer(inputs, latent)
+        self.posterior = NormalLayer(inputs + 1, latent)  # 1: the movement
+        self.decode_movement = nn.Linear(inputs + latent, movement)
         self.predict_auxiliary = nn.Linear(movement, 1)
         self.attention = MovementAttention(movement)
         # The attended probability of a rise, and the decoded movement of the target.
@@ -151,8 +151,8 @@ class StockNet(Network):
         decoded = self.decode(x, movements)
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
-        observed = torch.cat([x, decoded.hidden], dim=-1)
-        prior = self.prior(observed)
+        x_and_hidden = torch.cat([x, decoded.hidden], dim=-1)
+        prior = self.prior(x_and_hidden)
         divergence = kl_divergence(decoded.posterior, prior)
         # [window days stocks], the target last, like `movements`.
         logits = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
@@ -183,15 +183,15 @@ class StockNet(Network):
         posteriors = []
         for t in range(len(x)):
             hidden = self._recur(x[t], hidden, latent)
-            observed = torch.cat([x[t], hidden], dim=-1)
+            x_and_hidden = torch.cat([x[t], hidden], dim=-1)
             if t < len(movements):
                 movement = movements[t].unsqueeze(-1)
-                posterior = self.posterior(torch.cat([observed, movement], dim=-1))
+                posterior = self.posterior(torch.cat([x_and_hidden, movement], dim=-1))
                 deviation = (posterior.log_variance / 2).exp()
                 latent = posterior.mean + deviation * self.gaussian(posterior.mean)
                 posteriors.append(posterior)
             else:
-                latent = self.prior(observed).mean
+                latent = self.prior(x_and_hidden).mean
             hiddens.append(hidden)
             latents.append(latent)
         return Decoded(
@@ -215,8 +215,8 @@ class StockNet(Network):
         The target's movement is predicted from its own decoded movement, and from the predictions
         for the earlier sessions, weighted by attention.
         """
-        observed = torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
-        movement: Tensor = self.decode_movement(observed).tanh()
+        inputs = torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
+        movement: Tensor = self.decode_movement(inputs).tanh()
         earlier = movement[:-1]
         last = movement[-1]
         auxiliary = self.predict_auxiliary(earlier).squeeze(-1)

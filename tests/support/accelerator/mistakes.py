@@ -61,8 +61,10 @@ MISTAKES = (
         'fit.order.set_state(tensors["random"])',
     ),
     Mistake("resume", f"{STATE}:_put_back", 'tensors["random"]', 'tensors["order"]'),
-    Mistake("predict", f"{INFERENCE}:_probabilities", ".sigmoid().cpu()", ".sigmoid()"),
-    Mistake("predict", f"{INFERENCE}:_probabilities", ".sigmoid().cpu()", ".sigmoid().numpy()"),
+    Mistake("predict", f"{INFERENCE}:_write_probabilities", ".sigmoid().cpu()", ".sigmoid()"),
+    Mistake(
+        "predict", f"{INFERENCE}:_write_probabilities", ".sigmoid().cpu()", ".sigmoid().numpy()"
+    ),
     Mistake("predict", f"{INFERENCE}:_inputs", "span.rows().to(device)", "span.rows()"),
     Mistake("predict", f"{INFERENCE}:_inputs", "positions.to(device)", "positions"),
     Mistake(
