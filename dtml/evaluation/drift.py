@@ -51,7 +51,7 @@ class Inputs:
         )
 
     def drift(self, features: Features, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each feature, named in `names`, and one for the stock-day.
+        """Yield a row (`_row`) for each feature, named in `names`, and one for the stock-day.
 
         A row compares the mean size in the last `RECENT` sessions with that in the training. There
         is no row with fewer sessions, nor for a measure that is not known, or whose means did not
@@ -98,7 +98,7 @@ def _means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means mea
 
 
 def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
-    """Return a row that says whether the last year's rank IC is below half of the earlier one.
+    """Say in a row (`_row`) whether the last year's rank IC is below half of the earlier one.
 
     `rank_ics` has a value a night, NaN where it is not known. Returns None with fewer than twice
     `LEARNED` known nights, or where the earlier mean is not above 0. Each night the last year
@@ -127,7 +127,7 @@ def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
 
 
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
-    """Return a row that says whether the share of outcomes covered is below its level.
+    """Say in a row (`_row`) whether the share of outcomes covered is below its level.
 
     `covered` has the share of each night, NaN where it is not known. The evidence is that of all
     nights; the `value` of the row is the mean of the last year. Returns None without a known night.

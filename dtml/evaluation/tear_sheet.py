@@ -229,7 +229,7 @@ def net_spread(
     returns without compounding. Days without a spread have no row; without costs, `cost`, `net` and
     `net_total` are NaN.
     """
-    bought, sold = _trades(_tenths(scores))
+    bought, sold = _trades(_tenth_weights(scores))
     cost = np.full(len(gross), np.nan)
     if costs is not None:
         purchase_rate, sale_rate = costs.of_trades(sessions)
@@ -247,10 +247,11 @@ def net_spread(
     return known.assign(gross_total=known["gross"].cumsum(), net_total=known["net"].cumsum())
 
 
-def _tenths(scores: Days) -> Float[ndarray, "days stocks"]:
-    """Return the weights of the best tenth, in total 1, and of the worst, in total -1.
+def _tenth_weights(scores: Days) -> Float[ndarray, "days stocks"]:
+    """Return the weight of each stock: equal parts of 1 in the best tenth, of -1 in the worst.
 
-    A day without a ranking keeps the weights of the day before, which are 0 before any ranking.
+    All other weights are 0. A day without a ranking keeps the weights of the day before, which are
+    0 before any ranking.
     """
     group_of = score_groups(scores)
     weights = np.zeros(scores.shape)
@@ -396,6 +397,7 @@ def answers(sheet: TearSheet) -> Answers:
         months=len(sheet.months),
         positive_months=int((sheet.months["rank_ic"] > 0).sum()),
         halves=tuple(halves),
+        # Without `overlap`: unlike `leg`, `spread_leg` always spans a single session.
         gross=mean_of_days(spread["gross"].to_numpy(dtype=float)),
         net=mean_of_days(spread["net"].to_numpy(dtype=float)),
         cost=mean_of_known_days(spread["cost"].to_numpy(dtype=float)),

@@ -57,7 +57,8 @@ class RankingPath:
 
     Both steps, `spoil` and `fit`, are honest by default, and a leak replaces one of them. `spoil`
     changes the inputs, that is, the ranked features and the outcomes. `fit` takes the inputs, the
-    session as of which it trains, and the settings.
+    session as of which it trains, and the settings. `max_return` and `feature_set` are those of the
+    market (`ranked_features`).
     """
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
@@ -178,7 +179,8 @@ def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed
     validation_outcome = _until(randomised, at).outcome[-VALIDATION_DAYS:]
     rows = int(np.isfinite(validation_outcome).sum())
     slopes = path.fit(randomised, at, path.config).slopes
-    # The variance of a slope is 48 / rows: the outcome has a variance of 1/4, ranks one of 1/12.
+    # The variance of a logistic slope near 0 is 1 / (rows * 1/4 * 1/12): being above the median or
+    # not has a variance of 1/4, a rank one of 1/12.
     deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     listed = ", ".join(f"{name} {value:+.1f}" for name, value in deviations.items())
     passed = bool(max(abs(value) for value in deviations.values()) < DEVIATIONS)

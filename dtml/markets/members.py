@@ -229,7 +229,8 @@ def refuse_other_counts(
     first = min(stay.since for stay in stays if stay.since is not None)
     sessions = sessions_between(calendar, first, as_of)
     # How many more members each session has than the one before. A stay that begins or ends on a
-    # day that is no session changes the next session, if there is one up to `as_of`.
+    # day that is no session changes the next session, if there is one up to `as_of`. A missing day
+    # changes none.
     changes = dict.fromkeys(sessions, 0)
     for stay in stays:
         for day, change in ((stay.since, 1), (stay.until, -1)):
