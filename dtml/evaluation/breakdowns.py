@@ -142,7 +142,7 @@ def rolling_scores(
         names += [name, f"{name}_low", f"{name}_high"]
     if len(counts) < ROLLING_SESSIONS:
         return pd.DataFrame(columns=names)
-    windows = _windows(counts)  # each window takes the place of a model in `measured`
+    windows = _rolling_windows(counts)  # each window takes the place of a model in `measured`
     columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
     with np.errstate(invalid="ignore"):  # of a window in which nothing counted
         for name in statistics:
@@ -166,7 +166,7 @@ def rolling_rank_ic(
             columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"]
         )
     ic_and_day = np.stack([daily[is_known], np.ones(is_known.sum())], axis=-1)
-    windows = _windows(ic_and_day)  # each window takes the place of a model in `measured`
+    windows = _rolling_windows(ic_and_day)  # each window takes the place of a model in `measured`
     return pd.DataFrame(
         {
             "session": target[is_known][ROLLING_SESSIONS - 1 :],
@@ -176,7 +176,7 @@ def rolling_rank_ic(
     )
 
 
-def _windows(daily: ndarray) -> ndarray:
+def _rolling_windows(daily: ndarray) -> ndarray:
     """Return the rows of the last `ROLLING_SESSIONS` days up to each day.
 
     `daily` is [days columns], the result [sessions of a window, windows, columns].

@@ -340,7 +340,7 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
 def _share(
     name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int
 ) -> dict[str, float]:
-    """Return a part's share of the whole, and its interval where enough days have a whole at all."""
+    """Return a part's share of the whole, and its interval if `whole` is above 0 on enough days."""
     share = part.sum() / whole.sum() if whole.any() else np.nan
     low = np.array([np.nan])
     high = np.array([np.nan])

@@ -43,7 +43,7 @@ class Inputs:
     def of(cls, features: Features) -> "Inputs":
         """Measure the sessions that a model was trained on; a missing feature is NaN there."""
         scale = np.sqrt(np.nanmean(features**2, axis=(0, 1)))
-        means = _means(sizes(features, scale))
+        means = _rolling_means(sizes(features, scale))
         return cls(
             scale=scale.tolist(),
             mean=means.mean(axis=0).tolist(),
@@ -57,7 +57,7 @@ class Inputs:
         is no row with fewer sessions, nor for a measure that is not known, or whose means did not
         vary in the training.
         """
-        means = _means(sizes(features, np.array(self.scale)))
+        means = _rolling_means(sizes(features, np.array(self.scale)))
         latest = means[-1] if len(means) else ()  # empty, the loop below ends at once
         measures = (*names, STOCK_DAY)
         for name, mean, deviation, recent in zip(
@@ -91,7 +91,7 @@ def sizes(
     return np.asarray(np.log(np.maximum(measures, 1e-6)))  # a size of 0 has no logarithm
 
 
-def _means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means measures"]:
+def _rolling_means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means measures"]:
     """Return the mean of each `RECENT` sessions in a row; no row where there are fewer."""
     total = np.vstack([np.zeros(daily.shape[1]), daily.cumsum(axis=0)])
     return np.asarray((total[RECENT:] - total[:-RECENT]) / RECENT)

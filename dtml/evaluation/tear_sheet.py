@@ -186,10 +186,10 @@ def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFr
     """
     scores, outcome = both_known(scores, outcome)
     group_of = score_groups(scores)
-    of_all = _mean_of(outcome, np.isfinite(outcome))
+    of_all = _mean_of_members(outcome, np.isfinite(outcome))
     rows = []
     for group in range(DECILES):
-        of_group = _mean_of(outcome, group_of == group)
+        of_group = _mean_of_members(outcome, group_of == group)
         excess = mean_of_days(of_group - of_all, overlap=overlap)
         rows.append(
             {
@@ -202,7 +202,7 @@ def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-def _mean_of(values: Days, members: Members) -> Daily:
+def _mean_of_members(values: Days, members: Members) -> Daily:
     """Return the mean value of each day's members; NaN on a day without one."""
     counts = members.sum(axis=1)
     totals = np.where(members, values, 0.0).sum(axis=1)
@@ -287,7 +287,7 @@ def by_horizon(scores: Days) -> pd.DataFrame:
             break
         now, before = both_known(scores[horizon:], scores[:-horizon])
         new = best[horizon:] & ~best[:-horizon]
-        replaced = _mean_of(new.astype(float), best[horizon:])
+        replaced = _mean_of_members(new.astype(float), best[horizon:])
         autocorrelation = mean_of_days(rank_ics(now, before))
         rows.append(
             {

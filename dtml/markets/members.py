@@ -58,7 +58,7 @@ def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], st
             'or "excluded" if that is the first day after its membership',
         )
     last_day_counts = table.choice("until", (INCLUDED, EXCLUDED)) == INCLUDED
-    text = _text_of(table, path) if stored is None else stored
+    text = _read_members(table, path) if stored is None else stored
     spells = sorted(
         _spells(path, text, last_day_counts=last_day_counts),
         key=lambda spell: (spell.stock, spell.since),
@@ -69,7 +69,7 @@ def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], st
     return tuple(spells), text
 
 
-def _text_of(table: Table, path: Path) -> str:
+def _read_members(table: Table, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as problem:
