@@ -59,7 +59,7 @@ def interval(
                 resamples=resamples,
                 seed=seed,
             )
-            low[chunk], high[chunk] = _tails(statistic(totals), level[chunk])
+            low[chunk], high[chunk] = _outer_quantiles(statistic(totals), level[chunk])
     return low, high
 
 
@@ -221,7 +221,7 @@ def _level(blocks: PerModel, widening: PerModel) -> PerModel:
     return np.asarray(ndtr(-deviations * widening))
 
 
-def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
+def _outer_quantiles(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
     """Return the quantiles at each model's `level` and at 1 - `level`.
 
     They are interpolated between the values next to them, as numpy's quantiles are.

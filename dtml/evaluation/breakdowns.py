@@ -48,10 +48,10 @@ def slice_scores(
 ) -> pd.DataFrame:
     """Score every predictor on all days, and by fold, calendar year and stock, on both protocols.
 
-    `movement` is a ratio minus 1, NaN where it is not known; `fold` numbers the fold of each day. A
-    stock-day counts where it counts under the protocol and every predictor has a direction. Columns
-    are `slice, value, protocol, predictor, n, days, rises, acc, acc_low, acc_high, mcc, mcc_low,
-    mcc_high, model_gain, model_gain_low, model_gain_high`.
+    `movement` is the return to `target`, a ratio minus 1, NaN where it is not known; `fold` numbers
+    the fold of each day. A stock-day is scored if its return counts under the protocol and every
+    predictor has a direction. Columns are `slice, value, protocol, predictor, n, days, rises, acc,
+    acc_low, acc_high, mcc, mcc_low, mcc_high, model_gain, model_gain_low, model_gain_high`.
 
     `slice` is "all", "fold", "year" or "symbol", and `value` says which of them ("" for all days).
     `n` counts the stock-days, `days` their days, `rises` those that rose; where nothing counts
@@ -63,10 +63,10 @@ def slice_scores(
     for protocol in LABEL_PROTOCOLS:
         counts = confusion_by_stock(directions, movement, protocol)
         of_all_stocks = counts.sum(axis=2)  # [days predictors 4]
-        for span in _spans(target, fold):
-            of_span = of_all_stocks[span.days]
-            rows = _score(of_span, predictors).assign(**_gains(of_span, predictors))
-            frames.append(rows.assign(slice=span.slice, value=span.value, protocol=protocol))
+        for group in _day_groups(target, fold):
+            of_group = of_all_stocks[group.days]
+            rows = _score(of_group, predictors).assign(**_gains(of_group, predictors))
+            frames.append(rows.assign(slice=group.slice, value=group.value, protocol=protocol))
         for position, predictor in enumerate(predictors):
             # The stocks of one predictor, [days stocks 4], are scored as predictors would be.
             rows = _score(counts[:, position], list(symbols))
@@ -93,14 +93,14 @@ def rank_ics_by_slice(
     and a score of the rule.
     """
     rows = []
-    for span in _spans(target, fold):
-        days = span.days
+    for group in _day_groups(target, fold):
+        days = group.days
         rank_ic = mean_of_days(rank_ics(*both_known(probability[days], movement[days])))
         gain = paired_rank_ic(probability[days], losers[days], movement[days])
         rows.append(
             {
-                "slice": span.slice,
-                "value": span.value,
+                "slice": group.slice,
+                "value": group.value,
                 **rank_ic.named("rank_ic"),
                 **gain.named("rank_gain"),
             }
@@ -142,7 +142,7 @@ def rolling_scores(
         names += [name, f"{name}_low", f"{name}_high"]
     if len(counts) < ROLLING_SESSIONS:
         return pd.DataFrame(columns=names)
-    windows = _windows(counts)  # each window takes the place of a model in `measured`
+    windows = _rolling_windows(counts)  # each window takes the place of a model in `measured`
     columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
     with np.errstate(invalid="ignore"):  # of a window in which nothing counted
         for name in statistics:
@@ -166,7 +166,7 @@ def rolling_rank_ic(
             columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"]
         )
     ic_and_day = np.stack([daily[is_known], np.ones(is_known.sum())], axis=-1)
-    windows = _windows(ic_and_day)  # each window takes the place of a model in `measured`
+    windows = _rolling_windows(ic_and_day)  # each window takes the place of a model in `measured`
     return pd.DataFrame(
         {
             "session": target[is_known][ROLLING_SESSIONS - 1 :],
@@ -176,7 +176,7 @@ def rolling_rank_ic(
     )
 
 
-def _windows(daily: ndarray) -> ndarray:
+def _rolling_windows(daily: ndarray) -> ndarray:
     """Return the rows of the last `ROLLING_SESSIONS` days up to each day.
 
     `daily` is [days columns], the result [sessions of a window, windows, columns].
@@ -202,21 +202,24 @@ def confusion_by_stock(
 
 
 @dataclass(frozen=True)
-class _Span:
-    """Days that are scored together: all, a fold or a year, and which of them."""
+class _DayGroup:
+    """Days that are scored together: all days, those of a fold, or those of a calendar year.
+
+    `slice` and `value` name the group as in `slice_scores`; `days` marks its days.
+    """
 
     slice: str
     value: str
     days: Bool[ndarray, " days"]
 
 
-def _spans(target: pd.DatetimeIndex, fold: Folds) -> Iterator[_Span]:
+def _day_groups(target: pd.DatetimeIndex, fold: Folds) -> Iterator[_DayGroup]:
     """Yield all days, each fold and each calendar year."""
-    yield _Span("all", "", np.ones(len(target), dtype=bool))
+    yield _DayGroup("all", "", np.ones(len(target), dtype=bool))
     for number in np.unique(fold):
-        yield _Span("fold", str(number), fold == number)
+        yield _DayGroup("fold", str(number), fold == number)
     for year in np.unique(target.year):
-        yield _Span("year", str(year), np.asarray(target.year == year))
+        yield _DayGroup("year", str(year), np.asarray(target.year == year))
 
 
 def _gains(

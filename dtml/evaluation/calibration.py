@@ -27,8 +27,7 @@ OF_BINS = ["n", "probability_sum", "rises"]
 SMALLEST = 1e-6
 # Logits whose standard deviation is smaller differ by the rounding of single precision alone.
 ROUNDING = 1e-6
-# A threshold's distance above the stock-day that set it: rounding must not separate equal
-# probabilities.
+# A threshold's distance above the stock-day that set it, more than rounding adds to a probability.
 STEP = 1e-6
 RESAMPLES = 2000
 COUNTS = ["n", "covered", "decided", "decided_correct"]
@@ -116,7 +115,7 @@ class _StockDays:
         movement: Float[ndarray, "all_days stocks"],
         is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
-        """Return the stock-days of `is_known` on the days at positions `days`, one or more each."""
+        """Return the known stock-days of `days`, the positions of days that have one or more."""
         counted = is_known[days]
         rose = movement[days] > 0
         return cls(
@@ -179,13 +178,13 @@ def calibrate(
 
 
 def _line(sample: _StockDays) -> tuple[float, float]:
-    """Return slope and intercept of the correction (`calibrate`).
+    """Return slope and intercept of the correction, a line in the log odds of the probability.
 
-    Where no slope above 0 can be fitted, it is 0 and the intercept is the log odds of the base
-    rate: Laplace's, which adds one rising and one falling day. Platt's targets lie inside (0, 1),
-    which keeps the line finite. On a few days the height and the slope may be chance, so both are
-    multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with
-    the least error. It tends to 1 with more days.
+    It is a logistic regression on Platt's targets, which lie inside (0, 1) and so keep it finite.
+    On a few days its height at the mean log odds and its slope may be chance: each is multiplied by
+    estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the least error,
+    which tends to 1 with more days. Where no slope above 0 can be fitted, the slope is 0 and the
+    intercept is the log odds of the base rate: Laplace's, which adds a rising and a falling day.
     """
     rose = sample.rose
     weight = sample.weight
@@ -201,8 +200,8 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     target_of_fall = 1 / ((~rose).sum() + 2)
     target = np.where(rose, target_of_rise, target_of_fall)
     # The deviation may be a hundredth: unscaled, a solver would stop too early.
-    place = (log_odds - centre) / deviation
-    estimate, variance = _regression(place, target, sample)
+    scaled_log_odds = (log_odds - centre) / deviation
+    estimate, variance = _regression(scaled_log_odds, target, sample)
     if estimate[1] <= 0:  # the model ranked the wrong way round
         return 0.0, base_rate
     relative_variance = variance / np.maximum(estimate**2, 1e-30)  # never divided by 0
@@ -212,9 +211,9 @@ def _line(sample: _StockDays) -> tuple[float, float]:
 
 
 def _regression(
-    place: Flat, target: Flat, sample: _StockDays
+    log_odds: Flat, target: Flat, sample: _StockDays
 ) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
-    """Return intercept and slope of a logistic regression of `target` on `place`, and variances.
+    """Return the estimates of a logistic regression of `target` on `log_odds`, and their variances.
 
     Both results are [intercept, slope]. A target is a share between 0 and 1. As scikit-learn takes
     classes only, each stock-day is given twice: as a rise, weighted by its target, and as a fall,
@@ -226,14 +225,14 @@ def _regression(
     falls = sample.weight * (1 - target)
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     model.fit(
-        np.concatenate([place, place])[:, None],
-        np.repeat([True, False], len(place)),
+        np.concatenate([log_odds, log_odds])[:, None],
+        np.repeat([True, False], len(log_odds)),
         sample_weight=np.concatenate([rises, falls]),
     )
     estimate = np.array([model.intercept_[0], model.coef_[0, 0]])
 
     # The sandwich estimate of the covariance, with the gradient of a day, [2 days], as one draw.
-    design = np.stack([np.ones_like(place), place])  # [2 stock_days]
+    design = np.stack([np.ones_like(log_odds), log_odds])  # [2 stock_days]
     chance = _logistic(estimate @ design)
     weighted_design = design * sample.weight * chance * (1 - chance)
     inverse = np.linalg.inv(weighted_design @ design.T)
@@ -321,6 +320,7 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
     decided_acc_low, decided_acc_high` that resample days and are NaN below `MINIMUM_DAYS`.
     """
     rows = []
+    # Several runs may have predicted a night: their rows are added up, as the sample is days.
     days = counts[counts["n"] > 0].groupby(["level", "target"])[COUNTS].sum()
     for level, nights in days.groupby("level"):
         n, covered, decided, correct = nights.to_numpy(dtype=np.int64).T
@@ -340,7 +340,7 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
 def _share(
     name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int
 ) -> dict[str, float]:
-    """Return a part's share of the whole, and its interval where enough days have any of it."""
+    """Return a part's share of the whole, and its interval if `whole` is above 0 on enough days."""
     share = part.sum() / whole.sum() if whole.any() else np.nan
     low = np.array([np.nan])
     high = np.array([np.nan])

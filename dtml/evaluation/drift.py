@@ -43,7 +43,7 @@ class Inputs:
     def of(cls, features: Features) -> "Inputs":
         """Measure the sessions that a model was trained on; a missing feature is NaN there."""
         scale = np.sqrt(np.nanmean(features**2, axis=(0, 1)))
-        means = _means(sizes(features, scale))
+        means = _rolling_means(sizes(features, scale))
         return cls(
             scale=scale.tolist(),
             mean=means.mean(axis=0).tolist(),
@@ -51,13 +51,13 @@ class Inputs:
         )
 
     def drift(self, features: Features, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each feature, named in `names`, and one for the stock-day.
+        """Yield a row (`_row`) for each feature, named in `names`, and one for the stock-day.
 
         A row compares the mean size in the last `RECENT` sessions with that in the training. There
         is no row with fewer sessions, nor for a measure that is not known, or whose means did not
         vary in the training.
         """
-        means = _means(sizes(features, np.array(self.scale)))
+        means = _rolling_means(sizes(features, np.array(self.scale)))
         latest = means[-1] if len(means) else ()  # empty, the loop below ends at once
         measures = (*names, STOCK_DAY)
         for name, mean, deviation, recent in zip(
@@ -91,14 +91,14 @@ def sizes(
     return np.asarray(np.log(np.maximum(measures, 1e-6)))  # a size of 0 has no logarithm
 
 
-def _means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means measures"]:
+def _rolling_means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means measures"]:
     """Return the mean of each `RECENT` sessions in a row; no row where there are fewer."""
     total = np.vstack([np.zeros(daily.shape[1]), daily.cumsum(axis=0)])
     return np.asarray((total[RECENT:] - total[:-RECENT]) / RECENT)
 
 
 def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
-    """Return a row that says whether the last year's rank IC is below half of the earlier one.
+    """Say in a row (`_row`) whether the last year's rank IC is below half of the earlier one.
 
     `rank_ics` has a value a night, NaN where it is not known. Returns None with fewer than twice
     `LEARNED` known nights, or where the earlier mean is not above 0. Each night the last year
@@ -127,7 +127,7 @@ def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
 
 
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
-    """Return a row that says whether the share of outcomes covered is below its level.
+    """Say in a row (`_row`) whether the share of outcomes covered is below its level.
 
     `covered` has the share of each night, NaN where it is not known. The evidence is that of all
     nights; the `value` of the row is the mean of the last year. Returns None without a known night.

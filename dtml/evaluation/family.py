@@ -47,13 +47,13 @@ def family_p(
     if len(gains) < MINIMUM_DAYS or not varies.any():
         return adjusted
     varying = gains[:, varies]
-    block, widening = _block(varying, overlap)
+    block, widening = _block_length(varying, overlap)
     block_means = _block_means(varying, block)
     blocks = max(round(len(varying) / block), 2)
-    # The same estimate of the error as `_drawn` makes from the blocks of a resample.
+    # The same estimate of the error as `_resampled_statistics` makes from the blocks of a resample.
     error = np.sqrt(block_means.var(axis=0) / (blocks - 1))
     statistic = np.abs(varying.mean(axis=0)) / (error * widening)
-    drawn = _drawn(block_means, blocks, resamples, seed)
+    drawn = _resampled_statistics(block_means, blocks, resamples, seed)
     adjusted[varies] = _stepdown(statistic, drawn)
     return adjusted
 
@@ -82,7 +82,9 @@ def compared(gain: Any, p: Any) -> str | None:
     return "beats" if gain > 0 else "is beaten by"
 
 
-def _block(gains: Float[ndarray, "days comparisons"], overlap: int) -> tuple[int, PerComparison]:
+def _block_length(
+    gains: Float[ndarray, "days comparisons"], overlap: int
+) -> tuple[int, PerComparison]:
     """Return the length of all blocks, in days, and the factor by which each error is too small.
 
     All comparisons are resampled together, so that the length is the longest that any of them
@@ -107,7 +109,7 @@ def _block_means(
     return np.asarray((sums_before[block:] - sums_before[:-block]) / block)
 
 
-def _drawn(
+def _resampled_statistics(
     block_means: Float[ndarray, "days comparisons"], blocks: int, resamples: int, seed: int
 ) -> Float[ndarray, "resamples comparisons"]:
     """Return the size of each studentised mean gain in resamples in which no gain exists.

@@ -264,15 +264,15 @@ def within_day_aucs(scores: Days, outcome: Days) -> Daily:
     """
     is_above = _above_median(outcome)
     has_score = np.isfinite(scores)
-    highs = is_above.sum(axis=1)
-    lows = (has_score & ~is_above).sum(axis=1)
+    above_count = is_above.sum(axis=1)
+    below_count = (has_score & ~is_above).sum(axis=1)
     # The ranks of `ranked`, between -1/2 and 1/2, become 1 for the day's lowest score, 2, ...
     other_stocks = has_score.sum(axis=1, keepdims=True) - 1
     rank = (ranked(scores) + 0.5) * other_stocks + 1
     # Mann and Whitney's U: among themselves, the stocks above the median would have 1, 2, ...
     rank_sum = np.where(is_above, rank, 0).sum(axis=1)
-    correct_pairs = rank_sum - highs * (highs + 1) / 2
-    pairs = highs * lows
+    correct_pairs = rank_sum - above_count * (above_count + 1) / 2
+    pairs = above_count * below_count
     missing = np.full(len(scores), np.nan)
     return np.asarray(np.divide(correct_pairs, pairs, out=missing, where=pairs > 0))
 

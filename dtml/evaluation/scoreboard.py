@@ -284,7 +284,7 @@ def common_stock_days(
 
 
 def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
-    """Return the rows of `scoreboard` of one sample, a row a predictor."""
+    """Return a row a predictor for one sample, with all columns of `COLUMNS` but `protocol`."""
     names = [predictor.name for predictor in predictors]
     best = names.index(best_rule)
     # The probabilities of each predictor, [seeds days stocks], and of its ensemble, [days stocks].
@@ -307,14 +307,14 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             "rises": int((sample.counted & sample.rose).sum()),
             "seeds": [float(len(seeds)) for seeds in of_seeds],
             "configurations": [float(predictor.configurations) for predictor in predictors],
-            **_of_members(of_seeds, sample),
+            **_seed_figures(of_seeds, sample),
             **measured("acc", counts, accuracy, sample.resamples),
             **measured("mcc", counts, mcc, sample.resamples),
             **measured("acc_gain", paired, difference(accuracy), sample.resamples),
             **measured("mcc_gain", paired, difference(mcc), sample.resamples),
             "acc_gain_p": _family_p(paired, difference(accuracy), sample),
             "mcc_gain_p": _family_p(paired, difference(mcc), sample),
-            **_of_probabilities(of_ensembles, sample),
+            **_probability_figures(of_ensembles, sample),
             "same_direction": np.maximum(share_of_rises, 1 - share_of_rises).mean(axis=0),
         }
     )
@@ -334,10 +334,10 @@ def _family_p(
     return family_p(daily_gains(paired, statistic), resamples=sample.resamples)
 
 
-def _of_members(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
-    """Return mean and standard deviation of ACC and MCC over the seeds of each predictor.
+def _seed_figures(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
+    """Return the columns `acc_mean, acc_sd, mcc_mean, mcc_sd`: over the seeds of each predictor.
 
-    The standard deviation is NaN for a single seed.
+    The standard deviation (sd) is NaN for a single seed.
     """
     accs = []
     mccs = []
@@ -353,10 +353,10 @@ def _of_members(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sa
     }
 
 
-def _of_probabilities(of_ensembles: Sequence[PerStock], sample: _Sample) -> Columns:
-    """Return the figures of each predictor that need probabilities, not only directions.
+def _probability_figures(of_ensembles: Sequence[PerStock], sample: _Sample) -> Columns:
+    """Return the columns of each predictor that need probabilities, not only directions.
 
-    Those of rules are computed here too; `_rows` replaces them by NaN.
+    They are `OF_PROBABILITIES`. Those of rules are computed here too; `_rows` replaces them by NaN.
     """
     counted = sample.counted
     rose = sample.rose

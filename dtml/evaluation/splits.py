@@ -51,7 +51,7 @@ def walk_forward(
 
     Each model scores `retrain_every` days, the last one those that are left. It is trained on all
     days whose outcomes were known `gap` sessions before the first of these. Where history is too
-    short, there are no such days.
+    short, there are no such days, and the end of `trained` is 0 or less.
     """
     return [
         Split(

@@ -186,10 +186,10 @@ def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFr
     """
     scores, outcome = both_known(scores, outcome)
     group_of = score_groups(scores)
-    of_all = _mean_of(outcome, np.isfinite(outcome))
+    of_all = _mean_of_members(outcome, np.isfinite(outcome))
     rows = []
     for group in range(DECILES):
-        of_group = _mean_of(outcome, group_of == group)
+        of_group = _mean_of_members(outcome, group_of == group)
         excess = mean_of_days(of_group - of_all, overlap=overlap)
         rows.append(
             {
@@ -202,7 +202,7 @@ def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-def _mean_of(values: Days, members: Members) -> Daily:
+def _mean_of_members(values: Days, members: Members) -> Daily:
     """Return the mean value of each day's members; NaN on a day without one."""
     counts = members.sum(axis=1)
     totals = np.where(members, values, 0.0).sum(axis=1)
@@ -229,7 +229,7 @@ def net_spread(
     returns without compounding. Days without a spread have no row; without costs, `cost`, `net` and
     `net_total` are NaN.
     """
-    bought, sold = _trades(_tenths(scores))
+    bought, sold = _trades(_tenth_weights(scores))
     cost = np.full(len(gross), np.nan)
     if costs is not None:
         purchase_rate, sale_rate = costs.of_trades(sessions)
@@ -247,10 +247,11 @@ def net_spread(
     return known.assign(gross_total=known["gross"].cumsum(), net_total=known["net"].cumsum())
 
 
-def _tenths(scores: Days) -> Float[ndarray, "days stocks"]:
-    """Return the weights of the best tenth, in total 1, and of the worst, in total -1.
+def _tenth_weights(scores: Days) -> Float[ndarray, "days stocks"]:
+    """Return the weight of each stock: equal parts of 1 in the best tenth, of -1 in the worst.
 
-    A day without a ranking keeps the weights of the day before, which are 0 before any ranking.
+    All other weights are 0. A day without a ranking keeps the weights of the day before, which are
+    0 before any ranking.
     """
     group_of = score_groups(scores)
     weights = np.zeros(scores.shape)
@@ -286,7 +287,7 @@ def by_horizon(scores: Days) -> pd.DataFrame:
             break
         now, before = both_known(scores[horizon:], scores[:-horizon])
         new = best[horizon:] & ~best[:-horizon]
-        replaced = _mean_of(new.astype(float), best[horizon:])
+        replaced = _mean_of_members(new.astype(float), best[horizon:])
         autocorrelation = mean_of_days(rank_ics(now, before))
         rows.append(
             {
@@ -396,6 +397,7 @@ def answers(sheet: TearSheet) -> Answers:
         months=len(sheet.months),
         positive_months=int((sheet.months["rank_ic"] > 0).sum()),
         halves=tuple(halves),
+        # Without `overlap`: unlike `leg`, `spread_leg` always spans a single session.
         gross=mean_of_days(spread["gross"].to_numpy(dtype=float)),
         net=mean_of_days(spread["net"].to_numpy(dtype=float)),
         cost=mean_of_known_days(spread["cost"].to_numpy(dtype=float)),

@@ -31,9 +31,10 @@ class Batch(NamedTuple):
     """The days of one step.
 
     `rows` are the distinct sessions that the days need, with the index as the last symbol and
-    features in percent; `windows` are positions in them, oldest first. `counted` are the stock-days
-    that the loss counts, at least one; `rises` is their label, whether `movement` is above 0.
-    `movement` is 0 where unknown. `step` is the number of steps that the training has taken.
+    features in percent; `windows` are positions in them, oldest first. `observed` are the
+    stock-days that the network may use: no other one influences their scores. `counted` are those
+    of them that the loss counts, at least one; `rises` is their label, whether `movement` is above
+    0. `movement` is 0 where unknown. `step` is the number of steps that the training has taken.
     """
 
     rows: Rows

@@ -83,30 +83,30 @@ class Trained(Pipeline):
 
 
 def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3) -> list[Finding]:
-    """Run every check; those that look at a date run at `dates` dates drawn from the seed.
+    """Run every check and return the findings, one for each check and date.
 
-    `whole_days` runs at the last of these dates alone. Trainings are short. Raises DtmlError when
-    the history is too short to train and to score.
+    Checks that look at a date run at `dates` dates drawn from the seed, `whole_days` at the last
+    alone. Trainings are short. Raises DtmlError when the history is too short to train and score.
     """
-    return [*_exact(pipeline, history, seed, dates), _by_coin(pipeline, history, seed)]
+    return [*_without_coin(pipeline, history, seed, dates), _with_coin(pipeline, history, seed)]
 
 
-def _exact(pipeline: Pipeline, history: History, seed: int, dates: int) -> list[Finding]:
-    """Run every check but the coin's, which needs a longer training."""
+def _without_coin(pipeline: Pipeline, history: History, seed: int, dates: int) -> list[Finding]:
+    """Return the findings of every check but the coin's, which needs a longer training."""
     experiment = hurried(pipeline.experiment, SHORT, seeds=MEMBERS)
     quick = replace(pipeline, experiment=experiment)
     history = pipeline.received(history)
     findings: list[Finding] = []
     for at, trained in _dates(quick, history, seed, dates):
-        findings.extend(_to_the_last_bit(quick, history, at, trained, seed))
+        findings.extend(_bitwise_findings(quick, history, at, trained, seed))
         findings.append(spans_apart(quick, history, at))
     findings.append(whole_days(quick, history, findings[-1].at))  # at the last date drawn
     findings.append(index_in_step(history))
     return findings
 
 
-def _by_coin(pipeline: Pipeline, history: History, seed: int) -> Finding:
-    """Run the check with directions drawn by coin, with a training long enough to learn a leak."""
+def _with_coin(pipeline: Pipeline, history: History, seed: int) -> Finding:
+    """Return the finding with directions drawn by coin, after a training that can learn a leak."""
     longer = replace(pipeline, experiment=hurried(pipeline.experiment, LONGER))
     return permuted_labels(longer, pipeline.received(history), seed)
 
@@ -118,15 +118,15 @@ def audit_model(
     # Only the windows of this experiment are used, because nothing is trained.
     pipeline = Trained(Experiment(windows=ensemble.windows), ensemble)
     findings: list[Finding] = []
-    for at, trained in _dates(pipeline, history, seed, dates, training=0):
-        findings.extend(_to_the_last_bit(pipeline, history, at, trained, seed))
+    for at, trained in _dates(pipeline, history, seed, dates, training_days=0):
+        findings.extend(_bitwise_findings(pipeline, history, at, trained, seed))
     return findings
 
 
-def _to_the_last_bit(
+def _bitwise_findings(
     pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, seed: int
 ) -> tuple[Finding, ...]:
-    """Run the checks of one date that compare predictions or windows bit for bit."""
+    """Return the findings of one date that compare predictions or windows bit for bit."""
     rows = appended_rows(pipeline, history, at, seed)
     future = scrambled_future(pipeline, history, at, trained, seed)
     return future, rows, rescaled_past(pipeline, history, at)
@@ -155,10 +155,10 @@ def prove(
         pipelines[leak.__name__] = leak(small_network, fits=fits)
     rows = []
     for name, pipeline in pipelines.items():
-        findings = _exact(pipeline, small, seed, dates)
+        findings = _without_coin(pipeline, small, seed, dates)
         failed = sorted({finding.check for finding in findings if finding.is_alarm})
         if not failed:
-            by_coin = _by_coin(pipeline, small, seed)
+            by_coin = _with_coin(pipeline, small, seed)
             failed = [by_coin.check] if by_coin.is_alarm else []
         is_planted = type(pipeline) is not Pipeline
         rows.append((name, is_planted, ", ".join(failed), bool(failed)))
@@ -174,7 +174,7 @@ def scrambled_future(
     last two bars up to it, so that it shows if a pipeline fills missing bars from later ones.
     """
     true_future = history.with_holes(at, seed)
-    predictions = _served(pipeline, true_future, at, trained, back=LOOK_BACK)
+    predictions = _predictions_up_to(pipeline, true_future, at, trained, back=LOOK_BACK)
     of_last_day = predictions[predictions["as_of"] == at].reset_index(drop=True)
     # A pipeline that chooses its seed by later results chooses another in a rising future than in a
     # falling one. Another seed changes the predictions of every day, so one day is enough there.
@@ -182,7 +182,7 @@ def scrambled_future(
         is_shuffled = course == "shuffled"
         other_future = true_future.scrambled_after(at, seed, course)
         back = LOOK_BACK if is_shuffled else 0
-        others = _served(pipeline, other_future, at, trained, back=back)
+        others = _predictions_up_to(pipeline, other_future, at, trained, back=back)
         expected = predictions if is_shuffled else of_last_day
         if not expected.equals(others):
             return Finding("scrambled_future", at, passed=False, detail=changes(expected, others))
@@ -199,7 +199,7 @@ def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: 
     whole = history.with_holes(at, seed)  # so that a backward fill of a missing bar shows
     old = _up_to(pipeline.windows(whole.known_at(at)), at)
     new = _up_to(pipeline.windows(whole), at)
-    changed = _changed_at_all(old, new, at)
+    changed = _changed_parts(old, new, at)
     if changed:
         detail = f"later rows change {', '.join(changed)} of earlier days"
     else:
@@ -212,15 +212,15 @@ def _up_to(windows: Windows, at: pd.Timestamp) -> Windows:
     return windows.days(slice(0, int((windows.as_of <= at).sum())))
 
 
-def _changed_at_all(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
-    """Return what differs: days, or else symbols, or else inputs and outcomes known at `at`."""
+def _changed_parts(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
+    """Return the names of what differs: days, else symbols, else inputs and known outcomes."""
     parts = ("as_of", "target")
     changed_days = [name for name in parts if not getattr(old, name).equals(getattr(new, name))]
     if changed_days:
         return changed_days
     if old.symbols != new.symbols:
         return ["symbols"]
-    changed = _changed(old, new)
+    changed = _changed_inputs(old, new)
     is_known = torch.from_numpy(np.asarray(old.target <= at))
     old_movement = old.movement[is_known].nan_to_num()  # so that missing outcomes (NaN) are equal
     new_movement = new.movement[is_known].nan_to_num()
@@ -233,7 +233,7 @@ def rescaled_past(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Fin
     """Check that windows ignore the scale of past prices, which later dividends and splits set."""
     past = history.known_at(at)
     windows = pipeline.windows(past)
-    changed = _changed(windows, pipeline.windows(past.rescaled()))
+    changed = _changed_inputs(windows, pipeline.windows(past.rescaled()))
     if changed:
         detail = f"later dividends and splits change {', '.join(changed)} of earlier days"
     else:
@@ -313,7 +313,7 @@ def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findin
     None may be left out because of its outcome, and none added. The model is trained as of `at`.
     """
     windows = pipeline.windows(history)
-    days = _around(windows, at, back=0)
+    days = _days_around(windows, at, back=0)
     model = pipeline.model(windows, at)
     rows = pipeline.predict(model, days)
     day_places, stock_places = days.observed.nonzero(as_tuple=True)
@@ -442,41 +442,41 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     return _Tossed(at=at, mcc=scored.mcc, interval=scored.mcc_interval, rises=rises)
 
 
-def _served(
+def _predictions_up_to(
     pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, back: int
 ) -> pd.DataFrame:
-    """Return the predictions of the day `at` and the `back` days before, by a model of `trained`.
+    """Return what a model trained as of `trained` predicts on the day `at` and `back` days before.
 
-    A few later days are predicted with them, as in a backtest, and then dropped.
+    `LOOK_AHEAD` later days are predicted with them, as in a backtest, and then dropped.
     """
     windows = pipeline.windows(history)
     model = pipeline.model(windows, trained)
-    rows = pipeline.predict(model, _around(windows, at, back))
+    rows = pipeline.predict(model, _days_around(windows, at, back))
     return rows[rows["as_of"] <= at].reset_index(drop=True)
 
 
-def _around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
+def _days_around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
     """Return the day of a date, and up to `back` days before it and `LOOK_AHEAD` after it."""
     place = int(windows.as_of.searchsorted(at))
     return windows.days(slice(max(0, place - back), place + 1 + LOOK_AHEAD))
 
 
 def _dates(
-    pipeline: Pipeline, history: History, seed: int, dates: int, training: int | None = None
+    pipeline: Pipeline, history: History, seed: int, dates: int, training_days: int | None = None
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
-    """Draw dates that have a history and a future, each with the date of its training.
+    """Yield pairs of a drawn date, with a history and a future, and the date of its training.
 
-    The first date is served by a training at its own close, which is the strictest case. `training`
-    is the number of days that a training needs; None is that of the pipeline's experiment.
+    The first date is served by a training at its own close, which is the strictest case. A training
+    needs `training_days` days; None stands for those that the pipeline's experiment needs.
     """
     # The honest windows, whatever a leak makes of them: all pipelines are checked at equal dates.
     windows = Pipeline.windows(pipeline, history)
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]
-    if training is None:
+    if training_days is None:
         experiment = pipeline.experiment
         gaps = 2 * experiment.gap_sessions
-        training = MINIMUM_TRAIN_DAYS + experiment.validation_sessions + gaps + 1
-    first = training + LATEST_RETRAINING
+        training_days = MINIMUM_TRAIN_DAYS + experiment.validation_sessions + gaps + 1
+    first = training_days + LATEST_RETRAINING
     stop = len(as_of) - LOOK_AHEAD
     if stop - first < dates:
         raise DtmlError(
@@ -490,8 +490,8 @@ def _dates(
         yield as_of[place], as_of[place - age]
 
 
-def _changed(old: Windows, new: Windows) -> list[str]:
-    """Return which inputs of a model differ in a bit."""
+def _changed_inputs(old: Windows, new: Windows) -> list[str]:
+    """Return the names of the inputs of a model that differ in a bit."""
     parts = ("stocks", "index", "observed")
     return [name for name in parts if not torch.equal(getattr(old, name), getattr(new, name))]
 

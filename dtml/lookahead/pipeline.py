@@ -96,12 +96,12 @@ class History:
         noise = generator.standard_normal((len(drawn), 1))
         drawn[ADJUSTED_TOO] *= np.exp(0.05 * noise)
         # Each stock's volumes change by one factor, so that a ranking of stocks by volume changes.
-        names = pd.Index(self.bars["symbol"].unique())
-        times_busier = BUSIER ** generator.random(len(names))
-        drawn["volume"] *= drawn["symbol"].map(pd.Series(times_busier, index=names))
+        symbols = pd.Index(self.bars["symbol"].unique())
+        times_busier = BUSIER ** generator.random(len(symbols))
+        drawn["volume"] *= drawn["symbol"].map(pd.Series(times_busier, index=symbols))
         # Its prices change by one factor, so that its highest price may lie in the future.
-        times_dearer = DEARER ** generator.random(len(names))
-        factor = drawn["symbol"].map(pd.Series(times_dearer, index=names))
+        times_dearer = DEARER ** generator.random(len(symbols))
+        factor = drawn["symbol"].map(pd.Series(times_dearer, index=symbols))
         drawn[ADJUSTED_TOO] = drawn[ADJUSTED_TOO].mul(factor, axis=0)
         if course != "shuffled":
             price = adjusted_price(drawn, self.market.returns)

@@ -48,7 +48,7 @@ LATER = 5  # sessions by which the outcomes of a leak begin later than the ranke
 
 def fit_honestly(inputs: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
     """Return rankers fitted on the outcomes that had ended at the close of a session."""
-    return fit_rankers(_until(inputs, at), config)
+    return fit_rankers(_with_known_outcomes(inputs, at), config)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class RankingPath:
 
     Both steps, `spoil` and `fit`, are honest by default, and a leak replaces one of them. `spoil`
     changes the inputs, that is, the ranked features and the outcomes. `fit` takes the inputs, the
-    session as of which it trains, and the settings.
+    session as of which it trains, and the settings. `max_return` and `feature_set` are those of the
+    market (`ranked_features`).
     """
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
@@ -88,8 +89,8 @@ class RankingPath:
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
         """Return the rankings of the last `LOOK_BACK` closes up to `at`.
 
-        The rankers are trained as of `trained`. The columns are `as_of` and those of
-        `ranking_of_day`.
+        The rankers are trained as of `trained`. The columns are `as_of, predictor, symbol, score,
+        place, probability` (`ranking_of_day`).
         """
         inputs = self.read(history)
         sessions = inputs.panel.sessions
@@ -175,10 +176,11 @@ def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed
     random_outcome = generator.random(has_outcome.shape)
     randomised = replace(inputs, outcome=np.where(has_outcome, random_outcome, np.nan))
     # `fit` measures the slopes on these stock-days, those of the validation days.
-    validation_outcome = _until(randomised, at).outcome[-VALIDATION_DAYS:]
+    validation_outcome = _with_known_outcomes(randomised, at).outcome[-VALIDATION_DAYS:]
     rows = int(np.isfinite(validation_outcome).sum())
     slopes = path.fit(randomised, at, path.config).slopes
-    # The variance of a slope is 48 / rows: the outcome has a variance of 1/4, ranks one of 1/12.
+    # The variance of a logistic slope near 0 is 1 / (rows * 1/4 * 1/12): being above the median or
+    # not has a variance of 1/4, a rank one of 1/12.
     deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     listed = ", ".join(f"{name} {value:+.1f}" for name, value in deviations.items())
     passed = bool(max(abs(value) for value in deviations.values()) < DEVIATIONS)
@@ -203,7 +205,7 @@ def prove_ranking(history: History, path: RankingPath, *, seed: int = 0) -> pd.D
     return pd.DataFrame(rows, columns=["pipeline", "planted", "caught_by", "caught"])
 
 
-def _until(inputs: Ranked, at: pd.Timestamp) -> Ranked:
+def _with_known_outcomes(inputs: Ranked, at: pd.Timestamp) -> Ranked:
     """Return the inputs of the sessions whose outcomes have ended at the close of a session.
 
     The panel keeps all its sessions, the first of which are these.
@@ -222,7 +224,7 @@ def _fit_and_calibrate_on_the_same(
 ) -> Rankers:
     """Return honest rankers, but with slopes measured on days to which they were fitted."""
     rankers = fit_honestly(inputs, at, config)
-    past = _until(inputs, at)
+    past = _with_known_outcomes(inputs, at)
     days = slice(-VALIDATION_DAYS, None)
     scores = rankers.scores(past.features, past.there, days)
     relative = past.relative[days]
@@ -230,7 +232,7 @@ def _fit_and_calibrate_on_the_same(
     return replace(rankers, slopes=slopes)
 
 
-def _with_first(inputs: Ranked, values: np.ndarray) -> Ranked:
+def _with_first_feature(inputs: Ranked, values: np.ndarray) -> Ranked:
     """Return the inputs with other values, [sessions stocks], of the first feature."""
     first = values[..., None].astype(np.float32)
     return replace(inputs, features=np.dstack([first, inputs.features[..., 1:]]))
@@ -241,7 +243,7 @@ def _ranked_over_all_days(inputs: Ranked) -> Ranked:
     closes = inputs.panel.close
     ratios = closes / np.roll(closes, 1, axis=0)
     ranks = pd.Series(ratios.ravel()).rank(pct=True)
-    return _with_first(inputs, ranks.to_numpy().reshape(closes.shape))
+    return _with_first_feature(inputs, ranks.to_numpy().reshape(closes.shape))
 
 
 def _scaled_over_all_days(inputs: Ranked) -> Ranked:
@@ -253,10 +255,12 @@ def _scaled_over_all_days(inputs: Ranked) -> Ranked:
 def _scaled_by_maximum(inputs: Ranked) -> Ranked:
     """Return the inputs with the close over the stock's highest close of all days as a feature."""
     highest = np.nanmax(np.nan_to_num(inputs.panel.close), axis=0)
-    return _with_first(inputs, inputs.panel.close / np.maximum(highest, np.finfo(float).tiny))
+    return _with_first_feature(
+        inputs, inputs.panel.close / np.maximum(highest, np.finfo(float).tiny)
+    )
 
 
-def _begun_later(inputs: Ranked) -> Ranked:
+def _with_later_outcomes(inputs: Ranked) -> Ranked:
     """Return the inputs with the outcomes of `LATER` sessions later, as if they were known."""
     later = np.full_like(inputs.outcome, np.nan)
     later[:-LATER] = inputs.outcome[LATER:]
@@ -264,13 +268,15 @@ def _begun_later(inputs: Ranked) -> Ranked:
 
 
 LEAKS: Mapping[str, Mapping[str, Any]] = {
-    "OutcomeAsFeature": {"spoil": lambda inputs: _with_first(inputs, inputs.relative)},
+    "OutcomeAsFeature": {"spoil": lambda inputs: _with_first_feature(inputs, inputs.relative)},
     "RankOverHistory": {"spoil": _ranked_over_all_days},
     "ScaledOverHistory": {"spoil": _scaled_over_all_days},
     "ScaledByMaximum": {"spoil": _scaled_by_maximum},
-    "LaterLeg": {"spoil": _begun_later},
+    "LaterLeg": {"spoil": _with_later_outcomes},
     "OutcomeKnown": {"spoil": lambda inputs: replace(inputs, there=np.isfinite(inputs.outcome))},
-    "PriceAsFeature": {"spoil": lambda inputs: _with_first(inputs, ranked(inputs.panel.close))},
+    "PriceAsFeature": {
+        "spoil": lambda inputs: _with_first_feature(inputs, ranked(inputs.panel.close))
+    },
     "LaterRankers": {
         "fit": lambda inputs, _, config: fit_honestly(inputs, inputs.panel.sessions[-1], config)
     },

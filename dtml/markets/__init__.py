@@ -276,7 +276,7 @@ def _trading(table: Table) -> definition.Trading:
 
 
 def _rate(table: Table, key: str) -> definition.Rate:
-    """Return a rate: a number, or from a list of tables pairs of a date and the rate from then on.
+    """Return a rate: a number, or for a list of tables, pairs of a date and the rate from it on.
 
     Raises UsageError for anything else, and where the dates are not ascending.
     """

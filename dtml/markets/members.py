@@ -58,7 +58,7 @@ def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], st
             'or "excluded" if that is the first day after its membership',
         )
     last_day_counts = table.choice("until", (INCLUDED, EXCLUDED)) == INCLUDED
-    text = _text_of(table, path) if stored is None else stored
+    text = _read_members(table, path) if stored is None else stored
     spells = sorted(
         _spells(path, text, last_day_counts=last_day_counts),
         key=lambda spell: (spell.stock, spell.since),
@@ -69,7 +69,7 @@ def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], st
     return tuple(spells), text
 
 
-def _text_of(table: Table, path: Path) -> str:
+def _read_members(table: Table, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as problem:
@@ -229,7 +229,8 @@ def refuse_other_counts(
     first = min(stay.since for stay in stays if stay.since is not None)
     sessions = sessions_between(calendar, first, as_of)
     # How many more members each session has than the one before. A stay that begins or ends on a
-    # day that is no session changes the next session, if there is one up to `as_of`.
+    # day that is no session changes the next session, if there is one up to `as_of`. A missing day
+    # changes none.
     changes = dict.fromkeys(sessions, 0)
     for stay in stays:
         for day, change in ((stay.since, 1), (stay.until, -1)):

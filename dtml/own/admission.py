@@ -118,10 +118,11 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     """Return a row `check, what, passed, detail` for each check of a feature or of the model.
 
     First, features are compared on histories that are changed. If all pass, they are compared with
-    those of nights, over the whole market too. If all pass again, the model is tested. A HISTORY
-    that the market is too short to test gives a single row. Raises OwnCodeError where the code of a
-    feature raises an error, and where that of a model does after a first fit that did not; a model
-    whose first fit raises one gives a row that is not passed.
+    what nights would compute, over the whole market too. If all pass again, the model is tested.
+
+    A HISTORY that the market is too short to test gives a single row. A model whose first fit
+    raises an error gives a row that is not passed. Any later error of the model, and any error of a
+    feature, is raised as an OwnCodeError.
     """
     whole = _panel(history)
     # Only the description is needed, so any small number of sessions is enough.
@@ -238,7 +239,7 @@ def _compare_with_nights(
     leg: Leg,
     bound: float,
 ) -> list[Finding]:
-    """Return findings on features: as nights compute them or not, and too good to be true or not.
+    """Return findings: does each feature agree with its nights, and is it too good to be true?
 
     A night computes a feature from its last HISTORY sessions alone. `FEW` stocks of the `part` are
     compared on every session of a year. The `whole` market is compared on fewer days: around the

@@ -336,6 +336,7 @@ def ranked_features(
     for column, (name, feature) in enumerate(features.items()):
         if name not in names:
             continue
+        # Not over a long halt, and not over a change of the unit.
         enough = reads_enough(bars.position, era, feature.bars)
         values = np.where(enough, feature.of(bars), np.nan)
         # From bars back to sessions, where the stocks of a day are ranked.

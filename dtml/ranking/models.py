@@ -109,7 +109,7 @@ def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
 
     Raises DtmlError without such rows.
     """
-    known_features, known_outcome = _known(features, outcome)
+    known_features, known_outcome = _known_rows(features, outcome)
     rows, columns = known_features.shape
     # The matrix and the right side of the normal equations, summed up part by part.
     gram = config.penalty * rows * RANK_VARIANCE * np.eye(columns)
@@ -129,7 +129,7 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    known_features, known_outcome = _known(features, outcome)
+    known_features, known_outcome = _known_rows(features, outcome)
     columns = range(known_features.shape[1])
     empty = [column for column in columns if np.isnan(known_features[:, column]).all()]
     if empty:  # scikit-learn requires a value in every column
@@ -152,7 +152,7 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
     return _as_arrays([trees[0].nodes for trees in model._predictors])
 
 
-def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
+def _known_rows(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
     """Return the rows whose outcome is known, without a copy if all are.
 
     Raises DtmlError without such rows.

@@ -75,7 +75,8 @@ class RankersConfig:
     def folds_per_training(self) -> dict[str, int]:
         """Return, for each model, the number of consecutive folds of a walk that a training serves.
 
-        A training of a network, which takes minutes, serves several.
+        The keys are the names of all models, without blends. A training of a network, which takes
+        minutes, serves several folds.
         """
         folds = dict.fromkeys(KINDS, 1)
         for network in self.networks:

@@ -114,7 +114,7 @@ class RelativeNetwork(Network):
         if self.loss == "squared":
             error = (logits - batch.movement).square()
             return (error * batch.counted).sum() / size
-        correlation = self._by_stock(logits, batch)
+        correlation = self._correlation_of_day(logits, batch)
         return 1 - (correlation * batch.counted).sum() / size
 
     def correct(
@@ -128,9 +128,11 @@ class RelativeNetwork(Network):
         # Stocks that do not count come last, so that the others have the places 0, 1, 2, ...
         counted_logits = logits.masked_fill(~batch.counted, torch.inf)
         places = counted_logits.argsort(dim=-1).argsort(dim=-1)
-        return self._by_stock(places.to(logits.dtype), batch)
+        return self._correlation_of_day(places.to(logits.dtype), batch)
 
-    def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
+    def _correlation_of_day(
+        self, score: Float[Tensor, "*axes days stocks"], batch: Batch
+    ) -> Tensor:
         """Return the correlation of score and outcome of each day, repeated for each of its stocks.
 
         Outcomes are ranks. Only stocks that count enter the correlation, which is 0 where the

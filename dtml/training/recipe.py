@@ -25,7 +25,7 @@ class TrainingConfig:
     stocks_a_step: int | None = None
 
     def __post_init__(self) -> None:
-        # None is valid for both.
+        # Both may be None, for which a valid number stands in the check below.
         patience = 1 if self.patience is None else self.patience
         stocks_a_step = 1 if self.stocks_a_step is None else self.stocks_a_step
         counts = (
