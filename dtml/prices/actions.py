@@ -44,7 +44,7 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     if returns == "adj_close":
         # These three give the same reason, `CONTRADICTED`. Of a stock that several of them report,
         # the first row is kept.
-        warnings += [_wrongly_deducted(days), _not_paid(days), _fall_a_hundredfold(days)]
+        warnings += [_wrongly_deducted(days), _not_paid(days), _hundredfold_falls(days)]
     doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
     return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
 
@@ -150,7 +150,7 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
     return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
 
 
-def _fall_a_hundredfold(days: pd.DataFrame) -> pd.DataFrame:
+def _hundredfold_falls(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks that fall by about a hundred times their dividends on their ex-days.
 
     This is the pattern of dividends in pounds beside prices in pence. Only dividends within `TINY`
