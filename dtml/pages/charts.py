@@ -156,9 +156,9 @@ class Panel:
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
         """Return a row for each session with a value: its day as `t`, and the lines by their ids.
 
-        `ids` are those of the lines to be drawn, by name. The ends of the bands are columns `low`
-        and `high` with the id of their line. Of several values of one session the first counts. A
-        line that is broken has a column `part` with its id: the number of each row's stretch.
+        `ids` are those of the lines to be drawn, by name. The line of id v0 has the column `v0`,
+        its band the columns `lowv0` and `highv0`, and, if the line is broken, `partv0` is the
+        number of each row's stretch. Of several values of one session the first counts.
         """
         columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
         for name, band in self.bands.items():

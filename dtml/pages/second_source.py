@@ -65,19 +65,22 @@ def _lost_sessions(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
     """Yield a sentence for each of the newest sessions that a source lost, and one for the rest."""
     for side, bars in _lacking(rows):
         lost = _lost(bars, symbols).sort_index(ascending=False)
-        other = "second" if side == "first" else "first"
+        other_side = "second" if side == "first" else "first"
         for session, count in lost.head(LISTED).items():
             whom = f"any of {count:,} symbols"
             if count < symbols:
                 whom = f"{count:,} of {symbols:,} symbols"
-            yield f"{SIDES[side]} has no bar of {day(session)} for {whom}, {SIDES[other]} has them"
+            yield (
+                f"{SIDES[side]} has no bar of {day(session)} for {whom}, {SIDES[other_side]} "
+                "has them"
+            )
         more = len(lost) - LISTED
         if more > 0:
             yield f"{SIDES[side]} lacks {_counted(more, 'earlier session')} in the same way"
 
 
 def _lacking(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each side with the bars that it lacks."""
+    """Yield each of `SIDES` with the rows of the bars that it lacks and the other side has."""
     bars = rows[rows["field"] == BAR]
     for side in SIDES:
         yield side, bars[bars[f"{side}_value"].isna()]
@@ -93,9 +96,9 @@ def _single_bars(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
     for side, bars in _lacking(rows):
         single = bars[~bars["session"].isin(_lost(bars, symbols).index)]
         if len(single):
-            other = "second" if side == "first" else "first"
+            other_side = "second" if side == "first" else "first"
             yield (
-                f"{SIDES[side]} lacks {_counted(len(single), 'bar')} that {SIDES[other]} has: "
+                f"{SIDES[side]} lacks {_counted(len(single), 'bar')} that {SIDES[other_side]} has: "
                 f"{_named([f'{row.symbol} {day(row.session)}' for row in single.itertuples()])}"
             )
 
@@ -127,16 +130,19 @@ def _scales(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _events(rows: pd.DataFrame, field: str) -> Iterator[str]:
-    """Yield the splits or dividends that only one of the two has, and those that differ."""
+    """Yield a sentence for each side that alone has some splits or dividends, and one for others.
+
+    The others are those that both have, with different amounts. `field` is 'split' or 'dividend'.
+    """
     events = rows[rows["field"] == field]
-    for side, other in (("first", "second"), ("second", "first")):
+    for side, other_side in (("first", "second"), ("second", "first")):
         lacking = events[events[f"{side}_value"].isna()]
         if len(lacking):
             named = [
-                f"{row['symbol']} {row[f'{other}_value']:.4g} on {day(row['session'])}"
+                f"{row['symbol']} {row[f'{other_side}_value']:.4g} on {day(row['session'])}"
                 for row in lacking.to_dict("records")
             ]
-            yield f"{PLURALS[field]} that only {SIDES[other]} has: {_named(named)}"
+            yield f"{PLURALS[field]} that only {SIDES[other_side]} has: {_named(named)}"
     both = events.dropna(subset=["first_value", "second_value"])
     if len(both):
         yield _values_of(both, field)
@@ -163,7 +169,7 @@ def _values_of(rows: pd.DataFrame, what: str) -> str:
 
 
 def _named(names: list[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first `NAMED` names, and how many more there are."""
     shown = ", ".join(names[:NAMED])
     more = len(names) - NAMED
     return f"{shown} and {more:,} more" if more > 0 else shown

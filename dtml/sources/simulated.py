@@ -225,7 +225,7 @@ class SimulatedSource(Source):
         # none before it, and takes its own close.
         prior = np.vstack([close[:1], close[:-1]]) / split
 
-        stream = "stock" if actions else "index"
+        stream = "stock" if actions else "index"  # only stocks have actions
         opening = self._opening(prior, stream)
         above, below = self._reach(returns.shape, stream)
         drawn_volume = self.market.generator(f"{stream} volume").random(returns.shape)

@@ -164,8 +164,8 @@ class _Batch:
             detail = f"{source_symbol}: {error}"
         except errors.YFTickerMissingError as error:
             reason = getattr(error, "yahoo_reason", None) or "no price data found"
-            is_known = any(phrase in reason.lower() for phrase in NO_DATA)
-            status = "no_data" if is_known else "malformed"
+            says_no_data = any(phrase in reason.lower() for phrase in NO_DATA)
+            status = "no_data" if says_no_data else "malformed"
             detail = f"{source_symbol}: {reason}"
         except errors.YFDataException as error:
             status = "unreachable"
@@ -241,7 +241,7 @@ def _distributions(table: pd.DataFrame) -> "pd.Series[float]":
 def _client(source_symbols: list[str], timezone: str) -> Any:
     """Return yfinance, set up to request each of these symbols once, without cached answers."""
     client = _quiet_client()
-    # Otherwise responses of earlier spans, errors included, stay cached in this process.
+    # Otherwise responses to earlier fetches, errors included, stay cached in this process.
     client.data.YfData.cache_get.cache_clear()
     zones = client.cache.get_tz_cache()
     for source_symbol in source_symbols:  # knowing the time zone saves one request in two
