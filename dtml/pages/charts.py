@@ -146,6 +146,7 @@ class Panel:
     @property
     def is_log(self) -> bool:
         """Return whether a value that compounds grows so far that its scale is logarithmic."""
+        # Only values of an initial 1 compound, and only their panels have the base 1.
         if self.base != 1 or not self.lines:
             return False
         lines = self.lines.values()
@@ -418,8 +419,9 @@ def cells(
     """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in the order in which their names first
-    appear. `side` is the width and the height of a cell in pixels. With `is_signed` values above
-    and below 0 have different colours; with `is_written` the values are in the cells.
+    appear. `side` is the width and the height of a cell in pixels, `form` how values are written.
+    With `is_signed` values above and below 0 have different colours; with `is_written` the values
+    are in the cells.
     """
     size = rows["value"].abs()
     low = 0.0

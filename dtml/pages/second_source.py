@@ -22,9 +22,9 @@ def difference_words(rows: pd.DataFrame, symbols: int) -> list[str]:
     """Return a sentence for each kind of difference, the gravest first.
 
     `rows` are those of the view price_disagreement that are not settled; `symbols` is the number of
-    symbols that were compared. A session that one source lacks for at least half of them is one
-    sentence, and the bars of that session are in no other; only the newest `LISTED` such sessions
-    are named.
+    symbols that were compared. A session that one source lacks for at least half of them, and for
+    two at least, is one sentence, and the bars that it lacks are in no other; only the newest
+    `LISTED` such sessions are named.
     """
     return [
         *_lost_sessions(rows, symbols),
@@ -87,7 +87,11 @@ def _lacking(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _lost(bars: pd.DataFrame, symbols: int) -> "pd.Series[int]":
-    """Return the number of symbols of each session that a source has lost, by session."""
+    """Return the number of symbols without a bar, by session, of the sessions that are lost.
+
+    Those lack a bar for at least two symbols, and for the share `LOST` of all `symbols`. `bars` are
+    the rows of the bars that one source lacks.
+    """
     counts = bars["session"].value_counts().sort_index()
     return counts[counts >= max(2, LOST * symbols)]
 

@@ -47,8 +47,9 @@ LEAST_MATCHES = 3
 def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str | None:
     """Return what is wrong with the dates or the choice of the index, in words; None if nothing is.
 
-    An index with `ENOUGH_OF_INDEX` bars or fewer is not judged: None. `bars` is a bars frame of
-    accepted bars, one for each symbol and session.
+    Either a stock has the closes of the index, or the index is dated early or late against the mean
+    of its stocks. `bars` is a bars frame of accepted bars, one for each symbol and session. An
+    index with `ENOUGH_OF_INDEX` bars or fewer is not judged: None.
     """
     if (bars["symbol"] == index_symbol).sum() <= ENOUGH_OF_INDEX:
         return None

@@ -116,7 +116,10 @@ class SimulatedMarket:
         return DAILY_VOLATILITY * np.hstack([leading, following])
 
     def _unexplained(self, sessions: int) -> Shocks:
-        """Draw the part of followers that leaders do not explain: market, sector and own news."""
+        """Draw the part of followers that leaders do not explain: market, sector and own news.
+
+        Its variance is 1.
+        """
         symbols = self.follower_symbols
         market = self.generator("market").standard_normal((sessions, 1))
         sectors = self.generator("sectors").standard_normal((sessions, self.sectors))

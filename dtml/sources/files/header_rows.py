@@ -65,15 +65,15 @@ def reshaped_parquet(cells: Cells) -> Cells:
     Raises ValueError where it has no column of dates beside these, or several.
     """
     pairs = pairs_of_parquet(cells.header)
-    others = [position for position in range(len(cells.header)) if position not in pairs]
-    if len(others) != 1:
+    unpaired = [position for position in range(len(cells.header)) if position not in pairs]
+    if len(unpaired) != 1:
         raise ValueError(
-            f"it has {len(others)} columns besides those of tickers, where only that of the dates "
-            "may be: add it, or remove the others"
+            f"it has {len(unpaired)} columns besides those of tickers, where only that of the "
+            "dates may be: add it, or remove the others"
         )
     named = list(pairs.values())
     is_first = _are_fields_first(named, ("", ""))
-    return _one_row_per_ticker_and_date(cells, named, dates=others[0], are_fields_first=is_first)
+    return _one_row_per_ticker_and_date(cells, named, dates=unpaired[0], are_fields_first=is_first)
 
 
 def reshaped_wide(cells: Cells, dates: int) -> Cells:
