@@ -87,10 +87,10 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     """Say whether DTML beats the naive rule with the highest MCC, on all stock-days.
 
     The interval of their paired difference on the same days decides. It is not widened for the
-    number of rules: if DTML beats the rule that is best in hindsight, it beats them all. In the
-    other direction, chance finds more often than in the 2.5 % of one comparison that the best of
-    several rules beats DTML: that error is to DTML's disadvantage. Without a rule that was scored
-    on the model's days, the sentence says so.
+    number of rules: if DTML beats the rule that is best in hindsight, it beats them all. That a
+    rule beats DTML may be chance in more than 2.5 % of cases, as the rule is the best of several;
+    that error is to DTML's disadvantage. Without a rule that was scored on the model's days, the
+    sentence says so.
     """
     rows = sliced(scores, "all", "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
@@ -214,18 +214,19 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
 
     Each protocol under which something was scored has a table of scores.
     """
-    span = (
+    days_and_stocks = (
         f"{day(backtest['first'])} to {day(backtest['last'])}, {count(backtest['stocks'])} stocks"
     )
     tables = []
     for protocol, words in PROTOCOL_WORDS.items():
         rows = sliced(scores, "all", protocol)
         if rows:
-            title = f"**{backtest['market']}, {words}**: {span}, {sample(rows[0])}."
+            scored = sample(rows[0])
+            title = f"**{backtest['market']}, {words}**: {days_and_stocks}, {scored}."
             cells = [(row["predictor"], in_print(row, "acc"), in_print(row, "mcc")) for row in rows]
             tables.append(markdown_table(title, SCORE_COLUMNS, cells))
     title = (
-        f"**{backtest['market']}, portfolios**: {span}, retrained every "
+        f"**{backtest['market']}, portfolios**: {days_and_stocks}, retrained every "
         f"{backtest['retrain_every']} sessions."
     )
     portfolios = [portfolio_cells(row) for row in _ordered(performances)]
@@ -309,10 +310,11 @@ def _best(performances: pd.DataFrame, net: Net) -> str | None:
     return None
 
 
-def _looks(net: Net, best: str | None) -> tuple[set[str], set[str]]:
-    """Return the portfolios that are hidden, all but the best and the yardsticks, and the dashed.
+def _hidden_and_dashed(net: Net, best: str | None) -> tuple[set[str], set[str]]:
+    """Return the portfolios whose lines are hidden, and those whose lines are dashed.
 
-    Those that cannot be traded are dashed.
+    All but the best and the yardsticks are hidden, none where there is no best one. Dashed are the
+    paper's portfolios, which cannot be traded.
     """
     hidden = set() if best is None else set(net) - {best, *YARDSTICKS}
     dashed = {portfolio for portfolio in net if not _is_traded(portfolio)} - set(YARDSTICKS)
@@ -321,7 +323,7 @@ def _looks(net: Net, best: str | None) -> tuple[set[str], set[str]]:
 
 def _tracks(net: Net, best: str | None) -> Chart | None:
     """Return the chart of all portfolios, with the drawdowns of the best one shaded."""
-    hidden, dashed = _looks(net, best)
+    hidden, dashed = _hidden_and_dashed(net, best)
     in_order = {**_compared_lines(net, best), **net}  # the lines that are shown come first
     return tracks_chart(in_order, hidden, dashed, best)
 

@@ -70,13 +70,13 @@ def ratios(
 ) -> dict[str, float]:
     """Return `sortino`, `calmar`, `value_at_risk`, `expected_shortfall` and `beta` of a portfolio.
 
-    `net_returns` are those of its sessions, None without any; `index` are the returns of the index,
-    None without one.
-    Sortino is the mean return over the downside deviation, Calmar the return of a year over the
-    deepest drawdown. The value at risk is the return that one session in twenty falls below, the
-    shortfall the mean of the returns that are not above it; `beta` is the slope on the index's
-    return over the sessions of both, NaN without an index. All are NaN with fewer than
-    `MINIMUM_DAYS` sessions, or without returns; a ratio whose denominator is 0 is NaN too.
+    Sortino is the mean return over the downside deviation, scaled to a year; Calmar is the return
+    of a year over the deepest drawdown. The value at risk is the return that one session in twenty
+    falls below, the shortfall the mean of the returns that are not above it; `beta` is the slope on
+    the index's return over the sessions of both. `net_returns` are those of the portfolio's
+    sessions, None without any, and `index` those of the index, None without one: `beta` is then
+    NaN. All are NaN with fewer than `MINIMUM_DAYS` sessions, or without returns; a ratio whose
+    denominator is 0 is NaN too.
     """
     if net_returns is None or len(net_returns) < MINIMUM_DAYS:
         return {

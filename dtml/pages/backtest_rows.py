@@ -16,7 +16,7 @@ FOLD_FIGURES = ("validation_acc", "acc", "acc_low", "acc_high", "mcc", "mcc_low"
 
 
 def year_rows(scores: pd.DataFrame) -> dict[str, dict[str, Row]]:
-    """Return the scores of each year on all stock-days, by predictor."""
+    """Return the scores of each year on all stock-days: by year, then by predictor."""
     rows = sliced(scores, "year", "all")
     by_year: dict[str, dict[str, Row]] = {}
     for row in sorted(rows, key=lambda row: str(row["value"])):

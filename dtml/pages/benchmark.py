@@ -167,7 +167,7 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
 
     A protocol without scores is left out. Words on the data follow, if any.
     """
-    span = (
+    days_and_stocks = (
         f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, "
         f"{benchmark['stocks']} stocks"
     )
@@ -175,7 +175,8 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
     for protocol, words in PROTOCOL_WORDS.items():
         rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
         if rows:
-            title = f"**{benchmark['market']}, {words}**: {span}, {sample(rows[0])}."
+            scored = sample(rows[0])
+            title = f"**{benchmark['market']}, {words}**: {days_and_stocks}, {scored}."
             table = []
             for row in rows:
                 cells = result_cells(benchmark, row)
@@ -233,12 +234,12 @@ def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
 def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
     """Return each predictor's seeds: their range, and the configuration kept on validation."""
     return [
-        {"predictor": name, **_strip(rows)}
+        {"predictor": name, **_figures_of_seeds(rows)}
         for name, rows in seed_scores.groupby("predictor", sort=False)
     ]
 
 
-def _strip(rows: pd.DataFrame) -> dict[str, Any]:
+def _figures_of_seeds(rows: pd.DataFrame) -> dict[str, Any]:
     """Return one predictor's seeds in figures.
 
     `configurations` and `seeds` count what was trained, `over_all` is the lowest, the median and

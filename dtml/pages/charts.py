@@ -146,6 +146,7 @@ class Panel:
     @property
     def is_log(self) -> bool:
         """Return whether a value that compounds grows so far that its scale is logarithmic."""
+        # Only values of an initial 1 compound, and only their panels have the base 1.
         if self.base != 1 or not self.lines:
             return False
         lines = self.lines.values()
@@ -156,9 +157,9 @@ class Panel:
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
         """Return a row for each session with a value: its day as `t`, and the lines by their ids.
 
-        `ids` are those of the lines to be drawn, by name. The ends of the bands are columns `low`
-        and `high` with the id of their line. Of several values of one session the first counts. A
-        line that is broken has a column `part` with its id: the number of each row's stretch.
+        `ids` are those of the lines to be drawn, by name. The line of id v0 has the column `v0`,
+        its band the columns `lowv0` and `highv0`, and, if the line is broken, `partv0` is the
+        number of each row's stretch. Of several values of one session the first counts.
         """
         columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
         for name, band in self.bands.items():
@@ -418,8 +419,9 @@ def cells(
     """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in the order in which their names first
-    appear. `side` is the width and the height of a cell in pixels. With `is_signed` values above
-    and below 0 have different colours; with `is_written` the values are in the cells.
+    appear. `side` is the width and the height of a cell in pixels, `form` how values are written.
+    With `is_signed` values above and below 0 have different colours; with `is_written` the values
+    are in the cells.
     """
     size = rows["value"].abs()
     low = 0.0

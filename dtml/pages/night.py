@@ -150,13 +150,16 @@ def direction_rows(
     attention: Attention,
     calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the stocks with their directions, the most probable rise first.
+    """Return a row for each stock with its direction, the most probable rise first.
 
-    Equally probable ones are in the order of their symbols. Columns of `directions` that are
-    missing become NaN. Adds to `DIRECTION_COLUMNS`: `shown`, the probability by which they are
-    sorted, calibrated if the night has calibrated probabilities; `low, high`, the range of the
-    seeds on that scale; `direction`, 'rise', 'fall' or 'none' (`_direction`); `drivers`, the
-    symbols of the `FIRST_DRIVERS` stocks that the stock looks at most, the strongest first.
+    To `DIRECTION_COLUMNS`, in which a column that `directions` lacks is NaN, it adds
+
+    - `shown`, the probability by which rows are sorted (then by symbol), calibrated if the night
+      has calibrated probabilities;
+    - `low, high`, the range of the seeds on the scale of `shown`;
+    - `direction`, 'rise', 'fall' or 'none' (`_direction`);
+    - `drivers`, the symbols of the `FIRST_DRIVERS` stocks that the stock looks at most, the
+      strongest first.
     """
     frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
@@ -329,9 +332,12 @@ def _calibration(
     calibrations: Mapping[str, Calibration],
     level: float,
 ) -> dict[str, Any]:
-    """Return the calibration curves, and the nominal and actual coverage of the band.
+    """Return the page's values of the calibration curves and of the abstention band's coverage.
 
-    `calibrations` are those of runs by their ids.
+    `curves` has a chart for the probabilities as predicted and one for the calibrated ones, where
+    there are `bins` of them; `coverage` has a row for each nominal level with an outcome, and
+    `kept_chart` draws these rows. `calibrations` are those of runs by their ids; `level` is the
+    page's own.
     """
     # An empty frame may have no columns.
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
@@ -424,6 +430,7 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     weights = pd.DataFrame(weights_of_chosen, index=chosen, columns=chosen)
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     of_others = rows[rows["x"] != rows["y"]]
+    # As many pairs are named as drivers are kept of a stock.
     strongest = of_others.nlargest(KEPT, "value")[["y", "x", "value"]]
     listed = "; ".join(
         f"{y} to {x} {percent(value)}" for y, x, value in strongest.itertuples(index=False)

@@ -22,9 +22,9 @@ def difference_words(rows: pd.DataFrame, symbols: int) -> list[str]:
     """Return a sentence for each kind of difference, the gravest first.
 
     `rows` are those of the view price_disagreement that are not settled; `symbols` is the number of
-    symbols that were compared. A session that one source lacks for at least half of them is one
-    sentence, and the bars of that session are in no other; only the newest `LISTED` such sessions
-    are named.
+    symbols that were compared. A session that one source lacks for at least half of them, and for
+    two at least, is one sentence, and the bars that it lacks are in no other; only the newest
+    `LISTED` such sessions are named.
     """
     return [
         *_lost_sessions(rows, symbols),
@@ -65,26 +65,33 @@ def _lost_sessions(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
     """Yield a sentence for each of the newest sessions that a source lost, and one for the rest."""
     for side, bars in _lacking(rows):
         lost = _lost(bars, symbols).sort_index(ascending=False)
-        other = "second" if side == "first" else "first"
+        other_side = "second" if side == "first" else "first"
         for session, count in lost.head(LISTED).items():
             whom = f"any of {count:,} symbols"
             if count < symbols:
                 whom = f"{count:,} of {symbols:,} symbols"
-            yield f"{SIDES[side]} has no bar of {day(session)} for {whom}, {SIDES[other]} has them"
+            yield (
+                f"{SIDES[side]} has no bar of {day(session)} for {whom}, {SIDES[other_side]} "
+                "has them"
+            )
         more = len(lost) - LISTED
         if more > 0:
             yield f"{SIDES[side]} lacks {_counted(more, 'earlier session')} in the same way"
 
 
 def _lacking(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each side with the bars that it lacks."""
+    """Yield each of `SIDES` with the rows of the bars that it lacks and the other side has."""
     bars = rows[rows["field"] == BAR]
     for side in SIDES:
         yield side, bars[bars[f"{side}_value"].isna()]
 
 
 def _lost(bars: pd.DataFrame, symbols: int) -> "pd.Series[int]":
-    """Return the number of symbols of each session that a source has lost, by session."""
+    """Return the number of symbols without a bar, by session, of the sessions that are lost.
+
+    Those lack a bar for at least two symbols, and for the share `LOST` of all `symbols`. `bars` are
+    the rows of the bars that one source lacks.
+    """
     counts = bars["session"].value_counts().sort_index()
     return counts[counts >= max(2, LOST * symbols)]
 
@@ -93,9 +100,9 @@ def _single_bars(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
     for side, bars in _lacking(rows):
         single = bars[~bars["session"].isin(_lost(bars, symbols).index)]
         if len(single):
-            other = "second" if side == "first" else "first"
+            other_side = "second" if side == "first" else "first"
             yield (
-                f"{SIDES[side]} lacks {_counted(len(single), 'bar')} that {SIDES[other]} has: "
+                f"{SIDES[side]} lacks {_counted(len(single), 'bar')} that {SIDES[other_side]} has: "
                 f"{_named([f'{row.symbol} {day(row.session)}' for row in single.itertuples()])}"
             )
 
@@ -127,16 +134,19 @@ def _scales(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _events(rows: pd.DataFrame, field: str) -> Iterator[str]:
-    """Yield the splits or dividends that only one of the two has, and those that differ."""
+    """Yield a sentence for each side that alone has some splits or dividends, and one for others.
+
+    The others are those that both have, with different amounts. `field` is 'split' or 'dividend'.
+    """
     events = rows[rows["field"] == field]
-    for side, other in (("first", "second"), ("second", "first")):
+    for side, other_side in (("first", "second"), ("second", "first")):
         lacking = events[events[f"{side}_value"].isna()]
         if len(lacking):
             named = [
-                f"{row['symbol']} {row[f'{other}_value']:.4g} on {day(row['session'])}"
+                f"{row['symbol']} {row[f'{other_side}_value']:.4g} on {day(row['session'])}"
                 for row in lacking.to_dict("records")
             ]
-            yield f"{PLURALS[field]} that only {SIDES[other]} has: {_named(named)}"
+            yield f"{PLURALS[field]} that only {SIDES[other_side]} has: {_named(named)}"
     both = events.dropna(subset=["first_value", "second_value"])
     if len(both):
         yield _values_of(both, field)
@@ -163,7 +173,7 @@ def _values_of(rows: pd.DataFrame, what: str) -> str:
 
 
 def _named(names: list[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first `NAMED` names, and how many more there are."""
     shown = ", ".join(names[:NAMED])
     more = len(names) - NAMED
     return f"{shown} and {more:,} more" if more > 0 else shown

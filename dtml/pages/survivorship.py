@@ -11,7 +11,8 @@ from dtml.pages.figures import count, day, percent
 
 def survivorship_words(found: Survivorship) -> str:
     """Say whether a list names survivors alone, and what share of its days has no price."""
-    return f"Survivorship: {_names(found)} {unpriced(found.without_price, found.constituent_days)}"
+    share = unpriced(found.without_price, found.constituent_days)
+    return f"Survivorship: {_kind_of_list(found)} {share}"
 
 
 def unpriced(without_price: int, constituent_days: int) -> str:
@@ -20,12 +21,12 @@ def unpriced(without_price: int, constituent_days: int) -> str:
     return f"{percent(share)} of {count(constituent_days)} constituent-days have no price."
 
 
-def _names(found: Survivorship) -> str:
-    """Say whether a list has the stocks that left too: a snapshot or a list of survivors has not.
+def _kind_of_list(found: Survivorship) -> str:
+    """Say which of three kinds a list of constituents is, with a share of its names.
 
-    Say also how many of its names were constituents on the first day scored or, where a snapshot
-    does not know that, how many had a price then. Of a dated list with stocks that left, say how
-    many had left by the last day.
+    - a snapshot, the list of one day: how many names had a price on the first day scored;
+    - a dated list of survivors, which no stock left: how many were constituents on that day;
+    - a dated list with stocks that left: the same, and how many had left by the last day scored.
     """
     if not found.is_dated:
         priced = _share(found.first_priced, found.names)

@@ -30,19 +30,21 @@ NORMAL = 1.4826  # standard deviation / median absolute value, of a normal distr
 def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
     """Return symbol, reason and value of each stock whose prices contradict a split or a dividend.
 
-    Either is recorded with the bars, or is a dividend that adjusted closes deduct, recorded or not.
-    There is a row for each stock and reason, sorted by both; the value is in words. `bars` is a
-    bars frame of accepted bars with the history of each stock; `returns` names the price that
-    returns are taken from: where it is the close, no dividend is judged.
+    There is a row for each stock and reason (`UNDIVIDED` or `CONTRADICTED`), sorted by both; the
+    value is in words. Splits are the recorded ones; dividends are those that are recorded, and
+    those that the adjusted closes deduct without a record. `bars` is a bars frame of accepted bars
+    with the history of each stock; `returns` names the price that returns are taken from: where it
+    is the close, no dividend is judged.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     if stocks.empty:
         return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
-    days = _days(stocks, returns)
+    days = _daily_changes(stocks, returns)
     warnings = [_undivided(days)]
     if returns == "adj_close":
-        # These have one reason: of a stock that several of them report, the first row is kept.
-        warnings += [_wrongly_deducted(days), _not_paid(days), _hundredth(days)]
+        # These three give the same reason, `CONTRADICTED`. Of a stock that several of them report,
+        # the first row is kept.
+        warnings += [_wrongly_deducted(days), _not_paid(days), _hundredfold_falls(days)]
     doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
     return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
 
@@ -52,12 +54,13 @@ def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
     return bars["split"].notna() | bars["dividend"].notna()
 
 
-def _days(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
+def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
     """Return a row for each bar with its log changes from the bar before, NaN for the first bar.
 
-    `close`, `price` (that of the returns) and `step` (adj_close / close) are log changes. `paid` is
-    the dividend as a share of the close before, NaN without one. `scatter` is the size of the
-    stock's ordinary changes of `price`, estimated by their median so that outliers do not count.
+    Its columns are `symbol`, `session`, `dividend` and `split` of the bar; the log changes `close`,
+    `price` (that of the returns) and `step` (of adj_close / close); `paid`, the dividend as a share
+    of the close before, NaN without one; and `scatter`, the standard deviation of the stock's
+    changes of `price`, estimated by their median size so that outliers do not count.
     """
     rows = bars.sort_values(["symbol", "session"], ignore_index=True)
     symbol = rows["symbol"]
@@ -101,15 +104,16 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
         f"(the split-adjusted return is {np.exp(row.price) * row.split - 1:+.1%})"
         for row in undivided.itertuples()
     ]
-    return _named(undivided["symbol"], UNDIVIDED, values)
+    return _newest_day_of_each_stock(undivided["symbol"], UNDIVIDED, values)
 
 
 def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks whose adjusted close does not deduct a recorded dividend as it should.
 
-    The deduction differs from the dividend by more than `DIFFERENCE`. `days` is that of `_days`:
-    `step` is the log change of adj_close / close, `paid` the dividend as a share of the close
-    before. Days with a split are left out: adj_close / close may then step by the split too.
+    The deduction differs from the dividend by more than `DIFFERENCE`. `days` has the columns of
+    `_daily_changes`: `step` is the log change of adj_close / close, `paid` the dividend as a share
+    of the close before. Days with a split are left out: adj_close / close may then step by the
+    split too.
     """
     # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-day.
     deduction = -np.expm1(-days["step"])
@@ -122,7 +126,7 @@ def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
         f"recorded, but adj_close takes out {row.deduction:.1%}"
         for row in contradicted.itertuples()
     ]
-    return _named(contradicted["symbol"], CONTRADICTED, values)
+    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
 
 
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
@@ -143,48 +147,53 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
         f"but the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
         for row in contradicted.itertuples()
     ]
-    return _named(contradicted["symbol"], CONTRADICTED, values)
+    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
 
 
-def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
+def _hundredfold_falls(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks that fall by about a hundred times their dividends on their ex-days.
 
-    This is the pattern of pounds recorded as pence. Only dividends within `TINY` count, on days
-    without a split. A fall is measured against the median stock of the day, and averaged over the
-    ex-days of a stock. That average must be 50 to 150 times the mean dividend, and above
-    `FEW_ERRORS` standard errors.
+    This is the pattern of dividends in pounds beside prices in pence. Only dividends within `TINY`
+    count, on days without a split. A fall is measured against the median stock of the day, and
+    averaged over the ex-days of a stock. That average must be 50 to 150 times the mean dividend,
+    and above `FEW_ERRORS` standard errors.
     """
-    market = days["close"].groupby(days["session"]).transform("median")
-    days = days.assign(fall=market - days["close"])
+    median_change = days["close"].groupby(days["session"]).transform("median")
+    days = days.assign(fall=median_change - days["close"])
+    # The standard deviation of a stock's falls, estimated by their median size.
     median_fall = days["fall"].abs().groupby(days["symbol"]).median()
-    spread = NORMAL * median_fall
+    fall_scatter = NORMAL * median_fall
     is_tiny = days["paid"].between(*TINY)
     ex_days = days[is_tiny & days["split"].isna()]
-    mean = ex_days.groupby("symbol").agg(
+    # A row for each stock with such days; `session` is the newest of them.
+    means = ex_days.groupby("symbol").agg(
         days=("fall", "size"),
         fall=("fall", "mean"),
         paid=("paid", "mean"),
         session=("session", "max"),
     )
-    spread_of_stock = spread.reindex(mean.index).clip(lower=LEAST_SCATTER)
-    error = spread_of_stock / np.sqrt(mean["days"])
-    share_of_hundredfold = mean["fall"] / (100 * mean["paid"])
+    scatter_of_stock = fall_scatter.reindex(means.index).clip(lower=LEAST_SCATTER)
+    error = scatter_of_stock / np.sqrt(means["days"])
+    share_of_hundredfold = means["fall"] / (100 * means["paid"])
     is_hundredfold = (share_of_hundredfold > 0.5) & (share_of_hundredfold < 1.5)
-    is_sure = mean["fall"] > FEW_ERRORS * error
-    contradicted = mean[is_hundredfold & is_sure].reset_index()
+    is_sure = means["fall"] > FEW_ERRORS * error
+    contradicted = means[is_hundredfold & is_sure].reset_index()
     values = [
         f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, the price falls by "
         f"{row.fall:.1%} more than the market, a hundred times the recorded dividend "
         f"({row.paid:.3%} of the previous close)"
         for row in contradicted.itertuples()
     ]
-    return _named(contradicted["symbol"], CONTRADICTED, values)
+    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
 
 
-def _named(symbol: "pd.Series[str]", reason: str, values: list[str]) -> pd.DataFrame:
-    """Return a row for each stock: the value of its newest day, and the number of such days.
+def _newest_day_of_each_stock(
+    symbol: "pd.Series[str]", reason: str, values: list[str]
+) -> pd.DataFrame:
+    """Return one row for each stock, `symbol, reason, value`, from one for each of its days.
 
-    `symbol` and `values` have an entry for each day, those of a stock in time.
+    The value is that of the stock's newest day; after it stands the number of days, if there are
+    several. `symbol` and `values` have an entry for each day, those of a stock in order of time.
     """
     rows = pd.DataFrame({"symbol": list(symbol), "reason": reason, "value": values}, dtype=str)
     count = rows.groupby("symbol")["value"].transform("size")

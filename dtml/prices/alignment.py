@@ -47,8 +47,9 @@ LEAST_MATCHES = 3
 def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str | None:
     """Return what is wrong with the dates or the choice of the index, in words; None if nothing is.
 
-    An index with `ENOUGH_OF_INDEX` bars or fewer is not judged: None. `bars` is a bars frame of
-    accepted bars, one for each symbol and session.
+    Either a stock has the closes of the index, or the index is dated early or late against the mean
+    of its stocks. `bars` is a bars frame of accepted bars, one for each symbol and session. An
+    index with `ENOUGH_OF_INDEX` bars or fewer is not judged: None.
     """
     if (bars["symbol"] == index_symbol).sum() <= ENOUGH_OF_INDEX:
         return None
@@ -196,35 +197,36 @@ def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]
     """Return the symbols whose stored closes come back beside another session.
 
     The value of each is by how many sessions its fresh bars are dated late: 1, or -1 for bars dated
-    early. Both arguments are bars frames. More than `MOST_MATCHES` of its closes, and at least
-    `LEAST_MATCHES`, must come back beside the neighbouring session, and none beside its own. A few
-    closes are enough: in a stock whose price moves, closes of different sessions do not agree to a
-    millionth several times by chance.
+    early. Both arguments are bars frames. Only closes that differ from that of the neighbouring
+    session count. More than `MOST_MATCHES` of them, and at least `LEAST_MATCHES`, must come back
+    beside the neighbouring session, and none beside its own. A few closes are enough: in a stock
+    whose price moves, closes of different sessions do not agree to a millionth several times by
+    chance.
     """
     # Sorted, so that the shifts below give the closes of the sessions before and after.
     known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])
     of_symbol = known.groupby("symbol")["close"]
     known = known.assign(before=of_symbol.shift(1), after=of_symbol.shift(-1))
     common = known.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
-    is_kept = _is_same(common["close_fresh"], common["close"])
+    is_unchanged = _is_same(common["close_fresh"], common["close"])
     redated: dict[str, int] = {}
     # A fresh bar with the stored close of the next session is dated a session early; one with that
     # of the session before is dated late.
     for neighbour, shift in (("after", -1), ("before", 1)):
         # Where two sessions have the same close, a fresh bar could belong to either.
-        moves = common[neighbour].notna() & ~_is_same(common[neighbour], common["close"])
-        matches = _is_same(common["close_fresh"], common[neighbour]) & moves
-        counts = pd.DataFrame(
+        is_distinct = common[neighbour].notna() & ~_is_same(common[neighbour], common["close"])
+        matches = _is_same(common["close_fresh"], common[neighbour]) & is_distinct
+        flags = pd.DataFrame(
             {
                 "symbol": common["symbol"],
-                "moves": moves,
+                "distinct": is_distinct,
                 "matches": matches,
-                "kept": is_kept & moves,
+                "unchanged": is_unchanged & is_distinct,
             }
         )
-        counts = counts.groupby("symbol").sum()
-        is_redated = (counts["matches"] >= LEAST_MATCHES) & (counts["kept"] == 0)
-        is_redated &= counts["matches"] > MOST_MATCHES * counts["moves"]
+        counts = flags.groupby("symbol").sum()
+        is_redated = (counts["matches"] >= LEAST_MATCHES) & (counts["unchanged"] == 0)
+        is_redated &= counts["matches"] > MOST_MATCHES * counts["distinct"]
         redated |= dict.fromkeys(counts.index[is_redated].astype(str), shift)
     return redated
 
@@ -299,16 +301,16 @@ def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
     days = pd.DataFrame({"symbol": symbol, "step": step, "excess": change.clip(-step, step)})
     is_dividend = (step > STEP[0]) & (step < STEP[1])
     ex_days = days[is_dividend]
-    mean = ex_days.groupby("symbol").agg(
+    means = ex_days.groupby("symbol").agg(
         days=("step", "size"),
         step=("step", "mean"),
         excess=("excess", "mean"),
     )
-    scatter = change.groupby(symbol).std().reindex(mean.index)
-    error = scatter / np.sqrt(mean["days"])
-    is_large = mean["excess"] >= LEAST_EXCESS
-    is_significant = mean["excess"] > ERRORS * error
-    rising = mean[is_large & is_significant]
+    scatter = change.groupby(symbol).std().reindex(means.index)
+    error = scatter / np.sqrt(means["days"])
+    is_large = means["excess"] >= LEAST_EXCESS
+    is_significant = means["excess"] > ERRORS * error
+    rising = means[is_large & is_significant]
     values = [
         f"adj_close rises by {row.excess:.1%} on average over {row.days} ex-days, on which "
         f"adj_close / close steps by {row.step:.1%}"

@@ -200,9 +200,11 @@ class _Evidence:
 def _calendar_faults(
     session: ndarray, sessions: pd.DatetimeIndex, closed_until: date
 ) -> dict[str, Flags]:
-    """Return the faults of dates.
+    """Return which bars have each fault of the date: by three of `MISPLACED`, a flag for each bar.
 
-    A bar after the last closed session belongs to the session under way or to the future.
+    The session under way is the first after `closed_until`, the last closed one: its bars are an
+    `open_session`, all others after `closed_until` a `future_session`. A day that is none of
+    `sessions` is `not_a_session`, and may have a second fault.
     """
     calendar_days = sessions.to_numpy("datetime64[ns]")
     closed = np.datetime64(closed_until, "ns")
@@ -232,7 +234,10 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
-    """Return the faults that a bar's own prices and amounts show, by the reason in `REASONS`."""
+    """Return which bars have each fault that their own prices and amounts show.
+
+    The flags, one for each bar, are by the name of the fault in `REASONS`.
+    """
     opening = rows["open"].to_numpy(np.float64)
     high = rows["high"].to_numpy(np.float64)
     low = rows["low"].to_numpy(np.float64)

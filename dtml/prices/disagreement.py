@@ -53,8 +53,8 @@ class Comparison:
 
     `differing` has the columns of `ROW`: a row for each value that differs. `agreeing` has the same
     columns and `settled_by`: a row for each value that differed before and agrees now, and which
-    side changed since: 'first', 'second' or 'both'. `symbols` are those that were compared, and
-    `bars` is the number of bars that both have.
+    side changed since: 'first', 'second' or 'both' (also where neither did: see `_settled`).
+    `symbols` are those that were compared, and `bars` is the number of bars that both have.
     """
 
     differing: pd.DataFrame
@@ -91,10 +91,10 @@ def compare(
     compared now and agree are returned too.
     """
     pairs = _pairs(stored, second, sessions)
-    judged = _judged(pairs, fields, index_symbol)
+    judged = _compared_fields(pairs, fields, index_symbol)
     differing = [_rows(pairs, name, judged) for name in judged]
     agreeing = [
-        _agreeing(pairs, judged[str(name)], rows)
+        _settled(pairs, judged[str(name)], rows)
         for name, rows in before.groupby("field")
         if name in judged
     ]
@@ -115,20 +115,23 @@ def _joined(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFr
 
 
 def _pairs(stored: pd.DataFrame, second: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return a row for each bar of either, by symbol and session; `held` says who has it.
+    """Return a row for each symbol and session of which a source has a bar, sorted by both.
 
-    A symbol's bars before the later of its two beginnings are left out, and all bars of a symbol
-    that only one has. The other columns are those of bars with the ending _first or _second.
+    `held` says who has the bar: 'both', or 'left_only' (the first source, `stored`), or
+    'right_only' (the second). The other columns are those of bars with the ending _first or
+    _second. A symbol's bars before the later of its two beginnings are left out, and all bars of a
+    symbol that only one source has.
     """
-    first = _usable(stored, sessions)
-    other = _usable(second, sessions)
-    begin_of_first = first.groupby("symbol")["session"].min()
-    begin_of_second = other.groupby("symbol")["session"].min()
-    # A symbol that only one has is in none, so that none of its bars is compared.
+    first_bars = _usable(stored, sessions)
+    second_bars = _usable(second, sessions)
+    begin_of_first = first_bars.groupby("symbol")["session"].min()
+    begin_of_second = second_bars.groupby("symbol")["session"].min()
+    # A symbol that only one source has is not in this frame: below it begins at NaT, and no bar of
+    # it is compared.
     begins = begin_of_first.to_frame("first").join(begin_of_second.rename("second"), how="inner")
     begin = begins["first"].where(begins["first"] > begins["second"], begins["second"])
-    pairs = first.merge(
-        other, on=KEY, how="outer", suffixes=("_first", "_second"), indicator="held"
+    pairs = first_bars.merge(
+        second_bars, on=KEY, how="outer", suffixes=("_first", "_second"), indicator="held"
     )
     begin_of_bar = pd.to_datetime(pairs["symbol"].map(begin.to_dict()))
     is_compared = pairs["session"] >= begin_of_bar
@@ -142,8 +145,13 @@ def _usable(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
     return usable.drop_duplicates(KEY, keep="last")
 
 
-def _judged(pairs: pd.DataFrame, fields: Sequence[str], index_symbol: str) -> dict[str, _Field]:
-    """Return what is compared, by name: `BAR`, `SCALE` if closes are, and each of the `fields`."""
+def _compared_fields(
+    pairs: pd.DataFrame, fields: Sequence[str], index_symbol: str
+) -> dict[str, _Field]:
+    """Return the comparison of each field, by its name.
+
+    The names are `BAR`, `SCALE` if closes are compared, and each of the `fields`.
+    """
     prices = {name: _price(pairs, name) for name in PRICES}
     is_scaled = _is_scaled(prices)
     factor = (1 + prices["close"].difference).where(is_scaled, 1.0)
@@ -185,16 +193,16 @@ def _is_scaled(prices: Mapping[str, _Field]) -> "pd.Series[bool]":
     close = prices["close"]
     factor = 1 + close.difference
     is_scaled = close.differs
-    known = pd.Series(0, index=close.first.index)
+    known_prices = pd.Series(0, index=close.first.index)  # of open, high and low, by bar
     for name in ("open", "high", "low"):
         price = prices[name]
         away = ((1 + price.difference) / factor - 1).abs()
-        least = np.minimum(price.first, price.second)
-        rounding = ROUNDING / least
+        lower_price = np.minimum(price.first, price.second)
+        rounding = ROUNDING / lower_price
         allowed = np.minimum(TOLERANCES[name] + rounding, close.difference.abs() / 4)
         is_scaled = is_scaled & (~price.is_known | (away <= allowed))
-        known += price.is_known
-    return is_scaled & (known >= 2)
+        known_prices += price.is_known
+    return is_scaled & (known_prices >= 2)
 
 
 def _bar(pairs: pd.DataFrame) -> _Field:
@@ -266,13 +274,13 @@ def _event(pairs: pd.DataFrame, name: str, unit: "pd.Series[float]") -> _Field:
     """
     first = pairs[f"{name}_first"].where(pairs[f"{name}_first"] > 0)
     second = pairs[f"{name}_second"].where(pairs[f"{name}_second"] > 0)
-    has_one = first.notna() != second.notna()
-    is_known = (pairs["held"] == "both") | has_one
+    is_of_one_alone = first.notna() != second.notna()
+    is_known = (pairs["held"] == "both") | is_of_one_alone
     difference = second / first - 1
     is_other = _is_another_amount(first, second, name)
     # Prices of another unit may come with dividends of either.
     is_other &= _is_another_amount(first, second / unit, name)
-    return _Field(first, second, difference, is_known, has_one | is_other)
+    return _Field(first, second, difference, is_known, is_of_one_alone | is_other)
 
 
 def _is_another_amount(
@@ -300,11 +308,14 @@ def _rows(pairs: pd.DataFrame, name: str, judged: Mapping[str, _Field]) -> pd.Da
     return rows[differs]
 
 
-def _agreeing(pairs: pd.DataFrame, field: _Field, before: pd.DataFrame) -> pd.DataFrame:
-    """Return the values of a field that differed `before` and agree now.
+def _settled(pairs: pd.DataFrame, field: _Field, before: pd.DataFrame) -> pd.DataFrame:
+    """Return the values of a field that differed `before` and agree now: `ROW` and `settled_by`.
 
-    `before` has the rows of this one field, as in `compare`; `settled_by` says which source's value
-    changed, or both. A bar that only one source had, and that neither has now, agrees too.
+    `before` has the rows of this one field, as in `compare`; the values returned are those of now.
+    A bar that only one source had, and that neither has now, agrees too. `settled_by` is 'first' or
+    'second' where only that source's value changed, else 'both'. It is 'both' also where neither
+    changed: whether a value differs may depend on other values of its bar, as that of a volume
+    depends on the factor between the closes.
     """
     now = pairs[KEY].assign(
         now_first=field.first,

@@ -92,7 +92,7 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     next it changes by the mean return of the stocks that are constituents on the later one and have
     a bar on both; it does not change where there is no such stock. Open, high and low are means
     too, so that the close is between low and high, though the stocks reach theirs at different
-    times. The volume is missing.
+    times. The adjusted close is the close, and the volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
@@ -106,9 +106,9 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     no_price = np.full((1, len(symbols)), np.nan)
     price_before = np.vstack([no_price, price[:-1]])
     is_constituent = market.is_constituent(sessions)
-    # The prices of a bar times this: by price / close they are adjusted, and by 1 / price_before
-    # they are relative to the adjusted close of the session before. NaN leaves out a stock that is
-    # no constituent on the session.
+    # What the prices of a bar are multiplied by: price / close adjusts them as the close is
+    # adjusted, and 1 / price_before makes them relative to the adjusted close of the session
+    # before. NaN leaves out a stock that is no constituent on the session.
     scale = np.where(is_constituent, price / (close * price_before), np.nan)
     relative = {name: _mean(on_grid(stocks, name, sessions, symbols) * scale) for name in PRICES}
     closes = level * np.cumprod(relative["close"])

@@ -156,13 +156,14 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     stop = _position(exchange, end)
     sessions = exchange.sessions[start:stop]
     local_closes = exchange.closes[start:stop].tz_convert(exchange.timezone).tz_localize(None)
-    since_midnight = (local_closes - sessions).value_counts()
+    # How often the exchange closed so long after midnight, the most common first.
+    close_counts = (local_closes - sessions).value_counts()
     shares = sessions.day_of_week.value_counts(normalize=True)
     # A make-up session on a weekday that usually has none does not make that weekday usual: the
     # night of such a session is caught up later.
     usual = frozenset(int(weekday) for weekday in shares.index[shares > _RARE])
     return UsualWeek(
-        close=since_midnight.index[0].to_pytimedelta(),  # `value_counts` puts the most common first
+        close=close_counts.index[0].to_pytimedelta(),
         weekdays=usual,
         timezone=exchange.timezone,
     )
@@ -233,12 +234,14 @@ def _known_exchange(code: str) -> _Exchange:
 
 
 def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchange:
-    """Return the library's exchange with the sessions of a file, and without that file's holidays.
+    """Return the library's exchange with the sessions that a user's calendar adds and removes.
 
-    Sessions that the library does not have open and close at the exchange's usual local times.
+    After the library's last session, each usual weekday up to `known_to` is added. Of all days,
+    `holidays` are removed and `extra` ones added. Sessions that the library does not have open and
+    close at the exchange's usual local times.
     """
     week = usual_week(own_calendar.code, library.last)  # of the last year that the library knows
-    # The days after the library's last session, none where the file describes no later day.
+    # The days after the library's last session; none where the user's calendar knows no later day.
     following = pd.date_range(
         library.last + timedelta(days=1), own_calendar.known_to or library.last
     )

@@ -50,8 +50,8 @@ class SecondFeed(Source):
 def open_second_source(market: Market) -> SecondFeed:
     """Return the second source of a market that names one.
 
-    Raises UsageError where it cannot be opened, as `open_source` does, and where the symbol that it
-    gives one stock is also that of another.
+    Raises UsageError where it cannot be opened, as `open_source` does, and where the second
+    source's symbol of one stock is also that of another stock or of the index.
     """
     second = market.second_source
     assert second is not None
@@ -72,7 +72,7 @@ def open_second_source(market: Market) -> SecondFeed:
 
 
 def _renamed(stay: Constituent, names: Mapping[str, str]) -> Constituent:
-    """Return a stay under the second source's symbol; as it is, if that is not known."""
+    """Return a stay under the second source's symbol; unchanged if `names` has none for it."""
     if stay.symbol not in names:
         return stay
     name = names[stay.symbol]
@@ -80,9 +80,12 @@ def _renamed(stay: Constituent, names: Mapping[str, str]) -> Constituent:
 
 
 def _names(market: Market) -> dict[str, str]:
-    """Return the second source's symbols by the market's; symbols that it shares may be missing.
+    """Return the second source's symbols by the market's.
 
-    Raises UsageError where a name that it gives one symbol would be read as another symbol.
+    With a `suffix` in the market's file, a stock's is the market's symbol and the suffix, unless
+    the file lists another under `symbols`. A symbol that both sources have in common may be
+    missing. Raises UsageError where a name returned is also the symbol of a stock or an index that
+    is missing.
     """
     second = market.second_source
     assert second is not None
@@ -92,8 +95,9 @@ def _names(market: Market) -> dict[str, str]:
             names.setdefault(symbol, symbol + second.suffix)
     listed: list[Index | Constituent] = [market.index, *market.constituents]
     # The second source is asked for these under the market's symbols or source symbols.
-    shared = [stock for stock in listed if stock.symbol not in names]
-    taken = {stock.symbol for stock in shared} | {stock.source_symbol for stock in shared}
+    without_name = [stock for stock in listed if stock.symbol not in names]
+    taken = {stock.symbol for stock in without_name}
+    taken |= {stock.source_symbol for stock in without_name}
     for symbol, name in names.items():
         if name in taken:
             raise UsageError(

@@ -116,7 +116,10 @@ class SimulatedMarket:
         return DAILY_VOLATILITY * np.hstack([leading, following])
 
     def _unexplained(self, sessions: int) -> Shocks:
-        """Draw the part of followers that leaders do not explain: market, sector and own news."""
+        """Draw the part of followers that leaders do not explain: market, sector and own news.
+
+        Its variance is 1.
+        """
         symbols = self.follower_symbols
         market = self.generator("market").standard_normal((sessions, 1))
         sectors = self.generator("sectors").standard_normal((sessions, self.sectors))
@@ -225,7 +228,7 @@ class SimulatedSource(Source):
         # none before it, and takes its own close.
         prior = np.vstack([close[:1], close[:-1]]) / split
 
-        stream = "stock" if actions else "index"
+        stream = "stock" if actions else "index"  # only stocks have actions
         opening = self._opening(prior, stream)
         above, below = self._reach(returns.shape, stream)
         drawn_volume = self.market.generator(f"{stream} volume").random(returns.shape)

@@ -164,8 +164,8 @@ class _Batch:
             detail = f"{source_symbol}: {error}"
         except errors.YFTickerMissingError as error:
             reason = getattr(error, "yahoo_reason", None) or "no price data found"
-            is_known = any(phrase in reason.lower() for phrase in NO_DATA)
-            status = "no_data" if is_known else "malformed"
+            says_no_data = any(phrase in reason.lower() for phrase in NO_DATA)
+            status = "no_data" if says_no_data else "malformed"
             detail = f"{source_symbol}: {reason}"
         except errors.YFDataException as error:
             status = "unreachable"
@@ -224,23 +224,24 @@ def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataF
 def _distributions(table: pd.DataFrame) -> "pd.Series[float]":
     """Return the cash paid per share in each session: the dividend, and the capital gain of a fund.
 
-    The dividend of some funds already contains the capital gain (yfinance#2666). It does if it is
-    at least as large, and the close falls by about the dividend rather than by dividend and gain.
+    The dividend of some funds already contains the capital gain (yfinance#2666). It is taken to
+    contain it where it is at least as large as the gain and the close falls by about the dividend
+    rather than by dividend and gain. Where a close is missing, the two are added.
     """
     dividend = table["Dividends"]
     if "Capital Gains" not in table:  # yfinance has it for funds alone
         return dividend
     gain = table["Capital Gains"]
     fall = table["Close"].shift() - table["Close"]  # NaN where either close is missing
-    both = dividend + gain
-    is_nearer = (fall - dividend).abs() < (fall - both).abs()
-    return dividend.where((dividend >= gain) & is_nearer, both)
+    dividend_and_gain = dividend + gain
+    is_nearer = (fall - dividend).abs() < (fall - dividend_and_gain).abs()
+    return dividend.where((dividend >= gain) & is_nearer, dividend_and_gain)
 
 
 def _client(source_symbols: list[str], timezone: str) -> Any:
     """Return yfinance, set up to request each of these symbols once, without cached answers."""
     client = _quiet_client()
-    # Otherwise responses of earlier spans, errors included, stay cached in this process.
+    # Otherwise responses to earlier fetches, errors included, stay cached in this process.
     client.data.YfData.cache_get.cache_clear()
     zones = client.cache.get_tz_cache()
     for source_symbol in source_symbols:  # knowing the time zone saves one request in two

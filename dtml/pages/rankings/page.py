@@ -210,7 +210,7 @@ def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
 
 
 def markdown_tables(ranking: Ranking) -> str:
-    """Return both tables in Markdown."""
+    """Return the tables of predictors and of ways to trade in Markdown, with the `LEGEND`."""
     order = _markdown_table(COLUMNS, cells(ranking))
     after_costs = _markdown_table(NET_COLUMNS, net_cells(ranking))
     return f"{order}\n\n{LEGEND}\n\n{after_costs}"

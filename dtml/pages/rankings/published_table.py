@@ -34,7 +34,11 @@ class PublishedTable:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], table: Mapping[str, Any]) -> "PublishedTable":
-        """Return the table of a stored ranking, from its `table` in the column `config`."""
+        """Return the table of a stored ranking, from its `table` in the column `config`.
+
+        `columns` of `table` has the figures of each of our models and rules, `published` those of
+        each published model; `trained` has the first and the last close of our training.
+        """
         first, last = table["trained"]
         sentence = (
             f"Closes from {row['first']} to {row['last']}, each ranked by the return from the next "

@@ -99,8 +99,8 @@ def sheet_values(
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
-    `unit` is "nights" or "days". `sql` has the statement of each chart's rows, by the chart's
-    name.
+    They are lists of `Answer`, of `Part` (the charts) and of `Table`. `unit` is "nights" or
+    "days". `sql` has the statement of each chart's rows, by the chart's name.
     """
     statements = sql or {}
     notes = _notes(sheet, unit)
@@ -155,6 +155,10 @@ def _verdict(estimate: Estimate) -> str | None:
 
 
 def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answer:
+    """Return whether the rank IC is above 0, by its interval; it is too early without one.
+
+    The figures are those of the ranking and, if the sheet has a rule, the rule's mean rank IC.
+    """
     rule = ""
     if sheet.rule is not None:
         of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
@@ -166,7 +170,8 @@ def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answe
         f"{unit}{rule}."
     )
     if verdict is None:
-        return Answer("Is there an order?", "Too early", f"{words[:-1]}; {too_early}.")
+        without_full_stop = words[:-1]
+        return Answer("Is there an order?", "Too early", f"{without_full_stop}; {too_early}.")
     return Answer("Is there an order?", verdict, words)
 
 
@@ -174,7 +179,7 @@ def _steadiness(found: Answers, unit: str, too_early: str) -> Answer:
     """Return whether the rank IC is above 0 in both halves, each by its own interval.
 
     It is too early where a half has no interval. Otherwise the answer is No where the rank IC of a
-    half is not above 0, whatever its interval.
+    half is not above 0, whatever its interval, and `UNCLEAR` where both are above 0 but not surely.
     """
     question = "Is it steady?"
     if not found.halves:

@@ -79,13 +79,13 @@ def _in_one_format(
 
 
 def _refuse_two_readings(
-    values: Sequence[object], days: Sequence[date | None], others: Sequence[date | None]
+    values: Sequence[object], days: Sequence[date | None], other_days: Sequence[date | None]
 ) -> None:
     """Raise AmbiguousDateError for the first cell of which two formats give different dates."""
-    for value, day, other in zip(values, days, others, strict=True):
-        if day != other:
+    for value, day, other_day in zip(values, days, other_days, strict=True):
+        if day != other_day:
             written = value.strip() if isinstance(value, str) else value
-            raise AmbiguousDateError(f"{written!r} may be {day} or {other}")
+            raise AmbiguousDateError(f"{written!r} may be {day} or {other_day}")
 
 
 def _read_as(values: Sequence[object], timezone: str, pattern: str) -> list[date | None]:

@@ -44,7 +44,9 @@ def reshaped(records: Sequence[Sequence[str]], cells: Cells) -> Cells:
     first, second = records[0], records[1]
     labels = (header_key(first[0]), header_key(second[0]))
     pairs = list(zip(first[1:], second[1:], strict=True))
-    return _long(cells, pairs, dates=0, are_fields_first=_fields_first(pairs, labels))
+    return _one_row_per_ticker_and_date(
+        cells, pairs, dates=0, are_fields_first=_are_fields_first(pairs, labels)
+    )
 
 
 def pairs_of_parquet(header: Sequence[str]) -> dict[int, tuple[str, str]]:
@@ -63,25 +65,25 @@ def reshaped_parquet(cells: Cells) -> Cells:
     Raises ValueError where it has no column of dates beside these, or several.
     """
     pairs = pairs_of_parquet(cells.header)
-    others = [position for position in range(len(cells.header)) if position not in pairs]
-    if len(others) != 1:
+    unpaired = [position for position in range(len(cells.header)) if position not in pairs]
+    if len(unpaired) != 1:
         raise ValueError(
-            f"it has {len(others)} columns besides those of tickers, where only that of the dates "
-            "may be: add it, or remove the others"
+            f"it has {len(unpaired)} columns besides those of tickers, where only that of the "
+            "dates may be: add it, or remove the others"
         )
     named = list(pairs.values())
-    is_first = _fields_first(named, ("", ""))
-    return _long(cells, named, dates=others[0], are_fields_first=is_first)
+    is_first = _are_fields_first(named, ("", ""))
+    return _one_row_per_ticker_and_date(cells, named, dates=unpaired[0], are_fields_first=is_first)
 
 
 def reshaped_wide(cells: Cells, dates: int) -> Cells:
     """Return the cells of a table with a column of closes for each stock, as rows."""
     stocks = [name.strip() for position, name in enumerate(cells.header) if position != dates]
     pairs = [("close", stock) for stock in stocks]
-    return _long(cells, pairs, dates=dates, are_fields_first=True)
+    return _one_row_per_ticker_and_date(cells, pairs, dates=dates, are_fields_first=True)
 
 
-def _fields_first(pairs: Sequence[tuple[str, str]], labels: tuple[str, str]) -> bool:
+def _are_fields_first(pairs: Sequence[tuple[str, str]], labels: tuple[str, str]) -> bool:
     """Say whether the first name of each column is the field, and not the ticker.
 
     The `labels` of the two rows say so. Without any, the row whose names are all known fields is
@@ -103,7 +105,7 @@ def _fields_first(pairs: Sequence[tuple[str, str]], labels: tuple[str, str]) -> 
     return first_are_fields
 
 
-def _long(
+def _one_row_per_ticker_and_date(
     cells: Cells, pairs: Sequence[tuple[str, str]], *, dates: int, are_fields_first: bool
 ) -> Cells:
     """Return a row for each ticker and date that has any value.
@@ -122,13 +124,16 @@ def _long(
             raise ValueError(f"two columns are {field} of {ticker}: keep one")
         of_ticker[field] = position
         fields[field] = None
-    parts = [_part(cells, ticker, of_ticker, list(fields)) for ticker, of_ticker in columns.items()]
+    parts = [  # a table for each ticker, with all rows of the file
+        _columns_of_ticker(cells, ticker, of_ticker, list(fields))
+        for ticker, of_ticker in columns.items()
+    ]
     rows_of_parts = [np.flatnonzero(_has_value(part)) for part in parts]
     filled = [part.take(pa.array(rows)) for part, rows in zip(parts, rows_of_parts, strict=True)]
     row_in_file = np.concatenate(rows_of_parts)
-    day = plain(cells.read(dates)).take(pa.array(row_in_file))
+    dates_of_rows = plain(cells.read(dates)).take(pa.array(row_in_file))
     table = pa.concat_tables(filled)
-    table = table.add_column(0, "date", day)
+    table = table.add_column(0, "date", dates_of_rows)
     return Cells.of_table(
         ["date", *table.column_names[1:]],
         table,
@@ -138,7 +143,9 @@ def _long(
     )
 
 
-def _part(cells: Cells, ticker: str, of_ticker: dict[str, int], fields: list[str]) -> pa.Table:
+def _columns_of_ticker(
+    cells: Cells, ticker: str, of_ticker: dict[str, int], fields: list[str]
+) -> pa.Table:
     """Return the columns of one ticker, with its symbol; those it lacks are null."""
     arrays = [pa.chunked_array([pa.repeat(pa.scalar(ticker), cells.rows)])]
     for field in fields:

@@ -31,30 +31,31 @@ def remark_on(
     None without one. `unread` are the files that cannot be read, each with the reason.
     """
     files = [*tables] if index is None else [*tables, index]
-    titled = [file for file in files if file.layout.dialect is not None]
-    counts = Counter(_reading(file) for file in titled)
+    in_dialects = [file for file in files if file.layout.dialect is not None]
+    counts = Counter(_reading(file) for file in in_dialects)
     # What is said of a single file of prices gives the number of its stocks, not that of files.
-    has_one_titled_table = len(tables) == 1 and tables[0].layout.dialect is not None
-    reading_of_stocks = _reading(tables[0]) if has_one_titled_table else None
+    has_one_table_in_dialect = len(tables) == 1 and tables[0].layout.dialect is not None
+    reading_of_stocks = _reading(tables[0]) if has_one_table_in_dialect else None
     sentences = []
     for reading, count in counts.items():
         if count > 1:
-            number = f"{count} files"
+            how_many = f"{count} files"
         elif reading == reading_of_stocks:
-            number = _stocks(stocks)
+            how_many = _stocks(stocks)
         else:
-            number = "1 file"
-        sentences.append(f"read as {reading.replace('...', number, 1)}")
+            how_many = "1 file"
+        # `_reading` leaves "..." for the number.
+        sentences.append(f"read as {reading.replace('...', how_many, 1)}")
     sentences += _closes_alone(files)
     sentences += _columns_left_out(files)
     sentences += sorted({f"{file.left_out} is left out" for file in files if file.left_out})[:MOST]
     restored = {short: full for file in files for short, full in file.restored_symbols().items()}
     if restored:
         short, full = next(iter(restored.items()))
-        number = "1 symbol" if len(restored) == 1 else f"{len(restored)} symbols"
+        how_many = "1 symbol" if len(restored) == 1 else f"{len(restored)} symbols"
         sentences.append(
-            f"leading zeros of {number} are restored as the market lists them, such as {short} as "
-            f"{full}"
+            f"leading zeros of {how_many} are restored as the market lists them, such as {short} "
+            f"as {full}"
         )
     if unread:
         named = [f"{name} ({reason})" for name, reason in list(unread.items())[:MOST]]

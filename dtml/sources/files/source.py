@@ -54,7 +54,7 @@ class FileSource(Source):
         A file of a folder that cannot be read counts as its stock.
         """
         symbols = set(self._files_by_symbol) | set(self._unreadable)
-        for table in self._long_tables:
+        for table in self._tables_with_symbols:
             symbols.update(self._market_symbol(written) for written in table.symbols())
         return sorted(symbols - {self._market.index.symbol})
 
@@ -169,8 +169,8 @@ class FileSource(Source):
         return [table for table in self._tables if table.path not in self._faults]
 
     @cached_property
-    def _long_tables(self) -> list[TableFile]:
-        """The tables with a column of symbols; a single file must be one."""
+    def _tables_with_symbols(self) -> list[TableFile]:
+        """The readable tables with a column of symbols; a single file must have one."""
         if not self._is_folder:
             return self._readable_tables
         return [table for table in self._readable_tables if table.has_symbols]
@@ -223,8 +223,13 @@ class FileSource(Source):
     def _price_tables(
         self, first: Mapping[str, date], earliest: date, last: date
     ) -> Iterator[pd.DataFrame]:
-        """Read the prices under the market's symbols; of a folder, only the files asked for."""
-        for table in self._long_tables:
+        """Yield a bars frame for each table of prices, under the market's symbols.
+
+        Of tables with a column of symbols only the rows of the symbols in `first` are read; of
+        tables named after their stock, only those of these symbols. All bars are from `earliest` to
+        `last`: `fetch` drops those before a symbol's own first session.
+        """
+        for table in self._tables_with_symbols:
             symbol_of = {written: self._market_symbol(written) for written in table.symbols()}
             asked_for = [written for written, symbol in symbol_of.items() if symbol in first]
             rows = table.rows(earliest, last, with_symbol=True, only=asked_for)

@@ -383,12 +383,13 @@ class TableFile:
         return numbers
 
     def _converted(self, rows: pd.DataFrame, row_positions: ndarray) -> pd.DataFrame:
-        """Return rows with volumes in shares, and prices as the rules of their dialect make them.
+        """Return the rows in the units of bars, and with the columns that the file leaves out.
 
-        Columns that a dialect copies from others are added, and the close becomes open, high and
-        low where there are closes alone. `row_positions` are those of the rows in the table. The
-        frame is changed in place. Raises UsageError for rows that are no daily bars of one stock by
-        the rules of their dialect.
+        Volumes become shares. By the entries of the file's dialect, prices lose their sign
+        (`absolute`), are divided by a column (`divisor`), and columns are added as copies of others
+        (`copies`). Where there are closes alone, they become open, high and low too.
+        `row_positions` are those of the rows in the table. The frame is changed in place. Raises
+        UsageError for rows that are no daily bars of one stock by the dialect's entries.
         """
         if self.layout.volume_unit != 1 and "volume" in rows:
             rows["volume"] = (rows["volume"] * self.layout.volume_unit).round(DIGITS)
@@ -411,7 +412,7 @@ class TableFile:
         return rows
 
     def _adjust(self, known: Dialect, rows: pd.DataFrame, row_positions: ndarray) -> None:
-        """Divide prices, and multiply volumes, by the factors of their rows."""
+        """Divide prices by the column `divisor`, and multiply volumes by one of `volume_factor`."""
         divisor = self._factors(row_positions, known.divisor or "")
         for name in set(PER_SHARE).intersection(rows):
             rows[name] = rows[name] / divisor

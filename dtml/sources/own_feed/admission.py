@@ -82,9 +82,10 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
 
 
 def _probe(feed: OwnFeed, first: Mapping[str, date], last: date) -> dict[str, date]:
-    """Return the symbols to ask for, each from its first session or from `SESSIONS` before last.
+    """Return the symbols to ask for, each with the first session to ask for.
 
-    These are the index, if it is asked for, and the first, the middle and the last of the stocks.
+    These are the index, if it is in `first`, and the first, the middle and the last of the stocks.
+    A symbol is asked for from its first session on, but only for the last `SESSIONS` sessions.
     """
     index = feed.market.index.symbol
     stocks = [symbol for symbol in first if symbol != index]

@@ -27,8 +27,8 @@ def fetched_of(answer: object, first: Mapping[str, date], last: date) -> Fetched
     """Return what the feed's `fetch` answered, with an outcome for each symbol of `first`.
 
     The answer is a `Fetched`, or a table of bars alone, whose symbols without a row are `no_data`.
-    Bars before a symbol's first session, and bars of other symbols, are dropped; those after `last`
-    stay, as they are a finding. Raises FeedError for anything else.
+    Bars before a symbol's first session, and bars of other symbols, are dropped. Those after `last`
+    stay: for them `OwnFeed.fetch` refuses the feed. Raises FeedError for anything else.
     """
     table = answer.bars if isinstance(answer, Fetched) else answer
     bars = bars_of(table)

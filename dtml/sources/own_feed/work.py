@@ -64,7 +64,8 @@ def main(folder: Path) -> None:
 def _answer(task: Task) -> tuple[Task, Arrays]:
     """Return the answer of a task as JSON holds it, and the bars as arrays by column.
 
-    The task `describe` has no bars, and so no arrays.
+    `describe` is answered by `symbols`, `last_session` and `code` (the text that is recorded of the
+    feed) and without arrays; `fetch` by `outcomes`, an object for each symbol, and the bars.
     """
     feed, code = load(task)
     if task["task"] == "describe":
