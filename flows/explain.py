@@ -268,6 +268,8 @@ def train_networks(
     true_fits = fit_members(train, validation, true_members, device=CPU)
 
     def fit_shuffled(place: int, stopped: Event) -> Fit:
+        """Train the network at `place` of the second group."""
+
         def end_if_stopped(*_: object) -> None:
             """End this training after an epoch if another one has failed."""
             if stopped.is_set():

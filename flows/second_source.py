@@ -141,28 +141,28 @@ def _first_sessions(
     those of stocks that the fetch found restated, are compared again.
     """
     market = context.market
-    usual = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
+    usual_first = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
     look_back = sessions_up_to(market.calendar, as_of, LOOK_BACK)[0]
     is_recent = differing["session"] >= look_back
     is_restated = differing["symbol"].isin(fetched.restated)
-    open_rows = differing[is_recent | is_restated]
-    earliest = open_rows.groupby("symbol")["session"].min()
+    compared_again = differing[is_recent | is_restated]
+    earliest = compared_again.groupby("symbol")["session"].min()
     # An adjusted close is compared by its change from the session before. And a bar that neither
     # source has any more is settled only if one of them has an earlier bar: otherwise a
     # disagreement about it that is older than OVERLAP would stay open.
-    is_of_two_sessions = open_rows["field"].isin(["adj_close", BAR])
-    needs_one_more = set(open_rows.loc[is_of_two_sessions, "symbol"])
+    is_of_two_sessions = compared_again["field"].isin(["adj_close", BAR])
+    needs_one_more = set(compared_again.loc[is_of_two_sessions, "symbol"])
     is_unanswered = ~fetched.outcomes["status"].isin(ANSWERED)
     left_out = set(fetched.outcomes.loc[is_unanswered, "symbol"])
     if market.index.of_constituents:
         left_out.add(market.index.symbol)  # no source has it
     first_sessions = {}
     for symbol in (market.index.symbol, *market.symbols):
-        first = fetched.first.get(symbol, usual)
+        first = fetched.first.get(symbol, usual_first)
         if symbol in earliest.index:
             begin = earliest[symbol].date()
-            sessions = 2 if symbol in needs_one_more else 1
-            first = min(first, sessions_up_to(market.calendar, begin, sessions)[0].date())
+            session_count = 2 if symbol in needs_one_more else 1
+            first = min(first, sessions_up_to(market.calendar, begin, session_count)[0].date())
         # Nothing is compared of a symbol that the fetch asked for only after `as_of`.
         if symbol not in left_out and first <= as_of:
             first_sessions[symbol] = first

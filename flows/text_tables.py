@@ -133,6 +133,7 @@ def _widths(columns: Sequence[_Fitted], room: int) -> list[int] | None:
 
 
 def _print_columns(columns: Sequence[_Fitted], widths: Sequence[int]) -> None:
+    """Print columns side by side, their headings and texts broken to these widths."""
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for fitted, width in zip(columns, widths, strict=True):
         is_right = fitted.column.is_number

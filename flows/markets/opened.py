@@ -193,7 +193,7 @@ class StoredSource:
     name: str = "store"
 
     def symbols(self) -> list[str]:
-        """Return the stocks of the market's last night or fetch."""
+        """Return the stocks of the market's last night or fetch; raise UsageError without one."""
         with reading(self.engine) as conn:
             stored = markets.constituents(conn, self.market.name)
         if stored.empty:
@@ -204,7 +204,7 @@ class StoredSource:
         return [str(symbol) for symbol in stored["symbol"].unique()]
 
     def last_session(self) -> date | None:
-        """Return the last session with a bar of the index."""
+        """Return the last session with a bar of the index; raise UsageError if none has one."""
         with reading(self.engine) as conn:
             stored = stored_prices.last_sessions(conn, self.market.name)
         index = self.market.index.symbol
