@@ -88,7 +88,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
-    bars, _ = stored_bars(context, first, as_of)
+    bars, _watermark = stored_bars(context, first, as_of)
     history = past_of(market, bars)
     # Trainings use this part. Stored models and the user's code get the history of all stocks.
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
@@ -191,11 +191,12 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
         reason = next(iter(without_later.refused.values()), "no night has a prediction")
         detail = f"no night can be checked: {reason}"
         return Finding("stored_nights", at, passed=False, detail=detail, has_power=False)
+    # Each pair has the predictions without later data in the store, and those with them.
     pairs = (
         (without_later.nights, with_later.nights),
         (without_later.fold, with_later.fold),
     )
-    differing_pairs = [(rows, others) for rows, others in pairs if not rows.equals(others)]
+    differing_pairs = [pair for pair in pairs if not pair[0].equals(pair[1])]
     is_same_run = without_later.run_id == with_later.run_id
     if not is_same_run:
         detail = (

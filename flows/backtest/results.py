@@ -180,14 +180,14 @@ def _backtest_row(backtest: Backtest) -> dict[str, Any]:
     """Return the row of the table `backtest` for one that has begun and is not finished."""
     context = backtest.context
     plan = backtest.plan
-    counts = _survivorship(backtest, scored_bars(backtest))
+    survivorship = _survivorship(backtest, scored_bars(backtest))
     return {
         "id": backtest.id,
         "market": context.name,
         "first": plan.first,
         "last": plan.last,
         "retrain_every": plan.retrain_every,
-        "config": {**backtest.config, "list": counts.stored, "source": context.source.name},
+        "config": {**backtest.config, "list": survivorship.stored, "source": context.source.name},
         "seeds": list(range(context.experiment.seeds)),
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,
@@ -338,7 +338,7 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
     """
     context = backtest.context
     bars = scored_bars(backtest)
-    counts = _survivorship(backtest, bars)
+    survivorship = _survivorship(backtest, bars)
     record = read_record(backtest, bars)
     scores = _slice_scores(record)
     traded = _trade_portfolios(backtest, record, bars)
@@ -349,7 +349,7 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
         best_by_chance = expected_best(trials) * np.sqrt(YEAR)
     portfolios = pd.DataFrame(_performances(traded, trials))
     is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
-    returns = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
+    tracks = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
     with transaction(context.engine) as conn:
         save_outcomes(conn, backtest, record)
         rules = dated_directions(record.rules, record.target)
@@ -362,14 +362,14 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
             conn,
             backtest.id,
             scores=scores,
-            returns=pd.concat(returns, ignore_index=True),
+            returns=pd.concat(tracks, ignore_index=True),
             portfolios=portfolios,
             counts={
                 "stocks": int(is_predicted.sum()),
                 "tried": len(trials),
                 "expected_best": best_by_chance,
-                "constituent_days": counts.constituent_days,
-                "without_price": counts.without_price,
+                "constituent_days": survivorship.constituent_days,
+                "without_price": survivorship.without_price,
             },
             finished_at=datetime.now(UTC),
             seconds=seconds,
@@ -481,7 +481,7 @@ def _write_page(backtest: Backtest, result: Result) -> None:
     record = read_record(backtest, scored_bars(backtest))
     with reading(backtest.context.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
-        counts = calibration.fold_counts(conn, backtest.id)
+        band_counts = calibration.fold_counts(conn, backtest.id)
     rolling = rolling_mcc(record.directions(), record.movement, record.target)
     rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
     rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
@@ -495,6 +495,6 @@ def _write_page(backtest: Backtest, result: Result) -> None:
         performances=result.portfolios,
         rolling=rolling,
         curve=calibration_curve(settled_probability, record.movement > 0),
-        coverage=coverage(counts),
+        coverage=coverage(band_counts),
     )
     write_page(result.page, page)

@@ -345,7 +345,7 @@ def _store_run(
     if trial.ensemble is not None:
         sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = experiment.spans(trial.window)
-    _, watermark = experiment.known  # the bars on which the model was trained and chosen
+    _bars, watermark = experiment.known  # the bars on which the model was trained and chosen
     losses = [
         {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
         for member in trial.members

@@ -179,7 +179,7 @@ class PublishedExperiment:
             self.context.market.symbols,
             made_by,
         ]
-        bars, _ = self.known
+        bars, _watermark = self.known
         row_hashes = pd.util.hash_pandas_object(bars, index=False)
         digest = hashlib.sha256(json.dumps(settings, default=str).encode())
         digest.update(row_hashes.to_numpy().tobytes())
@@ -188,7 +188,7 @@ class PublishedExperiment:
     def spans(self, window: int) -> tuple[Windows, Windows]:
         """Return the training days and the validation days, in windows of this length."""
         if window not in self._windows:
-            bars, _ = self.known
+            bars, _watermark = self.known
             self._windows[window] = self._build_windows(bars, window)
         windows = self._windows[window]
         train = self._days_of(windows, self.paper.train)
@@ -234,8 +234,8 @@ class PublishedExperiment:
 
     def best_rule(self) -> str:
         """Return the name of the naive rule that was best on the training span."""
-        train, _ = self.spans(self.window)
-        bars, _ = self.known
+        train, _validation = self.spans(self.window)
+        bars, _watermark = self.known
         return choose_rule(self.rule_directions(bars, train), train.movement.numpy())
 
 

@@ -147,7 +147,7 @@ def report(
         raise UsageError(f"--level must be one of {levels}; got {level:g}")
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
-    context, _, _ = archive.of_night(night)
+    context, _run, _predictions = archive.of_night(night)
     night_bars = NightBars(context, night["as_of"], night["known_at"])  # as the night knew them
     out.print(str(publish_night(context, night_bars, level)), soft_wrap=True)
 

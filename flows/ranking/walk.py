@@ -149,7 +149,7 @@ class Walk:
     @cached_property
     def history(self) -> History:
         """Return what the models read: ranked features and outcomes of each day's constituents."""
-        bars, _ = self.bars
+        bars, _watermark = self.bars
         return history_of(self.context, bars, self.plan.leg)
 
     @property
@@ -178,7 +178,7 @@ class Walk:
             self.context.market.settings,
             version("dtml-nightshift"),
         ]
-        bars, _ = self.bars
+        bars, _watermark = self.bars
         row_hashes = pd.util.hash_pandas_object(bars, index=False)
         digest = hashlib.sha256(json.dumps(settings, default=str).encode())
         digest.update(row_hashes.to_numpy().tobytes())
@@ -249,9 +249,9 @@ def _tear_sheet(walk: Walk, splits: list[Split], scores: Grid, stored: Ranking) 
 
 def _own_scores(walk: Walk, splits: list[Split], workers: int) -> Grid:
     """Return the scores of the user's own model, [sessions stocks]; `walk_own` audits it first."""
-    bars, _ = walk.bars
+    bars, _watermark = walk.bars
     spans = [(fold.trained, fold.scored) for fold in splits]
-    scores, _ = walk_own(walk.context, walk.history, bars, spans, workers=workers)
+    scores, _last_model = walk_own(walk.context, walk.history, bars, spans, workers=workers)
     return scores
 
 
@@ -364,7 +364,7 @@ def _portfolios(
     else:
         begin = first
     days = slice(begin, stop)
-    bars, _ = walk.bars
+    bars, _watermark = walk.bars
     return after_costs(
         scores=np.where(history.there[days], scores[days], np.nan),
         as_of=sessions[days],
