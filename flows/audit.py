@@ -147,7 +147,9 @@ def earlier_lists(context: MarketContext) -> list[EarlierList]:
                 continue
             list_date = date.fromisoformat(run["universe"]["as_of"])
             market = market_then(context.market, run)
-            lists.append(EarlierList(market, day=min(list_date, run["created_at"].date())))
+            # The list was known when the training was made, and was true up to its own date.
+            last_known_and_true = min(list_date, run["created_at"].date())
+            lists.append(EarlierList(market, day=last_known_and_true))
     return lists
 
 

@@ -133,7 +133,7 @@ def market_of(members: Path, last: date) -> Market:
     head, rest = shipped.split("[index]\n")
     # What lies between the index and the constituents: costs, checks, and the settings of DTML.
     tables = rest[rest.index("[trading]") : rest.index("[constituents]")]
-    facts_begin = head.index("facts = [")
+    facts_begin = head.index("facts = [")  # the last setting before the first table
     head = head[:facts_begin].replace('source = "yahoo"', 'source = "files"')
     text = head + MARKET.format(
         checks=tables, as_of=last, members=json.dumps(str(members.absolute()), ensure_ascii=False)
