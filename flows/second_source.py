@@ -135,10 +135,11 @@ def page_words(conn: Connection, market: str, since: date, as_of: date) -> list[
 def _first_sessions(
     context: MarketContext, as_of: date, fetched: FetchResult, differing: pd.DataFrame
 ) -> dict[str, date]:
-    """Return the first session to compare of each symbol; symbols left out have none.
+    """Return the first session to compare of each symbol.
 
     `differing` are the values that differed so far. Those of the last LOOK_BACK sessions, and all
-    those of stocks that the fetch found restated, are compared again.
+    those of stocks that the fetch found restated, are compared again. A symbol that the first
+    source did not answer, and an index computed from the constituents, are left out.
     """
     market = context.market
     usual_first = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()

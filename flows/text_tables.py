@@ -65,8 +65,8 @@ def print_table(
 
     If the console is too narrow for all columns, the least important are left out, and a note names
     them. `importance` names columns, the most important first. Columns that it does not name are
-    left out before these, the rightmost first. If `importance` is None, or if the last column left
-    does not fit either, the rows are printed as blocks of lines.
+    left out before these, the rightmost first. If it is None, no column is left out. Where the
+    columns that are left do not fit either, the rows are printed as blocks of lines.
     """
     if title:
         out.print(Text(title, style="italic"))

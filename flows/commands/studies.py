@@ -150,7 +150,10 @@ def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
 
 
 def _require_one_way_to_train(request: RunRequest, workers: int, cluster: str | None) -> None:
-    """Raise UsageError for workers, a cluster or a warm start that do not go together."""
+    """Raise UsageError for workers, a cluster and a warm start that do not go together.
+
+    It is also raised for a cluster that is not the address of a scheduler.
+    """
     warm_start = (request.overrides or {}).get("warm_start", False)
     if workers > 1 and cluster is not None:
         raise UsageError("--workers uses this machine, --cluster uses others: choose one")
