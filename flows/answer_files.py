@@ -1,6 +1,6 @@
 """The answer to a statement of SQL as text or a file: CSV, JSON, Parquet.
 
-The command `dtml query` and the dashboard both write answers so.
+The command `dtml query` and the dashboard both write answers in these forms.
 """
 
 import json

@@ -79,7 +79,7 @@ class Audit:
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit the way from bars to predictions and rankings, on the last sessions up to a day.
+    """Audit the way from bars to predictions and rankings, on the last SESSIONS up to a day.
 
     Nights are run on stores of their own. The list of constituents is audited if it is dated, the
     latest model and rankers of the market's store if there are any, and the user's own code if the
@@ -88,36 +88,40 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
-    bars, _ = stored_bars(context, first, as_of)
+    bars, _watermark = stored_bars(context, first, as_of)
     history = past_of(market, bars)
     # Trainings use this part. Stored models and the user's code get the history of all stocks.
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
-    rows = _rows("pipeline", findings)
+    rows = _finding_rows("pipeline", findings)
     if not market.is_snapshot:  # a list without dates says nothing of the past
         tell("the list of constituents")
-        rows += _rows("list", [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))])
+        rows += _finding_rows(
+            "list", [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))]
+        )
     tell("nights from a store")
     # The nights end at the session that the first check of the pipeline drew from the seed.
-    rows += _rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
+    rows += _finding_rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
     with reading(context.engine) as conn:
         is_trained = runs.latest_run(conn, context.name, on_or_before=as_of) is not None
     if is_trained:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
-        rows += _rows(model.run_id, look_ahead.audit_model(model.ensemble, history, seed=SEED))
+        rows += _finding_rows(
+            model.run_id, look_ahead.audit_model(model.ensemble, history, seed=SEED)
+        )
     tell("the ranking of the stocks")
     largest_return = context.experiment.windows.largest_return
     rankers = RankersConfig(market.leg, boosting=SMALL)
     path = RankingPath(rankers, largest_return, market.features)
-    rows += _rows("ranking", audit_ranking(path, part, seed=SEED))
+    rows += _finding_rows("ranking", audit_ranking(path, part, seed=SEED))
     trained = rankers_for(context, as_of, only_stored=True)
     if trained is not None:
         # The checks ask a path to train: this one answers with the stored rankers.
         path_of_stored = replace(path, fit=lambda *_: trained.rankers)
         findings_of_stored = audit_ranking(path_of_stored, history, seed=SEED, trains=False)
-        rows += _rows(trained.row["id"], findings_of_stored)
+        rows += _finding_rows(trained.row["id"], findings_of_stored)
     if market.code:
         for finding in admit(IsolatedCode(OwnCode.read(market.code)), history, market.leg):
             rows.append({"audited": OWN, "at": pd.Timestamp(as_of), "has_power": True, **finding})
@@ -143,12 +147,14 @@ def earlier_lists(context: MarketContext) -> list[EarlierList]:
                 continue
             list_date = date.fromisoformat(run["universe"]["as_of"])
             market = market_then(context.market, run)
-            lists.append(EarlierList(market, day=min(list_date, run["created_at"].date())))
+            # The list was known when the training was made, and was true up to its own date.
+            last_known_and_true = min(list_date, run["created_at"].date())
+            lists.append(EarlierList(market, day=last_known_and_true))
     return lists
 
 
-def _rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return findings as rows that say what was audited."""
+def _finding_rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return findings as rows of `Audit.findings`; `audited` says what they are about."""
     return [{"audited": audited, **asdict(finding)} for finding in findings]
 
 
@@ -178,18 +184,21 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     """
     # The bars after `at` change; with the original market, the memberships of the stocks stay.
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
-    without_later = _nights(context, history, at)
+    without_later = _predictions_of_nights(context, history, at)
     # `tossed` draws the direction of every session anew: a fetch that restates all bars.
-    with_later = _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
+    with_later = _predictions_of_nights(
+        context, scrambled, at, restated=scrambled.tossed(seed).bars
+    )
     if without_later.nights.empty or without_later.fold.empty:
         reason = next(iter(without_later.refused.values()), "no night has a prediction")
         detail = f"no night can be checked: {reason}"
         return Finding("stored_nights", at, passed=False, detail=detail, has_power=False)
+    # Each pair has the predictions without later data in the store, and those with them.
     pairs = (
         (without_later.nights, with_later.nights),
         (without_later.fold, with_later.fold),
     )
-    differing_pairs = [(rows, others) for rows, others in pairs if not rows.equals(others)]
+    differing_pairs = [pair for pair in pairs if not pair[0].equals(pair[1])]
     is_same_run = without_later.run_id == with_later.run_id
     if not is_same_run:
         detail = (
@@ -207,7 +216,7 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     return Finding("stored_nights", at, is_same_run and not differing_pairs, detail)
 
 
-def _nights(
+def _predictions_of_nights(
     context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None
 ) -> _Predicted:
     """Train briefly as of `at` on a new store with this history, and run the last nights up to it.

@@ -140,7 +140,7 @@ def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
     stocks_used = min(significance.STOCKS, len(market.symbols))
     session_count = STOCK_DAYS // stocks_used
     first = sessions_up_to(calendar, as_of, session_count)[0].date()
-    bars, _ = stored_bars(context, first, as_of, run["data_watermark"])
+    bars, _watermark = stored_bars(context, first, as_of, run["data_watermark"])
     first_stored = bars["session"].min().date()  # after `first` where the store begins later
     # A history has the session after its last bar too.
     sessions = sessions_between(calendar, first_stored, next_session(calendar, as_of))
@@ -268,6 +268,8 @@ def train_networks(
     true_fits = fit_members(train, validation, true_members, device=CPU)
 
     def fit_shuffled(place: int, stopped: Event) -> Fit:
+        """Train the network at `place` of the second group."""
+
         def end_if_stopped(*_: object) -> None:
             """End this training after an epoch if another one has failed."""
             if stopped.is_set():

@@ -36,8 +36,8 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
     """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
 
     Then print, as far as they are known, how the data compare with the paper's and whether the list
-    of stocks names survivors alone. `number` counts the benchmarks of the set in the store: from
-    the second on, print that its test span was read so many times.
+    of stocks names survivors alone. `number` is the place of the benchmark among those of its set
+    in the store, from 1: from the second on, print that the test span was read so many times.
     """
     for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
         rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
@@ -66,10 +66,10 @@ def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[s
 
 
 def print_backtest(result: Result) -> None:
-    """Print the scores and portfolios over all folds; the page has them by fold, year and stock.
+    """Print a backtest: what was run, and the scores and portfolios over all folds.
 
-    Then print how many positions met an unexplained move, what the backtest shows, the path of the
-    page, and a query for more.
+    The page has the scores by fold, year and stock too. Then print how many positions met an
+    unexplained move, what the backtest shows, the path of the page, and a query for more.
     """
     row = result.row
     text = rendered(
@@ -109,9 +109,9 @@ def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then how much data the audit used."""
     findings = audit.findings
     # A check without power proves nothing in either case.
-    not_passed = np.where(findings["has_power"], "FAILED", "no power")
-    passed = np.where(findings["has_power"], "passed", "cannot tell")
-    verdicts = np.where(findings["passed"], passed, not_passed)
+    word_if_not_passed = np.where(findings["has_power"], "FAILED", "no power")
+    word_if_passed = np.where(findings["has_power"], "passed", "cannot tell")
+    verdicts = np.where(findings["passed"], word_if_passed, word_if_not_passed)
     shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
     print_frame(
         shown[["audited", "check", "at", "passed", "detail"]],

@@ -48,14 +48,19 @@ class SecondSourceError(DtmlError):
 
 @dataclass
 class _Found:
-    """What a comparison has found so far, and why it failed or ended early."""
+    """What a comparison has found so far, and why it failed or ended early.
+
+    `parts` has an item for each batch of symbols that was compared, and `outcomes` frames with the
+    second source's status for each symbol (`OUTCOME_COLUMNS`). `failure` is None if none occurred.
+    """
 
     parts: list[Comparison] = field(default_factory=list)
     outcomes: list[pd.DataFrame] = field(default_factory=list)
     failure: str | None = None
 
     @property
-    def symbols(self) -> int:
+    def symbol_count(self) -> int:
+        """Return how many symbols were compared."""
         return sum(len(part.symbols) for part in self.parts)
 
     def failures(self) -> pd.DataFrame:
@@ -78,21 +83,21 @@ def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -
 
     The sessions of a symbol are those that the fetch asked for. Where it asked for none, they are
     the last OVERLAP + 1, for which a night asks as a rule: OVERLAP stored ones and a new one. They
-    begin earlier where values that differed before are compared again (`_spans`). A symbol that the
-    first source did not answer is left out: the store lacks its bars for another reason. A
-    comparison that finds what the one before found adds no row.
+    begin earlier where values that differed before are compared again (`_first_sessions`). A symbol
+    that the first source did not answer is left out: the store lacks its bars for another reason. A
+    second comparison up to the same session that finds nothing new adds no row (`_is_same`).
     """
     second = context.market.second_source
     if second is None:
         return
     with reading(context.engine) as conn:
         differing = fetches.disagreements(conn, context.name, last=as_of)
-    spans = _spans(context, as_of, fetched, differing)
-    if not spans:
+    first_sessions = _first_sessions(context, as_of, fetched, differing)
+    if not first_sessions:
         return
-    found = _compared(context, second, as_of, spans, differing)
+    found = _compare(context, second, as_of, first_sessions, differing)
     with transaction(context.engine) as conn:
-        row = _save(conn, context.name, second.source, as_of, found)
+        row = _store(conn, context.name, second.source, as_of, found)
         newly_found = fetches.disagreements_found(conn, context.name, row["known_at"])
     _say(context.name, row, newly_found)
 
@@ -127,94 +132,105 @@ def page_words(conn: Connection, market: str, since: date, as_of: date) -> list[
     return [comparison_words(comparison), *sentences]
 
 
-def _spans(
+def _first_sessions(
     context: MarketContext, as_of: date, fetched: FetchResult, differing: pd.DataFrame
 ) -> dict[str, date]:
-    """Return the first session to compare of each symbol; symbols left out have none.
+    """Return the first session to compare of each symbol.
 
     `differing` are the values that differed so far. Those of the last LOOK_BACK sessions, and all
-    those of stocks that the fetch found restated, are compared again.
+    those of stocks that the fetch found restated, are compared again. A symbol that the first
+    source did not answer, and an index computed from the constituents, are left out.
     """
     market = context.market
-    usual = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
+    usual_first = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
     look_back = sessions_up_to(market.calendar, as_of, LOOK_BACK)[0]
     is_recent = differing["session"] >= look_back
     is_restated = differing["symbol"].isin(fetched.restated)
-    open_rows = differing[is_recent | is_restated]
-    earliest = open_rows.groupby("symbol")["session"].min()
+    compared_again = differing[is_recent | is_restated]
+    earliest = compared_again.groupby("symbol")["session"].min()
     # An adjusted close is compared by its change from the session before. And a bar that neither
     # source has any more is settled only if one of them has an earlier bar: otherwise a
     # disagreement about it that is older than OVERLAP would stay open.
-    is_of_two_sessions = open_rows["field"].isin(["adj_close", BAR])
-    needs_one_more = set(open_rows.loc[is_of_two_sessions, "symbol"])
+    is_of_two_sessions = compared_again["field"].isin(["adj_close", BAR])
+    needs_one_more = set(compared_again.loc[is_of_two_sessions, "symbol"])
     is_unanswered = ~fetched.outcomes["status"].isin(ANSWERED)
     left_out = set(fetched.outcomes.loc[is_unanswered, "symbol"])
     if market.index.of_constituents:
         left_out.add(market.index.symbol)  # no source has it
-    spans = {}
+    first_sessions = {}
     for symbol in (market.index.symbol, *market.symbols):
-        first = fetched.first.get(symbol, usual)
+        first = fetched.first.get(symbol, usual_first)
         if symbol in earliest.index:
             begin = earliest[symbol].date()
-            sessions = 2 if symbol in needs_one_more else 1
-            first = min(first, sessions_up_to(market.calendar, begin, sessions)[0].date())
+            session_count = 2 if symbol in needs_one_more else 1
+            first = min(first, sessions_up_to(market.calendar, begin, session_count)[0].date())
+        # Nothing is compared of a symbol that the fetch asked for only after `as_of`.
         if symbol not in left_out and first <= as_of:
-            spans[symbol] = first
-    return spans
+            first_sessions[symbol] = first
+    return first_sessions
 
 
-def _compared(
+def _compare(
     context: MarketContext,
     second: SecondSource,
     as_of: date,
-    spans: Mapping[str, date],
+    first_sessions: Mapping[str, date],
     differing: pd.DataFrame,
 ) -> _Found:
     """Ask the second source for some symbols at a time, and compare what it answers.
 
-    `spans` has the first session of each symbol, and `differing` the values that differed before.
-    An error ends the comparison; what was found by then is kept.
+    `first_sessions` has the first session to compare of each symbol, and `differing` the values
+    that differed before. An error ends the comparison; what was found by then is kept.
     """
     found = _Found()
     clock = _Clock(second.seconds)
-    symbols = iter(spans)  # `_batches` takes its symbols from it: those left were not asked
-    first: Mapping[str, date] = {}  # of the batch in progress: the first session of each symbol
+    # `_batches` takes its symbols from this iterator: those left in it at the end were not asked.
+    symbols = iter(first_sessions)
+    batch: Mapping[str, date] = {}  # in progress: the first session of each of its symbols
     try:
         source = clock.within(lambda: open_second_source(context.market))
-        held = clock.within(source.fields)
-        fields = tuple(name for name in second.fields if name in held)
-        for first in _batches(symbols, spans):
-            answer = clock.within(_asking(source, first, as_of))
+        fields_of_source = clock.within(source.fields)
+        fields = tuple(name for name in second.fields if name in fields_of_source)
+        for batch in _batches(symbols, first_sessions):
+            answer = clock.within(_asking(source, batch, as_of))
             found.outcomes.append(answer.outcomes)
-            found.parts.append(_compared_part(context, fields, as_of, first, answer, differing))
+            found.parts.append(_compare_batch(context, fields, as_of, batch, answer, differing))
             if _has_stopped(answer.outcomes):
                 break
     except SecondSourceError as error:
         found.failure = str(error)
-        found.outcomes.extend(_unanswered(first, found))
+        found.outcomes.extend(_unanswered(batch, found))
     not_asked = [(symbol, "not_asked", 0, "the comparison had ended") for symbol in symbols]
     # Without any outcome the source failed before the first batch: `failure` says so for all.
     if not_asked and found.outcomes:
         found.outcomes.append(pd.DataFrame(not_asked, columns=list(OUTCOME_COLUMNS)))
-    if found.failure is None and not found.symbols:
-        found.failure = _why_nothing(found.failures(), len(spans))
+    if found.failure is None and not found.symbol_count:
+        found.failure = _why_nothing(found.failures(), len(first_sessions))
     return found
 
 
-def _unanswered(first: Mapping[str, date], found: _Found) -> list[pd.DataFrame]:
-    """Return the outcomes of the symbols of a batch that failed before they had one; [] if none."""
+def _unanswered(batch: Mapping[str, date], found: _Found) -> list[pd.DataFrame]:
+    """Return the outcomes of the symbols of a batch that failed before they had one; [] if none.
+
+    They are one frame in the columns `OUTCOME_COLUMNS`.
+    """
     answered = {symbol for outcomes in found.outcomes for symbol in outcomes["symbol"]}
-    rows = [(symbol, "unreachable", 0, found.failure) for symbol in first if symbol not in answered]
+    rows = [(symbol, "unreachable", 0, found.failure) for symbol in batch if symbol not in answered]
     return [pd.DataFrame(rows, columns=list(OUTCOME_COLUMNS))] if rows else []
 
 
-def _batches(symbols: Iterator[str], spans: Mapping[str, date]) -> Iterator[dict[str, date]]:
+def _batches(
+    symbols: Iterator[str], first_sessions: Mapping[str, date]
+) -> Iterator[dict[str, date]]:
     while batch := list(islice(symbols, SYMBOLS_AT_ONCE)):
-        yield {symbol: spans[symbol] for symbol in batch}
+        yield {symbol: first_sessions[symbol] for symbol in batch}
 
 
 def _asking(source: Source, first: Mapping[str, date], last: date) -> Callable[[], Fetched]:
-    """Return a function that asks a source, and brings its bars into the shape of bars."""
+    """Return a function that asks a source, and brings its bars into the types of a bars frame.
+
+    The function raises SecondSourceError for an answer that lacks a column.
+    """
 
     def ask() -> Fetched:
         answer = source.fetch(first, last)
@@ -226,28 +242,28 @@ def _asking(source: Source, first: Mapping[str, date], last: date) -> Callable[[
     return ask
 
 
-def _compared_part(
+def _compare_batch(
     context: MarketContext,
     fields: Sequence[str],
     as_of: date,
-    first: Mapping[str, date],
+    batch: Mapping[str, date],
     answer: Fetched,
     differing: pd.DataFrame,
 ) -> Comparison:
     """Compare the stored bars of a batch of symbols with the second source's `answer`.
 
-    `first` has the first session to compare of each symbol, `differing` the values that differed
+    `batch` has the first session to compare of each symbol, `differing` the values that differed
     before. Raises SecondSourceError where the dates of the answer are wrong.
     """
-    begin = min(first.values())
+    begin = min(batch.values())
     with reading(context.engine) as conn:
-        stored = prices.prices(conn, context.name, begin, as_of, symbols=list(first))
+        stored = prices.prices(conn, context.name, begin, as_of, symbols=list(batch))
     if len(answer.bars):
         _require_dates(context, stored, answer.bars)
     return compare(
         stored,
         answer.bars,
-        before=differing[differing["symbol"].isin(list(first))],
+        before=differing[differing["symbol"].isin(list(batch))],
         sessions=sessions_between(context.market.calendar, begin, as_of),
         fields=fields,
         index_symbol=context.market.index.symbol,
@@ -323,41 +339,50 @@ class _Clock:
         return result
 
 
-def _save(conn: Connection, market: str, source: str, as_of: date, found: _Found) -> dict[str, Any]:
+def _store(
+    conn: Connection, market: str, source: str, as_of: date, found: _Found
+) -> dict[str, Any]:
     """Store what a comparison found; return its row of price_comparison.
 
-    Where nothing has changed since the comparison before, that one's row is returned and no row is
-    added.
+    Where it found nothing new and is the same as the comparison before (`_is_same`), no row is
+    added and the row of the one before is returned.
     """
     known_at = fetches.next_compared_at(conn, market)
     differing = _joined([part.differing for part in found.parts])
     agreeing = _joined([part.agreeing for part in found.parts])
-    newly_found = fetches.append_disagreements(
-        conn, market, differing.assign(settled_by=None), source=source, known_at=known_at
+    new_count = fetches.append_disagreements(
+        conn,
+        market,
+        differing.assign(settled_by=None),  # they differ still
+        source=source,
+        known_at=known_at,
     )
-    settled = fetches.append_disagreements(conn, market, agreeing, source=source, known_at=known_at)
+    settled_count = fetches.append_disagreements(
+        conn, market, agreeing, source=source, known_at=known_at
+    )
     row = {
         "market": market,
         "source": source,
         "known_at": known_at,
         "as_of": as_of,
-        "symbols": found.symbols,
+        "symbols": found.symbol_count,
         "bars": sum(part.bars for part in found.parts),
         "differing": len(differing),
-        "found": newly_found,
-        "settled": settled,
+        "found": new_count,
+        "settled": settled_count,
         "failures": found.failures().to_dict("records"),
         "failure": found.failure,
     }
     last = fetches.comparison(conn, market)
-    if last is not None and not newly_found and not settled and _is_same(last, row):
+    has_news = new_count > 0 or settled_count > 0
+    if last is not None and not has_news and _is_same(last, row):
         return last
     fetches.save_comparison(conn, row)
     return row
 
 
 def _is_same(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Return whether two comparisons up to one session, which found nothing new, ended alike."""
+    """Return whether two comparisons have the same last session, source and failures."""
     names = ("as_of", "source", "failures", "failure")
     return all(last[name] == row[name] for name in names)
 
@@ -368,7 +393,11 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _say(market: str, row: Mapping[str, Any], newly_found: pd.DataFrame) -> None:
-    """Log what a comparison found: what is new as warnings."""
+    """Log what a comparison found.
+
+    `row` is its row of price_comparison. `newly_found` are the rows of the view price_disagreement
+    that it added; each sentence about them is a warning.
+    """
     level = logging.INFO if row["failure"] is None else logging.WARNING
     log.log(level, "%s: second source: %s", market, comparison_words(row))
     for sentence in difference_words(newly_found, row["symbols"]):

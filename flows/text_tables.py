@@ -65,8 +65,8 @@ def print_table(
 
     If the console is too narrow for all columns, the least important are left out, and a note names
     them. `importance` names columns, the most important first. Columns that it does not name are
-    left out before these, the rightmost first. If `importance` is None, or if the last column left
-    does not fit either, the rows are printed as blocks of lines.
+    left out before these, the rightmost first. If it is None, no column is left out. Where the
+    columns that are left do not fit either, the rows are printed as blocks of lines.
     """
     if title:
         out.print(Text(title, style="italic"))
@@ -133,6 +133,7 @@ def _widths(columns: Sequence[_Fitted], room: int) -> list[int] | None:
 
 
 def _print_columns(columns: Sequence[_Fitted], widths: Sequence[int]) -> None:
+    """Print columns side by side, their headings and texts broken to these widths."""
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for fitted, width in zip(columns, widths, strict=True):
         is_right = fitted.column.is_number

@@ -74,10 +74,10 @@ def backtest(
     opened = open_backtest(request, plan)
     experiment = opened.context.experiment
     is_done = [job.card.exists() for job in jobs_of(opened)]
-    # `threads` is None on a cluster, and where nothing is submitted. With a warm start, a seed
-    # begins with the weights of the fold before. That fold would have to be done first, and
-    # `run_seed` trains from random weights.
-    seeds_are_tasks = threads is None and experiment.seeds > 1 and not experiment.warm_start
+    is_on_cluster = submit and threads is None
+    # With a warm start, a seed begins with the weights of the fold before. That fold would have to
+    # be done first, and `run_seed` trains from random weights.
+    seeds_are_tasks = is_on_cluster and experiment.seeds > 1 and not experiment.warm_start
 
     def submit_fold(job: Job) -> PrefectFuture[Path]:
         """Submit the seeds of a fold, if they are tasks, and the fold, which waits for them.

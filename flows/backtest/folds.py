@@ -290,7 +290,7 @@ def run_fold(job: Job) -> Path:
     if job.card.exists():
         return job.card
     start = time.perf_counter()
-    context, nights, known_at = _opened(job)
+    context, nights, known_at = _open_job(job)
     previous = None
     if job.previous is not None:
         previous_run = read_card(job.previous)["run"]
@@ -325,13 +325,13 @@ def run_seed(job: Job, seed: int) -> None:
 
     The training has the same arguments as in `run_fold`, so that both have the same state folder.
     """
-    context, nights, known_at = _opened(job)
+    context, nights, known_at = _open_job(job)
     fit_seed(
         context, job.fold.as_of, seed, kind="backtest", known_at=known_at, serves=nights.digest
     )
 
 
-def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
+def _open_job(job: Job) -> tuple[MarketContext, "Nights", datetime]:
     """Return the market, the nights to predict, and the moment for which the training reads bars.
 
     If the job says so, torch then uses that number of threads. Raises UsageError where this process
@@ -409,16 +409,17 @@ class Nights:
         return f"{digest_of(self.bars)} {self.fold} {checks} {digests_of_nights}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the predictions of every night, and why nights were refused, by `as_of` as text.
+        """Return the predictions of every night, and the reason of each refused one.
 
-        They are what the nightly job would have predicted and refused. The frame has no columns if
-        every night was refused.
+        They are what the nightly job would have predicted and refused. The frame has the columns of
+        `predict_windows` and `known_at`, but none if every night was refused. The reasons are by
+        `as_of` as text, as JSON holds keys.
         """
         predictions = [pd.DataFrame()]  # `concat` needs a frame even if every night is refused
         refused: dict[str, str] = {}
         for as_of in self._days():
             try:
-                predictions.append(self._night(model, as_of))
+                predictions.append(self._predictions_of(model, as_of))
             except DtmlError as error:
                 refused[str(as_of)] = str(error)
         return pd.concat(predictions, ignore_index=True), refused
@@ -440,7 +441,7 @@ class Nights:
         end = self.bars["session"].searchsorted(pd.Timestamp(as_of), side="right")
         return self.bars.iloc[begin:end]
 
-    def _night(self, model: Model, as_of: date) -> pd.DataFrame:
+    def _predictions_of(self, model: Model, as_of: date) -> pd.DataFrame:
         """Return the predictions of one night; raise DtmlError for one that is refused.
 
         Their `known_at` is the watermark of the bars that the night reads.

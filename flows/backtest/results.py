@@ -100,7 +100,7 @@ def run_backtest(
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
     """Run the folds that are not done, store the result of each fold, and score all together."""
     with transaction(backtest.context.engine) as conn:
-        backtests.save_backtest(conn, _row(backtest))
+        backtests.save_backtest(conn, _backtest_row(backtest))
     start = time.perf_counter()
     jobs = jobs_of(backtest)
     # The time that an earlier process spent is not known.
@@ -109,7 +109,7 @@ def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
         _store_fold(backtest, card)
         on_fold(number)
     seconds = None if is_resumed else time.perf_counter() - start
-    _finish(backtest, seconds)
+    _score_and_store(backtest, seconds)
 
 
 def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
@@ -176,18 +176,18 @@ def _validation_acc(run: Mapping[str, Any]) -> float:
     return float(np.mean(accuracies))
 
 
-def _row(backtest: Backtest) -> dict[str, Any]:
-    """Return the row of a backtest that has begun and is not finished."""
+def _backtest_row(backtest: Backtest) -> dict[str, Any]:
+    """Return the row of the table `backtest` for one that has begun and is not finished."""
     context = backtest.context
     plan = backtest.plan
-    counts = _survivorship(backtest, scored_bars(backtest))
+    survivorship = _survivorship(backtest, scored_bars(backtest))
     return {
         "id": backtest.id,
         "market": context.name,
         "first": plan.first,
         "last": plan.last,
         "retrain_every": plan.retrain_every,
-        "config": {**backtest.config, "list": counts.stored, "source": context.source.name},
+        "config": {**backtest.config, "list": survivorship.stored, "source": context.source.name},
         "seeds": list(range(context.experiment.seeds)),
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,
@@ -331,25 +331,25 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     )
 
 
-def _finish(backtest: Backtest, seconds: float | None) -> None:
+def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
     """Score the predictions, trade them in portfolios, and store all figures in one transaction.
 
     `seconds` is the time that the folds took; None where it is not known.
     """
     context = backtest.context
     bars = scored_bars(backtest)
-    counts = _survivorship(backtest, bars)
+    survivorship = _survivorship(backtest, bars)
     record = read_record(backtest, bars)
     scores = _slice_scores(record)
-    followed = _followed(backtest, record, bars)
-    trials = _trials(backtest, followed)
+    traded = _trade_portfolios(backtest, record, bars)
+    trials = _trials(backtest, traded)
     # The yearly Sharpe ratio that the best of so many strategies would have without any skill.
     best_by_chance = 0.0
     if np.isfinite(trials).any():
         best_by_chance = expected_best(trials) * np.sqrt(YEAR)
-    portfolios = pd.DataFrame(_performances(followed, trials))
+    portfolios = pd.DataFrame(_performances(traded, trials))
     is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
-    returns = [track.assign(portfolio=name) for name, track in followed.tracks.items()]
+    tracks = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
     with transaction(context.engine) as conn:
         save_outcomes(conn, backtest, record)
         rules = dated_directions(record.rules, record.target)
@@ -362,14 +362,14 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
             conn,
             backtest.id,
             scores=scores,
-            returns=pd.concat(returns, ignore_index=True),
+            returns=pd.concat(tracks, ignore_index=True),
             portfolios=portfolios,
             counts={
                 "stocks": int(is_predicted.sum()),
                 "tried": len(trials),
                 "expected_best": best_by_chance,
-                "constituent_days": counts.constituent_days,
-                "without_price": counts.without_price,
+                "constituent_days": survivorship.constituent_days,
+                "without_price": survivorship.without_price,
             },
             finished_at=datetime.now(UTC),
             seconds=seconds,
@@ -394,12 +394,12 @@ def _slice_scores(record: TrackRecord) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Followed:
-    """Hold the daily returns of each portfolio in `tracks`, by its name.
+class _Traded:
+    """Hold the daily returns of each portfolio in `tracks`, by its name, like the other mappings.
 
-    `strategies` has the settings of the portfolios that follow predictions. `indices` has the track
-    of the index with which a portfolio is compared: bought at the same moment as its stocks, so
-    that the two have the same sessions.
+    Columns: those of a track of `dtml.backtest.portfolio.follow`. `strategies` has the settings of
+    the portfolios that follow predictions. `indices` has the track of the index that a portfolio is
+    compared with: bought when its stocks are, so that the two have the same sessions.
     """
 
     tracks: dict[str, pd.DataFrame]
@@ -407,7 +407,7 @@ class _Followed:
     indices: dict[str, pd.DataFrame]
 
 
-def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
+def _trials(backtest: Backtest, traded: _Traded) -> list[float]:
     """Return the Sharpe ratio per session of every strategy tried on this market.
 
     Those of earlier backtests count too: the more strategies are tried, the better the best one
@@ -416,34 +416,34 @@ def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
     with reading(backtest.context.engine) as conn:
         yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
     sharpe_ratios = list(yearly / np.sqrt(YEAR))
-    for name in followed.strategies:
-        net_returns = followed.tracks[name]["net"].to_numpy()
+    for name in traded.strategies:
+        net_returns = traded.tracks[name]["net"].to_numpy()
         sharpe_ratios.append(session_sharpe(net_returns))
     return sharpe_ratios
 
 
-def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str, Any]]:
-    """Return a row of figures for each portfolio.
+def _performances(traded: _Traded, trials: Sequence[float]) -> list[dict[str, Any]]:
+    """Return a row of the table `backtest_portfolio` for each portfolio, but for `backtest_id`.
 
     `trials` are the Sharpe ratios of all strategies tried. They concern only the portfolios that
     follow predictions, not the index and equal weights.
     """
     rows: list[dict[str, Any]] = []
-    for name, track in followed.tracks.items():
+    for name, track in traded.tracks.items():
         figures = performance(
             track,
-            trials=trials if name in followed.strategies else None,
-            index=followed.indices.get(name),
+            trials=trials if name in traded.strategies else None,
+            index=traded.indices.get(name),
         )
-        strategy = followed.strategies.get(name)
+        strategy = traded.strategies.get(name)
         rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
     return rows
 
 
-def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Followed:
+def _trade_portfolios(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Traded:
     """Trade the predictions by each strategy, and hold the index and equal parts for comparison.
 
-    The latter two are bought at the next open. Portfolios without a single session are left out.
+    The last two are bought at the next open. Portfolios without a single session are left out.
     """
     context = backtest.context
     quotes = quotes_of(context, bars, record.symbols)
@@ -466,11 +466,11 @@ def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _F
     )
     # A track can lack every session: that of the index does if the store has no opens of it.
     with_sessions = {name: track for name, track in tracks.items() if len(track)}
-    return _Followed(tracks=with_sessions, strategies=strategies, indices=indices)
+    return _Traded(tracks=with_sessions, strategies=strategies, indices=indices)
 
 
 def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> Survivorship:
-    """Count the constituents of the sessions predicted, and those without a bar."""
+    """Count the constituents on the sessions of the plan, and those without a bar."""
     market = backtest.context.market
     days = sessions_between(market.calendar, backtest.plan.first, backtest.plan.last)
     return survivorship_of(market, days, bars)
@@ -481,12 +481,12 @@ def _write_page(backtest: Backtest, result: Result) -> None:
     record = read_record(backtest, scored_bars(backtest))
     with reading(backtest.context.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
-        counts = calibration.fold_counts(conn, backtest.id)
+        band_counts = calibration.fold_counts(conn, backtest.id)
     rolling = rolling_mcc(record.directions(), record.movement, record.target)
     rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
     rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
     is_known = np.isfinite(record.movement)
-    settled = np.where(is_known, record.probability, np.nan)
+    settled_probability = np.where(is_known, record.probability, np.nan)
     page = backtest_page(
         backtest=result.row,
         folds=result.folds,
@@ -494,7 +494,7 @@ def _write_page(backtest: Backtest, result: Result) -> None:
         tracks=returns,
         performances=result.portfolios,
         rolling=rolling,
-        curve=calibration_curve(settled, record.movement > 0),
-        coverage=coverage(counts),
+        curve=calibration_curve(settled_probability, record.movement > 0),
+        coverage=coverage(band_counts),
     )
     write_page(result.page, page)

@@ -114,7 +114,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Set:
-    """The market of the benchmark, its good bars, and the inputs of the models."""
+    """The market of the benchmark, its accepted bars, and the models' features and outcomes."""
 
     market: Market
     bars: pd.DataFrame
@@ -133,7 +133,7 @@ def market_of(members: Path, last: date) -> Market:
     head, rest = shipped.split("[index]\n")
     # What lies between the index and the constituents: costs, checks, and the settings of DTML.
     tables = rest[rest.index("[trading]") : rest.index("[constituents]")]
-    facts_begin = head.index("facts = [")
+    facts_begin = head.index("facts = [")  # the last setting before the first table
     head = head[:facts_begin].replace('source = "yahoo"', 'source = "files"')
     text = head + MARKET.format(
         checks=tables, as_of=last, members=json.dumps(str(members.absolute()), ensure_ascii=False)
@@ -168,7 +168,7 @@ def read_set(market: Market, files: Files, leg: Leg, last: date) -> Set:
 
 
 def history_of(market: Market, bars: pd.DataFrame, leg: Leg) -> History:
-    """Return features and outcomes of each day's constituents."""
+    """Return the features and outcomes of each day's constituents, from accepted bars."""
     panel = market_panel(market, bars)
     return History.of(
         panel,
@@ -179,11 +179,12 @@ def history_of(market: Market, bars: pd.DataFrame, leg: Leg) -> History:
 
 
 def split_of(history: History, table: Table) -> tuple[Split, slice]:
-    """Return the split of the benchmark, and a longer span on which networks train.
+    """Return the split of the benchmark, and the longer span of days that a network is given.
 
-    The split's `scored` are the days tested. Its `trained` are the days whose outcomes were known
-    before the validation began. The longer span goes on to the last day whose outcome was known
-    before the first day tested: a network chooses its epoch on the days of the validation.
+    All are positions of sessions. The split's `scored` are the days tested. Its `trained` are the
+    days whose outcomes were known before the validation began. A network also gets the days of the
+    validation, on which it chooses its epoch: its span goes on to the last day whose outcome was
+    known before the first day tested.
     """
     sessions = history.panel.sessions
     # Places of the first sessions of the validation and of the test, and of the session after the
@@ -194,8 +195,8 @@ def split_of(history: History, table: Table) -> tuple[Split, slice]:
     )
     horizon = sessions_to(history.leg)
     trained = slice(0, known_before(first_validation, horizon=horizon))
-    validated = slice(0, known_before(first, horizon=horizon))
-    return Split(trained=trained, scored=slice(first, stop)), validated
+    network_days = slice(0, known_before(first, horizon=horizon))
+    return Split(trained=trained, scored=slice(first, stop)), network_days
 
 
 def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> Ranking:
@@ -207,18 +208,18 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     start = time.perf_counter()
     table = Table.read()
     last = table.test[1]
-    found = read_set(market_of(files.members, last), files, LEG, last)
-    config = _config(found, table, networks, seeds)
-    name = _id(found, config)
+    data_set = read_set(market_of(files.members, last), files, LEG, last)
+    config = _config(data_set, table, networks, seeds)
+    name = _id(data_set, config)
     engine = open_store()
     stored = stored_ranking(engine, name)
     if stored is not None:
         write_missing_page(stored)
         return stored
-    split, validated = split_of(found.history, table)
+    split, network_days = split_of(data_set.history, table)
     folder = data_folder() / "rankings" / name
-    scores = _scores(found.history, split, validated, config, folder)
-    row, score_rows, differences = _rows(found, table, split, scores)
+    scores = _scores(data_set.history, split, network_days, config, folder)
+    row, score_rows, differences = _stored_rows(data_set, table, split, scores)
     row |= {
         "id": name,
         "config": {**_settings(config), **row["config"]},
@@ -234,14 +235,14 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
 
 
 def _config(
-    found: Set, table: Table, networks: tuple[NetworkName, ...], seeds: int
+    data_set: Set, table: Table, networks: tuple[NetworkName, ...], seeds: int
 ) -> RankersConfig:
     """Return the shipped settings, except that a network serves a single fold.
 
     A network is trained once, on all days before the test. The years of validation, which are the
     last of those days, choose its epoch.
     """
-    sessions = found.history.panel.sessions
+    sessions = data_set.history.panel.sessions
     first, last = (pd.Timestamp(day) for day in table.validation)
     validation = int(((sessions >= first) & (sessions <= last)).sum())
     configs = [
@@ -262,50 +263,55 @@ def _settings(config: RankersConfig) -> dict[str, Any]:
     return {**settings, "features": list(FEATURES), "dropout": asdict(Dropout())}
 
 
-def _id(found: Set, config: RankersConfig) -> str:
+def _id(data_set: Set, config: RankersConfig) -> str:
     """Return the name of the benchmark, with a digest of all that decides its figures."""
-    settings = [_settings(config), found.market.settings, version("dtml-nightshift")]
+    settings = [_settings(config), data_set.market.settings, version("dtml-nightshift")]
     digest = hashlib.sha256(json.dumps(settings, default=str).encode())
-    digest.update(pd.util.hash_pandas_object(found.bars, index=False).to_numpy().tobytes())
+    digest.update(pd.util.hash_pandas_object(data_set.bars, index=False).to_numpy().tobytes())
     return f"{NAME}-{digest.hexdigest()[:8]}"
 
 
 def _scores(
-    history: History, split: Split, validated: slice, config: RankersConfig, folder: Path
+    history: History, split: Split, network_days: slice, config: RankersConfig, folder: Path
 ) -> dict[str, Grid]:
-    """Return the scores of each model and rule on all sessions, [sessions stocks].
+    """Return the scores of each model and rule by its name, [sessions stocks] over all sessions.
 
-    Models are ridge and boosting, their blend, and the networks of the config. Their scores are NaN
-    outside the test, and all scores are NaN where a stock is not ranked. The scores of each
+    Models are ridge and boosting, their blend, and the networks of the config; networks train on
+    `network_days`, all else on the days that `split` trains. The models have scores only on the
+    days tested, the rules on all days; both are NaN where a stock is not ranked. The scores of each
     training are kept in `folder`, from which an interrupted run resumes.
     """
-    once = partial(train_once, folder)
+    train_or_load = partial(train_once, folder)
     # All but networks learn only from days before the validation.
-    scores = walk_rankers(history, [split], replace(config, networks=()), once)
+    scores = walk_rankers(history, [split], replace(config, networks=()), train_or_load)
     if config.networks:
         # The last days of these are the validation on which a network chooses its epoch. This walk
         # has ridge and boosting too, but does not train them on these days: a training is named
-        # after the model and the first day scored, so `once` loads those of the walk above.
-        of_networks = replace(split, trained=validated)
-        walked = walk_rankers(history, [of_networks], config, once)
+        # after the model and the first day scored, so those of the walk above are loaded.
+        of_networks = replace(split, trained=network_days)
+        walked = walk_rankers(history, [of_networks], config, train_or_load)
         scores |= {network.name: walked[network.name] for network in config.networks}
     for rule in RULES:
         scores[rule] = rule_scores(history.features, rule)
     return {name: np.where(history.there, grid, np.nan) for name, grid in scores.items()}
 
 
-def _rows(
-    found: Set, table: Table, split: Split, scores: Mapping[str, Grid]
+def _stored_rows(
+    data_set: Set, table: Table, split: Split, scores: Mapping[str, Grid]
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
-    """Return the benchmark's row and its scores and differences, in the columns of the store."""
-    history = found.history
+    """Return the row of the table `ranking`, and the rows of its scores and differences.
+
+    The row lacks `id`, `seconds`, and the settings of the models in `config`. A difference is that
+    between the rank ICs of two predictors (`rank_differences`).
+    """
+    history = data_set.history
     sessions = history.panel.sessions[split.scored]
     outcome = history.outcome[split.scored]
     tested = {name: grid[split.scored] for name, grid in scores.items()}
-    trading_as_json = json.dumps(asdict(found.market.trading), default=str)
+    trading_as_json = json.dumps(asdict(data_set.market.trading), default=str)
     config = {
-        "list": survivorship_of(found.market, sessions, found.bars).stored,
-        "table": _table(found, table, split, tested),
+        "list": survivorship_of(data_set.market, sessions, data_set.bars).stored,
+        "table": _table_as_json(data_set, table, split, tested),
         "trading": json.loads(trading_as_json),
     }
     # [stocks], on any day tested. Ridge scores each stock that is ranked.
@@ -330,13 +336,20 @@ def _rows(
     return row, score_rows, differences.assign(leg=LEG)
 
 
-def _table(found: Set, table: Table, split: Split, tested: Mapping[str, Grid]) -> dict[str, Any]:
-    """Return our columns of the table with the published ones, as JSON keeps them."""
-    panel = found.history.panel
-    index = on_grid(found.bars, "close", panel.sessions, (found.market.index.symbol,))[:, 0]
+def _table_as_json(
+    data_set: Set, table: Table, split: Split, tested: Mapping[str, Grid]
+) -> dict[str, Any]:
+    """Return the table of our figures and the published ones, as JSON keeps it.
+
+    `columns` has the figures of each of our models and rules, `published` the published ones,
+    `differences` the sentences on what differs from Qlib's task, and `trained` the first and the
+    last day that ridge and boosting learn from.
+    """
+    panel = data_set.history.panel
+    index = on_grid(data_set.bars, "close", panel.sessions, (data_set.market.index.symbol,))[:, 0]
     columns = []
     for name, grid in tested.items():
-        figures = _column(grid, found.history, split.scored, index)
+        figures = _table_figures(grid, data_set.history, split.scored, index)
         columns.append({"model": name, "source": "", **figures})
     trained = panel.sessions[split.trained]
     return {
@@ -352,8 +365,8 @@ def _score_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the scores of each model and rule over all days, and over each year."""
     for name, grid in tested.items():
-        for part, value, rows in _parts(sessions):
-            score = score_ranking(grid[rows], outcome[rows], overlap=overlap_of(LEG))
+        for part, value, is_in_part in _all_and_years(sessions):
+            score = score_ranking(grid[is_in_part], outcome[is_in_part], overlap=overlap_of(LEG))
             yield {
                 "predictor": name,
                 "leg": LEG,
@@ -364,14 +377,14 @@ def _score_rows(
             }
 
 
-def _parts(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarray]]:
-    """Yield all days, and those of each year: the kind, the value, and which days they are."""
+def _all_and_years(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarray]]:
+    """Yield "all" with an empty value, then "year" with each year, and a mask of their days."""
     yield "all", "", np.ones(len(sessions), dtype=bool)
     for year in sessions.year.unique():
         yield "year", str(year), np.asarray(sessions.year == year)
 
 
-def _column(
+def _table_figures(
     scores: Grid, history: History, days: slice, index: Float[ndarray, " sessions"]
 ) -> dict[str, float]:
     """Return the figures of a model in the published table, with their intervals over days.
@@ -386,11 +399,11 @@ def _column(
     rank_ic = rank_ics(known_scores, known_outcome)
     pearson = pearson_ics(known_scores, known_outcome)
     panel = history.panel
-    # The span has two sessions more, if there are any: the last scores are traded and earn on them.
-    span = slice(days.start, min(days.stop + 2, len(panel.sessions)))
-    padded = np.full((span.stop - span.start, scores.shape[1]), np.nan)
+    # Two sessions more than `days`, if there are any: the last scores are traded and earn on them.
+    traded_days = slice(days.start, min(days.stop + 2, len(panel.sessions)))
+    padded = np.full((traded_days.stop - traded_days.start, scores.shape[1]), np.nan)
     padded[: len(scores)] = scores
-    track = follow_dropout(padded, panel.close[span], panel.sessions[span])
+    track = follow_dropout(padded, panel.close[traded_days], panel.sessions[traded_days])
     index_return = pd.Series(index, index=panel.sessions).pct_change(fill_method=None)
     excess = track["net"].to_numpy() - index_return.reindex(track["session"]).to_numpy()
     excess = excess[np.isfinite(excess)]

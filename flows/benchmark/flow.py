@@ -29,7 +29,7 @@ def benchmark(
         with_grid=with_grid,
     )
     members = members_of(experiment)
-    windows = [recipe.window for _, recipe, _ in members]
+    windows = [recipe.window for _model, recipe, _seed in members]
     with (
         signals_of(request.attended),
         training_progress(list(members.values()), windows) as on_epoch,

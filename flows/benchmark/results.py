@@ -40,7 +40,11 @@ from translation.atomic_files import write_whole
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Hold a benchmark as stored, and where its page is."""
+    """Hold a benchmark as stored, and where its page is.
+
+    `row` is its row of the table `benchmark`; `scores` and `seeds` are its rows of
+    `benchmark_score` and `benchmark_seed`.
+    """
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
@@ -94,7 +98,7 @@ def run_benchmark(
     chosen = stage("train and choose", lambda: _choose(experiment, on_epoch))
     stage(
         "read the test span",
-        lambda: _score(experiment, chosen, _read_test_once(experiment, chosen)),
+        lambda: _score_and_store(experiment, chosen, _read_test_once(experiment, chosen)),
     )
     stored = stored_benchmark(experiment.context.engine, experiment.id)
     assert stored is not None
@@ -115,7 +119,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         number = ids_of_set.index(benchmark_id) + 1
         page_file = page_of("benchmark", row)
         if not page_file.exists():
-            curves = _curves(conn, row, scores)
+            curves = _calibration_curves(conn, row, scores)
             page = benchmark_page(
                 benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number
             )
@@ -123,7 +127,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
     return Benchmark(row=row, scores=scores, seeds=seeds, number=number, page=page_file)
 
 
-def _curves(
+def _calibration_curves(
     conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:
     """Return the calibration curve of each model's ensemble, by the name of the model.
@@ -173,7 +177,8 @@ def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
 def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     """Load the test span, and predict it with every trial of every model.
 
-    It is called once, by `run_benchmark`, after all choices were made (`chosen`).
+    It is called once, by `run_benchmark`, after all choices were made (`chosen`): a test span that
+    is read before could influence them.
     """
     read_at = datetime.now(UTC)
     windows, bars, known_at = experiment.read_test()
@@ -200,7 +205,7 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     )
 
 
-def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
+def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     """Score every model and rule on the test span, and store the benchmark with its runs.
 
     The outcomes of the test span are stored too, and nights of the market that they settle are
@@ -210,19 +215,19 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     scores = scoreboard(
         predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule
     )
-    published = [_published(experiment, row) for row in scores.to_dict("records")]
-    scores = scores.join(pd.DataFrame(published))
+    published = [_published_figures(experiment, row) for row in scores.to_dict("records")]
+    scores = scores.join(pd.DataFrame(published))  # a row for each score, in the same order
     scores["run_id"] = [
         None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()
     ]
     # Seeds are scored on the stock-days that all predictors have.
     is_common = common_stock_days(predictors, test.movement, test.days.target)
-    seeds = _seeds(chosen, test, np.where(is_common, test.movement, np.nan))
+    seeds = _seed_rows(chosen, test, np.where(is_common, test.movement, np.nan))
     row = _benchmark_row(experiment, chosen, test)
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, experiment, name, trials[0], test)
-        returns = _long(test.days, realised_return=test.movement)
+        returns = _stock_day_rows(test.days, realised_return=test.movement)
         outcomes = outcome_rows(
             returns["symbol"], returns["target"], returns["realised_return"].to_numpy()
         )
@@ -255,11 +260,12 @@ def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
     return predictors
 
 
-def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the published figures of the predictor of a score, under the names of columns.
+def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the paper's ACC and MCC of the predictor of a score, with their standard deviations.
 
-    They are NaN if the paper has no figures of the predictor, or if the score is under another
-    label protocol than the paper's, "published".
+    The names are those of columns, such as `published_acc_sd`. They are NaN if the paper has no
+    figures of the predictor, or if the score is under another label protocol than the paper's,
+    "published".
     """
     figure = None
     if row["protocol"] == "published":
@@ -299,8 +305,11 @@ def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) 
     }
 
 
-def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return a row for each model, configuration and seed, scored where `movement` is known."""
+def _seed_rows(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    """Return the rows of the table `benchmark_seed`: one for each model, configuration and seed.
+
+    Seeds are scored on the stock-days where `movement` is known.
+    """
     rows: list[dict[str, Any]] = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
@@ -336,7 +345,7 @@ def _store_run(
     if trial.ensemble is not None:
         sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = experiment.spans(trial.window)
-    _, watermark = experiment.known  # the bars on which the model was trained and chosen
+    _bars, watermark = experiment.known  # the bars on which the model was trained and chosen
     losses = [
         {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
         for member in trial.members
@@ -360,7 +369,7 @@ def _store_run(
     }
     stored_runs.save_run(conn, run)
     probabilities = test.probabilities[name][0]  # [members days stocks] of the chosen trial
-    rows = _long(
+    rows = _stock_day_rows(
         test.windows[trial.window],
         probability=probabilities.mean(axis=0),
         probability_std=probabilities.std(axis=0),
@@ -371,7 +380,7 @@ def _store_run(
     )
 
 
-def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+def _stock_day_rows(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
     """Return a row for each stock-day on which the first of the values is known.
 
     Columns: as_of, target, symbol, and the values under their names.

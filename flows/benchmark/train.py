@@ -56,7 +56,11 @@ class TrainedMember:
 
 @dataclass(frozen=True)
 class Trial:
-    """Hold one configuration of one model, a network or a classifier, fitted with every seed."""
+    """Hold one configuration of one model, a network or a classifier, fitted with every seed.
+
+    `window` is the length of its windows in sessions. `probability` predicts windows with all its
+    members, [members days stocks].
+    """
 
     settings: dict[str, Any]
     window: int
@@ -175,7 +179,7 @@ class PublishedExperiment:
             self.context.market.symbols,
             made_by,
         ]
-        bars, _ = self.known
+        bars, _watermark = self.known
         row_hashes = pd.util.hash_pandas_object(bars, index=False)
         digest = hashlib.sha256(json.dumps(settings, default=str).encode())
         digest.update(row_hashes.to_numpy().tobytes())
@@ -184,8 +188,8 @@ class PublishedExperiment:
     def spans(self, window: int) -> tuple[Windows, Windows]:
         """Return the training days and the validation days, in windows of this length."""
         if window not in self._windows:
-            bars, _ = self.known
-            self._windows[window] = self._built(bars, window)
+            bars, _watermark = self.known
+            self._windows[window] = self._build_windows(bars, window)
         windows = self._windows[window]
         train = self._days_of(windows, self.paper.train)
         validation = self._days_of(windows, self.paper.validation)
@@ -199,7 +203,7 @@ class PublishedExperiment:
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
         test_days: dict[int, Windows] = {}
         for window in self.windows:
-            days = self._days_of(self._built(bars, window), self.paper.test)
+            days = self._days_of(self._build_windows(bars, window), self.paper.test)
             test_days[window] = _with_outcomes(days)
         return test_days, bars, known_at
 
@@ -215,7 +219,7 @@ class PublishedExperiment:
             )
         return days
 
-    def _built(self, bars: pd.DataFrame, window: int) -> Windows:
+    def _build_windows(self, bars: pd.DataFrame, window: int) -> Windows:
         return windows_of(
             self.context, bars, self.window_config(window), self.context.market.symbols
         )
@@ -229,9 +233,9 @@ class PublishedExperiment:
         return directions_on(windows.as_of, bars, self.context.market.index.symbol)
 
     def best_rule(self) -> str:
-        """Return the naive rule that was best on the training span."""
-        train, _ = self.spans(self.window)
-        bars, _ = self.known
+        """Return the name of the naive rule that was best on the training span."""
+        train, _validation = self.spans(self.window)
+        bars, _watermark = self.known
         return choose_rule(self.rule_directions(bars, train), train.movement.numpy())
 
 
@@ -283,7 +287,7 @@ def was_begun(experiment: PublishedExperiment) -> bool:
 def members_of(
     experiment: PublishedExperiment, window: int | None = None
 ) -> dict[tuple[str, Recipe, int], Member]:
-    """Return the networks to train, by model, configuration and seed.
+    """Return the networks to train, by the model's name, the configuration and the seed.
 
     They are those with a window of this length, or all if `window` is None.
     """

@@ -185,7 +185,7 @@ def run_published(
         )
     if request.source or request.prices:
         _fetch_set(request)
-    result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
+    result = _run_or_read_benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
     if as_json:
         document = {
             "benchmark": result.row,
@@ -201,7 +201,7 @@ def run_published(
     return None
 
 
-def _benchmark(
+def _run_or_read_benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
 ) -> Benchmark:
     """Run a benchmark as a flow; where it is stored already, only read it."""

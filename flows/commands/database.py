@@ -81,7 +81,7 @@ def check(as_json: AsJson = False) -> None:
 
     Example: dtml db check
     """
-    engine = _existing()
+    engine = _open_existing()
     findings = []
     for finding in _findings(engine):
         findings.append(finding)
@@ -138,7 +138,7 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")
 
     Example: dtml db backup /backups/2026-11-20
     """
-    engine = _existing()
+    engine = _open_existing()
     require_current_schema(engine)
     with _progress() as progress:
         manifest = back_up(engine, folder, progress)
@@ -208,7 +208,7 @@ def redate(
 
     Example: dtml db redate ndx100
     """
-    engine = _existing()
+    engine = _open_existing()
     require_current_schema(engine)
     with reading(engine) as conn:
         # Every fetch of a market stores its list of stocks.
@@ -243,7 +243,7 @@ def prune(
 
     Example: dtml db prune --keep 252 --apply
     """
-    engine = _existing()
+    engine = _open_existing()
     require_current_schema(engine)
     planned = prune_store(engine, keep) if apply else plan_of_pruning(engine, keep)
     for market, first in planned.first_kept.items():
@@ -301,7 +301,7 @@ def grant_reader(
     Example: dtml db grant-reader analyst
     """
     password = os.environ.get(READER_PASSWORD)
-    engine = _existing()
+    engine = _open_existing()
     is_new = grant(engine, name, password)
     what_was_done = "was created and may" if is_new else "may"
     _say(
@@ -321,7 +321,7 @@ def grant_reader(
     )
 
 
-def _existing() -> Engine:
+def _open_existing() -> Engine:
     """Return the engine of the store that the environment names.
 
     Raises StoreUsageError for a missing SQLite file; opening it to write would make an empty one.
@@ -341,7 +341,7 @@ def _findings(engine: Engine) -> Iterator[Finding]:
         return
     wrong_checkpoints = [
         {"run_id": run_id, "path": path, "why": why}
-        for run_id, path, _, why in checkpoints(engine)
+        for run_id, path, _sha, why in checkpoints(engine)
         if why
     ]
     yield finding_of("every model's weights are as its run recorded them", wrong_checkpoints)

@@ -74,7 +74,9 @@ def freeze(
     with reading(engine) as conn:
         chain = nights.links(conn, market)
     if as_json:
-        return print_json({"market": market, "new": len(new_links), **_ends(chain, written_file)})
+        return print_json(
+            {"market": market, "new": len(new_links), **_chain_summary(chain, written_file)}
+        )
     text = rendered("frozen.txt", market=market, chain=chain, new=new_links, file=written_file)
     out.print(text, end="", soft_wrap=True)
     return None
@@ -94,7 +96,7 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
         changes += check_file(file, checked.links)
     seconds = time.perf_counter() - begun
     if as_json:
-        print_json(_document(checked, changes, file))
+        print_json(_check_as_json(checked, changes, file))
     else:
         text = rendered(
             "frozen_check.txt",
@@ -113,11 +115,15 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
         )
 
 
-def _document(checked: Checked, changes: list[Any], file: Path | None) -> dict[str, Any]:
-    """Return what a check found as plain values; `changes` are those of the file too."""
+def _check_as_json(checked: Checked, changes: list[Any], file: Path | None) -> dict[str, Any]:
+    """Return a checked chain as plain values: its summary, replaced links, and changes.
+
+    `replaced` has the number of each link whose night was run again, and `by`, the number of the
+    link that replaced it. `changes` are those of the chain and of the file.
+    """
     return {
         "market": checked.market,
-        **_ends(checked.links, file),
+        **_chain_summary(checked.links, file),
         "replaced": [
             {"number": number, "by": by} for number, by in sorted(checked.replaced.items())
         ],
@@ -133,7 +139,7 @@ def _document(checked: Checked, changes: list[Any], file: Path | None) -> dict[s
     }
 
 
-def _ends(chain: Any, file: Path | None) -> dict[str, Any]:
+def _chain_summary(chain: Any, file: Path | None) -> dict[str, Any]:
     """Return the number of links, the first and the last night, the head, and the file."""
     return {
         "links": len(chain),

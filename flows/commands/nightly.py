@@ -75,7 +75,7 @@ def nightly(
     if missed:
         return _catch_up(opened, request, last, as_json=as_json)
     sessions = sessions_up_to(opened.market.calendar, last, nights)
-    done_nights = [_night(opened, request, session.date()) for session in sessions]
+    done_nights = [_run_or_read_night(opened, request, session.date()) for session in sessions]
     return _show_nights(opened, done_nights, as_json=as_json)
 
 
@@ -88,7 +88,7 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json:
     days = missed_nights(opened, last)
     if not days:
         err.print("no night was missed")
-        return _show_nights(opened, [_night(opened, request, last)], as_json=as_json)
+        return _show_nights(opened, [_run_or_read_night(opened, request, last)], as_json=as_json)
     listed_days = ", ".join(str(day) for day in days)
     err.print(f"{counted(len(days), 'night')} missed: {listed_days}")
     require_server()  # before Prefect is imported
@@ -102,11 +102,11 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json:
     return None
 
 
-def _night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
-    """Return the night of a day, which is run as a flow unless it is complete.
+def _run_or_read_night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
+    """Return the night of a day: run it as a flow, or read it from the store if it is complete.
 
-    A complete night is read from the store. If its page is missing or outdated, or the market has
-    the user's own code, `run_night` looks at it again, without a flow.
+    If the page of a complete night is missing or outdated, or if the market has the user's own
+    code, `run_night` does what is left of it, without a flow.
     """
     stored = stored_night(opened, day)
     if stored is not None:
@@ -115,8 +115,8 @@ def _night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
         from flows.nightly.context import with_experiment
         from flows.nightly.night import run_night
 
-        # It has its predictions. What is left needs no flow: what a killed run did not do, and the
-        # comparison of the user's own code with that of the rankers.
+        # Its predictions are stored. What is left needs no flow: what a killed run did not do, and
+        # the comparison of the user's own code with that of the rankers.
         return run_night(with_experiment(opened, request), day)
     err.print(f"night of {day}")
     require_server()  # before Prefect is imported
@@ -315,7 +315,7 @@ def _show_nights(opened: OpenedMarket, nights: Sequence[Night], *, as_json: bool
             "new": not night.was_done_before,
             "report": str(night.report),
             "nights": [done.row for done in nights],
-            "rejected": _rejected(nights),
+            "rejected": _rejected_bars(nights),
             "predictions": directions,
             "scores": newest_scores,
             "coverage": coverage_at_level,
@@ -345,7 +345,7 @@ def _directions_at(
     return pd.Series(directions, index=calibrated.index)
 
 
-def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
+def _rejected_bars(nights: Sequence[Night]) -> pd.DataFrame:
     """Return the bars that these nights rejected: night, symbol, session, reason, value."""
     rejected_bars = []
     for night in nights:
@@ -408,7 +408,7 @@ def _print_nights(
     out.print(_what_was_done(night), end="")
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    _print_rejected(_rejected(nights))
+    _print_rejected(_rejected_bars(nights))
 
 
 def _print_ranking(ranking: pd.DataFrame, text: str) -> None:

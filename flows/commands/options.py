@@ -104,7 +104,7 @@ NAMED: Mapping[str, Any] = {
 DEFAULTS: Mapping[str, object] = {"device": "auto", "warm_start": False}  # None for the others
 # Options that replace settings of the market's experiment.
 OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")
-# The placeholder for commands that take their markets otherwise, and put each into the request.
+# A placeholder: commands that name their markets in another way replace it in the request.
 NO_MARKET: dict[str, Any] = {"market": "each", "market_file": None}
 
 

@@ -87,7 +87,7 @@ def ranking(
         networks=_names(networks),
         seeds=seeds,
     )
-    found = _ranking(request, plan, workers)
+    found = _run_or_read_ranking(request, plan, workers)
     if as_json:
         parts = {name: getattr(found, name) for name in ("scores", "differences", "portfolios")}
         return print_json({"ranking": found.row} | parts)
@@ -168,11 +168,12 @@ def print_orders(orders_found: Orders, title: str) -> None:
 def _holdings(file: Path) -> "pd.Series[float]":
     """Return the shares that a CSV file lists, by symbol.
 
-    Raises UsageError for a file without the columns symbol and shares, for a missing or repeated
-    symbol, and for shares that are not a number of 0 or more.
+    Raises UsageError for a file that cannot be read as CSV or lacks the columns symbol and shares,
+    for a missing or repeated symbol, and for shares that are not a number of 0 or more.
     """
     try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)  # NA is a symbol
+        # Without its defaults, pandas would read the symbol NA as a missing value.
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     except OSError as error:
         raise UsageError(
             f"{file} cannot be read ({error.strerror or error}): give a CSV file with the columns "
@@ -248,7 +249,7 @@ def rank_sets(
             networks=_names(networks),
             seeds=seeds,
         )
-        found = _ranking(request, plan)
+        found = _run_or_read_ranking(request, plan)
         rankings[name] = found
         if as_markdown:
             verdicts = f"{page.verdict(found)} {page.net_sentence(found)}"
@@ -283,7 +284,7 @@ def fetch_named(request: RunRequest, first: date) -> None:
             fetch_bars(context, newest_day)
 
 
-def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
+def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
     """Run a walk as a flow, after storing the prices that the request names; return its ranking.
 
     A ranking that is stored already is only read.

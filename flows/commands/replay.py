@@ -147,7 +147,7 @@ def report(
         raise UsageError(f"--level must be one of {levels}; got {level:g}")
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
-    context, _, _ = archive.of_night(night)
+    context, _run, _predictions = archive.of_night(night)
     night_bars = NightBars(context, night["as_of"], night["known_at"])  # as the night knew them
     out.print(str(publish_night(context, night_bars, level)), soft_wrap=True)
 
@@ -179,22 +179,22 @@ def _replay_night(
     replay = replay_of(archive, archive.night(as_of), moment)
     if moment is None:
         (replay,) = with_links(archive, [replay])
-    restated = None  # counts of bars that differ between the night's moment and the other
+    bar_counts = None  # of the bars that are not the same at the night's moment and at `moment`
     if moment is not None and replay.failure is None:
-        restated = restated_since(archive, replay)
+        bar_counts = restated_since(archive, replay)
     if as_json:
         document = replay_summary(replay)
-        if restated is not None:
-            document["bars_since"] = restated
+        if bar_counts is not None:
+            document["bars_since"] = bar_counts
         document["predictions"] = replay.predictions
         print_json(document)
     else:
         _print_replay(replay)
-        if restated is not None:
-            print_at_moment(replay, restated)
-    # `restated` is None for a replay from what the night knew, where nothing may differ, and for a
-    # replay at another moment that failed.
-    if replay.reasons and restated is None:
+        if bar_counts is not None:
+            print_at_moment(replay, bar_counts)
+    # `bar_counts` is None for a replay from what the night knew, where nothing may differ, and for
+    # a replay at another moment that failed.
+    if replay.reasons and bar_counts is None:
         night = replay.night
         raise NotReplayedError(
             f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}"
@@ -317,7 +317,7 @@ def _print_reproduction(reproduction: Reproduction, trained: Retraining | None) 
 
 
 def computations(replays: Sequence[Replay]) -> dict[str, list[Replay]]:
-    """Return the nights that were computed in another environment than this one.
+    """Return the replays of nights that were computed in another environment than this one.
 
     They are grouped by what has changed, in words, such as the version of torch.
     """

@@ -77,7 +77,7 @@ def status(
     engine = open_reader()  # opened to write, a missing store would be made
     chosen = named_markets(engine, markets or [], market_file or [])
     if check:
-        found = watch_markets(open_engine(), chosen)
+        found = watch_markets(open_engine(), chosen)  # it stores which alerts were sent
     else:
         now = datetime.now(UTC)
         found = [market_status(engine, name, market, now) for name, market in chosen.items()]
@@ -142,9 +142,10 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
 def _with_next_run(
     each: MarketStatus, market: Market | None, served: Serving | None
 ) -> MarketStatus:
-    """Return a status whose next run is that of the service; None where none runs its nights.
+    """Return a status with the moment at which the service runs the market's next night.
 
-    It is None too where the user's own cron decides when nights run, and where it is not known.
+    It is None where no service runs the market's nights (`served` has those that one runs), where
+    the user's own cron decides when nights run, and where it is not known.
     """
     if served is None or each.market not in served.markets or served.cron is not None:
         return replace(each, next_run=None)
@@ -175,7 +176,10 @@ def _night(each: MarketStatus) -> dict[str, Any]:
 
 
 def _ranker(ranked_by: str | None) -> str | None:
-    """Return in words which predictor ranks the stocks, and since when it is champion."""
+    """Return in words which predictor ranks the stocks, and since when, if it is the champion.
+
+    `ranked_by` is its name, or NAME since DAY for a champion.
+    """
     if ranked_by is None:
         return None
     name, since, day = ranked_by.partition(" since ")

@@ -104,7 +104,7 @@ def backtest(
     Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
     require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
-    _require_place(request, workers, cluster)
+    _require_one_way_to_train(request, workers, cluster)
     costs = _costs(
         request,
         commission=commission,
@@ -149,8 +149,11 @@ def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
         print_backtest(result)
 
 
-def _require_place(request: RunRequest, workers: int, cluster: str | None) -> None:
-    """Raise UsageError for workers, a cluster or a warm start that do not go together."""
+def _require_one_way_to_train(request: RunRequest, workers: int, cluster: str | None) -> None:
+    """Raise UsageError for workers, a cluster and a warm start that do not go together.
+
+    It is also raised for a cluster that is not the address of a scheduler.
+    """
     warm_start = (request.overrides or {}).get("warm_start", False)
     if workers > 1 and cluster is not None:
         raise UsageError("--workers uses this machine, --cluster uses others: choose one")

@@ -136,8 +136,8 @@ def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None 
 def _with_stocks(
     market: Market, source: Source, engine: Engine, universe: Universe | None
 ) -> OpenedMarket:
-    """Return the opened market with the stocks that `_universe` chooses, sorted by symbol."""
-    chosen, notice = _universe(market, source, universe)
+    """Return the opened market with the stocks that `_choose_stocks` chooses, sorted by symbol."""
+    chosen, notice = _choose_stocks(market, source, universe)
     # The stocks of a model are in the same order, whatever lists them.
     ordered = chosen.with_symbols(sorted(chosen.symbols))
     return OpenedMarket(market=ordered, source=source, engine=engine, notice=notice)
@@ -193,7 +193,7 @@ class StoredSource:
     name: str = "store"
 
     def symbols(self) -> list[str]:
-        """Return the stocks of the market's last night or fetch."""
+        """Return the stocks of the market's last night or fetch; raise UsageError without one."""
         with reading(self.engine) as conn:
             stored = markets.constituents(conn, self.market.name)
         if stored.empty:
@@ -204,7 +204,7 @@ class StoredSource:
         return [str(symbol) for symbol in stored["symbol"].unique()]
 
     def last_session(self) -> date | None:
-        """Return the last session with a bar of the index."""
+        """Return the last session with a bar of the index; raise UsageError if none has one."""
         with reading(self.engine) as conn:
             stored = stored_prices.last_sessions(conn, self.market.name)
         index = self.market.index.symbol
@@ -222,19 +222,19 @@ class StoredSource:
         return Fetched(pd.DataFrame(columns=list(BAR_COLUMNS)), outcomes)
 
 
-def _universe(
+def _choose_stocks(
     market: Market, source: Source, universe: Universe | None
 ) -> tuple[Market, str | None]:
-    """Return the market with the stocks of its own list or of the source, and a notice.
+    """Return the market with the stocks to predict, and a notice for the user, if there is one.
 
-    The source's stocks are taken if the user asks for them, if the market has no list, and if the
-    source lacks more of the list than the market's checks allow. In the last case the notice tells
-    the user; otherwise it is None. If the source cannot list its stocks, the market's list is taken
-    even where the user asks for the source's. Raises UsageError if the market has no list, and the
-    source has none either or the user asks for the market's.
+    A market with a table of members keeps these, whatever the user asks for; the notice says how
+    many of them have no prices. For other markets, `universe` asks for the market's own "list" or
+    the stocks of the "source". The list is taken, too, if the source cannot list its stocks. If the
+    user asks for neither (None), the list is taken, but the source's stocks where the market has no
+    list, and where the source lacks more of it than the market's checks allow. In the last case the
+    notice says so.
 
-    A market with a table of members always keeps these, whatever the user asks for; its notice says
-    how many of them have no prices.
+    Raises UsageError if the list is to be taken and the market has none.
     """
     source_symbols = source.symbols()
     if market.members is not None:
@@ -248,11 +248,11 @@ def _universe(
         )
     if not market.constituents or universe == "source":
         return market.with_symbols(source_symbols), None
-    listed = len(set(source_symbols) & set(market.symbols))
-    if listed >= (1 - market.checks.max_missing) * len(market.symbols):
+    priced = len(set(source_symbols) & set(market.symbols))
+    if priced >= (1 - market.checks.max_missing) * len(market.symbols):
         return market, None
     notice = (
-        f"only {listed} of the {len(market.symbols)} constituents of {market.name} have prices, "
+        f"only {priced} of the {len(market.symbols)} constituents of {market.name} have prices, "
         f"so the {len(source_symbols)} stocks in the prices are used instead "
         "(--universe list keeps the list)"
     )

@@ -68,14 +68,14 @@ def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
 
 
 def finished_night(opened: OpenedMarket, as_of: date) -> dict[str, Any] | None:
-    """Return the row of a complete night, or None when there is something to do."""
+    """Return the row of a complete night; None for one that has not been run, or is incomplete."""
     with reading(opened.engine) as conn:
         row = nights.night(conn, opened.name, as_of)
     return row if is_complete(row) else None
 
 
 def is_complete(row: Mapping[str, Any] | None) -> bool:
-    """Say whether a night's row, None before its first run, has its predictions."""
+    """Return whether a night has its predictions; `row` is None before its first run."""
     return row is not None and row["status"] in COMPLETE
 
 
@@ -110,6 +110,9 @@ def last_page(opened: OpenedMarket, completed: Mapping[str, Any]) -> Path | None
 
 
 def page_file(opened: OpenedMarket, as_of: date, level: float) -> Path:
-    """Return the path of the page of a night, whether or not it was written."""
-    other = "" if level == opened.market.level else f"-level-{level:g}"
-    return reports_folder() / opened.name / f"{as_of}{other}.html"
+    """Return the path of the page of a night at a level of its directions, written or not.
+
+    The name has the level only where it is not the market's own.
+    """
+    level_in_name = "" if level == opened.market.level else f"-level-{level:g}"
+    return reports_folder() / opened.name / f"{as_of}{level_in_name}.html"

@@ -46,7 +46,8 @@ NAMES = ("predictor", "leg", "sector")
 class WalkedDays:
     """The days of a walk: scores of a model and of a rule, and returns over each leg.
 
-    Grids are [days stocks], NaN where a stock is not ranked or a return is not known.
+    `scores` has those of `predictor` and of `rule` by these names. Grids are [days stocks], NaN
+    where a stock is not ranked or a return is not known.
     """
 
     sessions: pd.DatetimeIndex
@@ -60,9 +61,9 @@ class WalkedDays:
 def walked_days(
     history: History, days: slice, scores: Grid, rule: str, returns: Mapping[Leg, Grid]
 ) -> WalkedDays:
-    """Return the days of a walk that are scored.
+    """Return the scores of HEADLINE and of `rule`, and the returns, on the scored days of a walk.
 
-    `scores` are the headline's on all sessions of the history, `returns` those of the `days`.
+    `scores` are HEADLINE's on all sessions of the history, `returns` those of the `days`.
     """
     there = history.there[days]
     of_rule = rule_scores(history.features, rule)
@@ -108,23 +109,23 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
         groups=group_returns(scores, outcome, overlap=overlap),
         spread=net_spread(scores, spread, days.sessions, market.trading.costs),
         horizons=by_horizon(scores),
-        legs=_part(figures, days.predictor, "all")[LEG_COLUMNS],
-        sectors=_sectors(figures, days.predictor),
+        legs=_scores_by(figures, days.predictor, "all")[LEG_COLUMNS],
+        sectors=_scores_by_sector(figures, days.predictor),
         coverage=coverage(days.sessions, members, scores, outcome),
         overlap=overlap,
     )
 
 
-def _part(figures: pd.DataFrame, predictor: str, kind: str) -> pd.DataFrame:
-    """Return the stored scores of a predictor on one kind of part of the stock-days."""
+def _scores_by(figures: pd.DataFrame, predictor: str, kind: str) -> pd.DataFrame:
+    """Return the stored scores of a predictor by parts of one kind, such as "all" or "sector"."""
     is_part = (figures["predictor"] == predictor) & (figures["slice"] == kind)
     rows: pd.DataFrame = figures[is_part].reset_index(drop=True)
     return rows
 
 
-def _sectors(figures: pd.DataFrame, predictor: str) -> pd.DataFrame:
-    """Return the stored scores within each sector."""
-    rows = _part(figures, predictor, "sector").rename(columns={"value": "sector"})
+def _scores_by_sector(figures: pd.DataFrame, predictor: str) -> pd.DataFrame:
+    """Return the stored scores of a predictor within each sector, in SECTOR_COLUMNS."""
+    rows = _scores_by(figures, predictor, "sector").rename(columns={"value": "sector"})
     return rows[SECTOR_COLUMNS]
 
 
@@ -136,7 +137,7 @@ def sheet_file(row: Mapping[str, Any]) -> Path:
 def write_sheet(row: Mapping[str, Any], sheet: TearSheet) -> None:
     """Write the sheet of a ranking, whole or not at all."""
     texts = {name: getattr(sheet, name) for name in TEXTS}
-    tables = {name: _as_json(table) for name, table in sheet.tables.items()}
+    tables = {name: _table_as_json(table) for name, table in sheet.tables.items()}
     write_page(sheet_file(row), json.dumps(texts | {"tables": tables}))
 
 
@@ -151,13 +152,15 @@ def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         stored_tables = content.pop("tables")
-        tables: dict[str, Any] = {name: _table(each) for name, each in stored_tables.items()}
+        tables: dict[str, Any] = {
+            name: _table_from_json(each) for name, each in stored_tables.items()
+        }
         return TearSheet(**content, **tables, overlap=overlap_of(content["leg"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _as_json(table: pd.DataFrame) -> dict[str, list[Any]]:
+def _table_as_json(table: pd.DataFrame) -> dict[str, list[Any]]:
     """Return a table for JSON: a missing number is null, a date its day."""
     rows = [list(map(_json_value, row)) for row in table.itertuples(index=False)]
     return {"columns": list(table), "rows": rows}
@@ -171,7 +174,7 @@ def _json_value(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _table(parts: Mapping[str, list[Any]]) -> pd.DataFrame:
+def _table_from_json(parts: Mapping[str, list[Any]]) -> pd.DataFrame:
     """Return a table from its columns and rows in JSON; missing numbers become NaN."""
     table = pd.DataFrame(parts["rows"], columns=parts["columns"])
     for name in table:

@@ -149,7 +149,7 @@ class Walk:
     @cached_property
     def history(self) -> History:
         """Return what the models read: ranked features and outcomes of each day's constituents."""
-        bars, _ = self.bars
+        bars, _watermark = self.bars
         return history_of(self.context, bars, self.plan.leg)
 
     @property
@@ -178,7 +178,7 @@ class Walk:
             self.context.market.settings,
             version("dtml-nightshift"),
         ]
-        bars, _ = self.bars
+        bars, _watermark = self.bars
         row_hashes = pd.util.hash_pandas_object(bars, index=False)
         digest = hashlib.sha256(json.dumps(settings, default=str).encode())
         digest.update(row_hashes.to_numpy().tobytes())
@@ -204,24 +204,24 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
         write_missing_page(stored)
         return stored
     start = time.perf_counter()
-    walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
+    splits = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
     folder = data_folder() / "rankings" / walk.id
     once = partial(train_once, folder)
     if workers > 1:
         # The walk below then finds the scores of every training in the folder.
-        stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
-    total = sum(1 for _ in trainings(walk.history, walked, walk.rankers))
+        stage("train side by side", lambda: _train_side_by_side(walk, splits, folder, workers))
+    total = sum(1 for _ in trainings(walk.history, splits, walk.rankers))
     with rankings_progress(walk.context.name, total) as on_training:
         reported = reporting(once, on_training)
-        scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, reported))
+        scores = stage("walk", lambda: walk_rankers(walk.history, splits, walk.rankers, reported))
     if walk.context.market.code:
-        scores[OWN] = stage("own code", lambda: _own_scores(walk, walked, workers))
-    portfolios = stage("portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], once))
-    stage("score", lambda: _store(walk, walked, scores, portfolios, start))
+        scores[OWN] = stage("own code", lambda: _own_scores(walk, splits, workers))
+    portfolios = stage("portfolios", lambda: _portfolios(walk, splits, scores[HEADLINE], once))
+    stage("score", lambda: _score_and_store(walk, splits, scores, portfolios, start))
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None
-    sheet = stage("tear sheet", lambda: _sheet(walk, walked, scores[HEADLINE], stored))
+    sheet = stage("tear sheet", lambda: _tear_sheet(walk, splits, scores[HEADLINE], stored))
     write_sheet(stored.row, sheet)
     ranking = replace(stored, sheet=sheet)
     write_page(page_of("ranking", stored.row), ranking_page(ranking))
@@ -235,9 +235,9 @@ def write_missing_page(stored: Ranking) -> None:
         write_page(page, ranking_page(stored))
 
 
-def _sheet(walk: Walk, walked: list[Split], scores: Grid, stored: Ranking) -> TearSheet:
-    """Return the tear sheet of the headline, whose `scores` are of all sessions."""
-    days = slice(walked[0].scored.start, walked[-1].scored.stop)
+def _tear_sheet(walk: Walk, splits: list[Split], scores: Grid, stored: Ranking) -> TearSheet:
+    """Return the tear sheet of the model HEADLINE, whose `scores` are of all sessions."""
+    days = slice(splits[0].scored.start, splits[-1].scored.stop)
     returns = {leg: walk.outcome(leg)[days] for leg in measured_legs(walk.history.panel)}
     return walk_sheet(
         walked_days(walk.history, days, scores, stored.row["best_rule"], returns),
@@ -247,15 +247,15 @@ def _sheet(walk: Walk, walked: list[Split], scores: Grid, stored: Ranking) -> Te
     )
 
 
-def _own_scores(walk: Walk, walked: list[Split], workers: int) -> Grid:
-    """Return the scores of the market's own model, which is audited first."""
-    bars, _ = walk.bars
-    spans = [(fold.trained, fold.scored) for fold in walked]
-    scores, _ = walk_own(walk.context, walk.history, bars, spans, workers=workers)
+def _own_scores(walk: Walk, splits: list[Split], workers: int) -> Grid:
+    """Return the scores of the user's own model, [sessions stocks]; `walk_own` audits it first."""
+    bars, _watermark = walk.bars
+    spans = [(fold.trained, fold.scored) for fold in splits]
+    scores, _last_model = walk_own(walk.context, walk.history, bars, spans, workers=workers)
     return scores
 
 
-def _file(folder: Path, name: str) -> Path:
+def _scores_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
@@ -264,7 +264,7 @@ def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
 
     So an interrupted walk resumes where it stopped, and finds what other processes trained.
     """
-    file = _file(folder, name)
+    file = _scores_file(folder, name)
     if not file.exists():
         trained_scores = train()
         # The array is written to memory first: given a path, `np.save` adds .npy to the name.
@@ -277,14 +277,14 @@ def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
     return scores
 
 
-def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) -> None:
+def _train_side_by_side(walk: Walk, splits: list[Split], folder: Path, workers: int) -> None:
     """Run, in `workers` processes, the trainings whose scores the folder lacks; the slowest first.
 
     Each process writes the scores of its trainings into the folder. If one training fails, all
     processes are killed.
     """
-    all_trainings = trainings(walk.history, walked, walk.rankers)
-    missing = [training for training in all_trainings if not _file(folder, training.name).exists()]
+    all_trainings = trainings(walk.history, splits, walk.rankers)
+    missing = [each for each in all_trainings if not _scores_file(folder, each.name).exists()]
     pool = ProcessPoolExecutor(
         max_workers=workers,
         mp_context=get_context("spawn"),
@@ -334,7 +334,7 @@ def _train_one(training: Training) -> None:
 
 
 def _portfolios(
-    walk: Walk, walked: list[Split], scores: Grid, train_or_load: Callable[..., Grid]
+    walk: Walk, splits: list[Split], scores: Grid, train_or_load: Callable[..., Grid]
 ) -> pd.DataFrame:
     """Return the performance after costs of the portfolios that trade a ranking (`after_costs`).
 
@@ -348,8 +348,8 @@ def _portfolios(
     sessions = history.panel.sessions
     # Places in `sessions`: of the first close, just after the last one, and of the first session
     # of the validation.
-    first = walked[0].scored.start
-    stop = walked[-1].scored.stop
+    first = splits[0].scored.start
+    stop = splits[-1].scored.stop
     begin = max(first - VALIDATION, earliest(history.leg))
     scores = scores.copy()  # those of the validation are written into it
     if first - begin >= MINIMUM_DAYS:
@@ -364,7 +364,7 @@ def _portfolios(
     else:
         begin = first
     days = slice(begin, stop)
-    bars, _ = walk.bars
+    bars, _watermark = walk.bars
     return after_costs(
         scores=np.where(history.there[days], scores[days], np.nan),
         as_of=sessions[days],
@@ -374,9 +374,9 @@ def _portfolios(
     )
 
 
-def _store(
+def _score_and_store(
     walk: Walk,
-    walked: list[Split],
+    splits: list[Split],
     models: Mapping[str, Grid],
     portfolios: pd.DataFrame,
     start: float,
@@ -386,15 +386,15 @@ def _store(
     `models` are the scores of each model on all sessions of the history, [sessions stocks]. `start`
     is when the walk began, on the clock of `time.perf_counter`.
     """
-    days = slice(walked[0].scored.start, walked[-1].scored.stop)
-    days_of_first_training = slice(0, walked[0].trained.stop)
+    days = slice(splits[0].scored.start, splits[-1].scored.stop)
+    days_of_first_training = slice(0, splits[0].trained.stop)
     rules = {name: rule_scores(walk.history.features, name) for name in RULES}
     predictions: dict[str, Grid] = {}
     for name, scores in {**models, **rules}.items():
         predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
     legs = measured_legs(walk.history.panel)
     returns = {leg: walk.outcome(leg)[days] for leg in legs}
-    parts = dict(_parts(walk, days))
+    parts = dict(_parts_of_stock_days(walk, days))
     # [stocks], on any day. Every walk trains ridge, and ridge scores each stock that is ranked.
     is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)
     bars, watermark = walk.bars
@@ -411,14 +411,14 @@ def _store(
             "source": walk.context.source.name,
         },
         "stocks": int(is_ranked.sum()),
-        "folds": len(walked),
+        "folds": len(splits),
         "best_rule": best_rule(rules, walk.history.outcome, days_of_first_training),
         "code_version": version("dtml-nightshift"),
         "data_watermark": watermark,
         "seconds": time.perf_counter() - start,
         "read_at": datetime.now(UTC),
     }
-    score_rows = list(_scores(walk.plan.leg, predictions, returns, parts))
+    score_rows = list(_score_rows(walk.plan.leg, predictions, returns, parts))
     leg = walk.plan.leg
     differences = rank_differences(predictions, returns[leg], overlap=overlap_of(leg))
     with transaction(walk.context.engine) as conn:
@@ -443,7 +443,7 @@ def best_rule(rules: Mapping[str, Grid], outcome: Grid, days: slice) -> str:
     return max(mean_rank_ic, key=lambda name: mean_rank_ic[name])
 
 
-def _scores(
+def _score_rows(
     leg: Leg,
     predictions: Mapping[str, Grid],
     returns: Mapping[Leg, Grid],
@@ -451,8 +451,8 @@ def _scores(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each predictor and leg over all stock-days, and for each part of them.
 
-    `parts` has the stock-days of each part by its kind and value, as `_parts` yields them. Parts
-    other than all stock-days are scored only on `leg`, for which the models were trained.
+    `parts` maps the kind and value of each part to its mask (`_parts_of_stock_days`). Parts other
+    than all stock-days are scored only on `leg`, for which the models were trained.
     """
     for predictor, scored_leg in product(predictions, returns):
         for (part, value), is_in_part in parts.items():
@@ -473,7 +473,7 @@ def _scores(
             }
 
 
-def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays]]:
+def _parts_of_stock_days(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays]]:
     """Yield each part of the stock-days that is scored by itself: its kind and value, and a mask.
 
     The kinds are "all" stock-days (with an empty value), "year", "sector", and "move": thirds of
