@@ -53,9 +53,9 @@ class Search:
         if not 1 <= self.best <= self.beams:
             raise UsageError(f"best must be between 1 and the {self.beams} beams, not {self.best}")
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise UsageError(f"alpha must be finite and not negative, not {self.alpha}")
+            raise UsageError(f"alpha must be a finite number of 0 or more, got {self.alpha}")
         if self.extra < 0:
-            raise UsageError(f"extra must not be negative, not {self.extra}")
+            raise UsageError(f"extra must be 0 or more, got {self.extra}")
         if self.batch_tokens < 1:
             raise UsageError(f"a batch needs at least 1 token, not {self.batch_tokens}")
 
@@ -260,8 +260,8 @@ class _Sentence:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
-                "the network's scores are not numbers or give every token probability 0: its "
-                "weights are damaged or its training diverged; use another model or train again"
+                f"sentence {self.number + 1} has no translation, because the network's scores are "
+                "not numbers or give every token probability 0: use another model, or train again"
             )
         return self.finished[: self.how.best]
 

@@ -96,7 +96,7 @@ class Container:
             ending = _endings(self.place.name)
             raise UsageError(
                 f"{self.place}: cannot be read as {ending}: {reason}; check that the file is "
-                "complete and of a kind that is read"
+                "complete, and that it is what its name says"
             ) from error
 
 
