@@ -101,9 +101,9 @@ def read_market(path: Path, text: str | None = None) -> Market:
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
-            f"{path}: {path.stem!r} cannot be the name of a market, which this file gets its name "
-            "from: rename the file, with a lowercase letter first and at most 40 lowercase "
-            "letters, digits, - and _"
+            f"{path}: {path.stem!r} cannot be the name of a market, which takes that of its file: "
+            "rename the file so that its name begins with a lowercase letter and has at most 40 "
+            "lowercase letters, digits, - and _"
         )
     values = parse(path, text)
     # A text from the store may have the table of members added to it (`with_members`).

@@ -138,8 +138,8 @@ def _append(file: Path, lines: list[str]) -> None:
             stream.writelines(f"{line}\n" for line in lines)
     except OSError as error:
         raise TranslationError(
-            f"cannot write {file}: {error.strerror}; "
-            "free some space and run the same command again to resume"
+            f"cannot write {file}: {error.strerror}; remove the cause, such as a full disk, and "
+            "run the same command again to resume"
         ) from error
 
 

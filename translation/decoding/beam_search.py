@@ -49,15 +49,17 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.beams < 1:
-            raise UsageError(f"a search needs at least 1 beam, not {self.beams}")
+            raise UsageError(f"beams must be 1 or more, got {self.beams}")
         if not 1 <= self.best <= self.beams:
-            raise UsageError(f"best must be between 1 and the {self.beams} beams, not {self.best}")
+            raise UsageError(
+                f"best must be 1 to {self.beams}, the number of beams, got {self.best}"
+            )
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise UsageError(f"alpha must be a finite number of 0 or more, got {self.alpha}")
         if self.extra < 0:
             raise UsageError(f"extra must be 0 or more, got {self.extra}")
         if self.batch_tokens < 1:
-            raise UsageError(f"a batch needs at least 1 token, not {self.batch_tokens}")
+            raise UsageError(f"batch_tokens must be 1 or more, got {self.batch_tokens}")
 
     def penalty(self, length: int) -> float:
         """Return ((5 + length) / 6)^alpha (eq. 14 of Wu et al., 2016); `length` counts END."""
