@@ -100,7 +100,7 @@ def _read_whole(source: Path) -> tuple[int, str]:
         total += 1
         digest.update(f"{line}\n".encode())
     if not total:
-        raise UsageError(f"{source} is empty: there is nothing to translate")
+        raise UsageError(f"{source} is empty: name a file that has sentences")
     return total, digest.hexdigest()
 
 
