@@ -275,7 +275,8 @@ def _open_postgresql(url: URL, read_only: bool) -> Engine:
         return create_engine(url, connect_args=arguments, json_serializer=_json, pool_pre_ping=True)
     except ImportError as error:
         raise StoreUsageError(
-            "PostgreSQL needs a driver: pip install 'dtml-nightshift[postgres]'"
+            f"{URL_VARIABLE} names a PostgreSQL server, but the driver psycopg is not installed: "
+            "pip install 'dtml-nightshift[postgres]'"
         ) from error
 
 

@@ -39,14 +39,13 @@ class Experiment:
     warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
-        # None is valid: it stands for all sessions.
-        train_sessions = 1 if self.train_sessions is None else self.train_sessions
-        if min(self.seeds, train_sessions, self.validation_sessions) < 1 or self.gap_sessions < 0:
-            raise UsageError(
-                f"got seeds {self.seeds}, train_sessions {self.train_sessions}, "
-                f"validation_sessions {self.validation_sessions} and gap_sessions "
-                f"{self.gap_sessions}: the first three must be 1 or more, gap_sessions 0 or more"
-            )
+        for name in ("seeds", "train_sessions", "validation_sessions"):
+            number = getattr(self, name)
+            # None is valid for `train_sessions`: it stands for all sessions.
+            if number is not None and number < 1:
+                raise UsageError(f"{name} must be 1 or more, got {number}")
+        if self.gap_sessions < 0:
+            raise UsageError(f"gap_sessions must be 0 or more, got {self.gap_sessions}")
 
     def members_of(self, *seeds: int) -> list[Member]:
         """Return the members of the ensemble: those of the given seeds, or of all its own seeds."""

@@ -49,11 +49,11 @@ class ModelConfig(NetworkConfig):
                 "hidden must be a positive multiple of heads, "
                 f"got hidden {self.hidden}, heads {self.heads}"
             )
-        if not 0 <= self.dropout < 1 or self.beta < 0 or self.identity < 0:
-            raise UsageError(
-                f"got dropout {self.dropout}, beta {self.beta} and identity {self.identity}: "
-                "dropout must lie in [0, 1), beta and identity must be 0 or more"
-            )
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must be 0 or more and below 1, got {self.dropout}")
+        for name in ("beta", "identity"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)}")
 
     def build(self, stocks: int) -> "DTML":
         """Return the network for a number of stocks."""

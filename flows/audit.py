@@ -74,7 +74,10 @@ class Audit:
         is_wrong = self.proof["caught"] != self.proof["planted"]
         if is_wrong.any():
             pipelines = ", ".join(self.proof.loc[is_wrong, "pipeline"])
-            return f"cannot be trusted: it missed planted leaks or accused clean code: {pipelines}"
+            return (
+                "cannot be trusted, because it missed planted leaks or accused clean code in "
+                f"{pipelines}: audit as of another day"
+            )
         return None
 
 

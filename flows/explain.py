@@ -61,11 +61,9 @@ class Trial:
     epochs: int = 12
 
     def __post_init__(self) -> None:
-        if min(self.seeds, self.shuffles, self.epochs) < 1:
-            raise UsageError(
-                "seeds, shuffles and epochs must be 1 or more; "
-                f"got {self.seeds}, {self.shuffles} and {self.epochs}"
-            )
+        for name in ("seeds", "shuffles", "epochs"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
         # The two groups are compared by a permutation test, whose smallest p-value is 1 divided by
         # the number of ways to split the networks into groups of these sizes. Where the sizes are
         # equal, `comb` counts each split twice: either half may be called the first group.

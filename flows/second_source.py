@@ -399,7 +399,10 @@ def _say(market: str, row: Mapping[str, Any], newly_found: pd.DataFrame) -> None
     that it added; each sentence about them is a warning.
     """
     level = logging.INFO if row["failure"] is None else logging.WARNING
-    log.log(level, "%s: second source: %s", market, comparison_words(row))
+    words = comparison_words(row)
+    if row["failure"] is not None:
+        words = f"{words}; the next fetch compares again"
+    log.log(level, "%s: second source: %s", market, words)
     for sentence in difference_words(newly_found, row["symbols"]):
         log.warning("%s: %s", market, sentence)
     if row["settled"]:

@@ -238,7 +238,7 @@ def _require_known(
     if unknown:
         place = f" of [{table}]" if table else ""
         raise UsageError(
-            f"{file} has unknown keys {', '.join(unknown)}{place}; known keys: "
+            f"{file} has unknown keys {', '.join(unknown)}{place}; use only "
             f"{', '.join(sorted(types))}"
         )
     for key, value in values.items():

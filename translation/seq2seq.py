@@ -45,18 +45,17 @@ class RecurrentConfig:
                 f"unknown attention {self.attention!r}: choose one of {', '.join(kinds)}"
             )
         if self.structured and self.attention == "none":
-            raise UsageError("structured=True needs attention 'additive' or 'dot', not 'none'")
+            raise UsageError("structured is True: set attention to 'additive' or 'dot', not 'none'")
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
             sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
             raise UsageError(
                 f"vocabularies of {sizes} tokens cannot share an embedding: set "
                 "shared_embeddings=False"
             )
-        if self.d_model < 2 or self.d_model % 2 or self.layers < 1:
-            raise UsageError(
-                "d_model must be even and 2 or more, and layers 1 or more; got d_model "
-                f"{self.d_model} and layers {self.layers}"
-            )
+        if self.d_model < 2 or self.d_model % 2:
+            raise UsageError(f"d_model must be even and 2 or more; got {self.d_model}")
+        if self.layers < 1:
+            raise UsageError(f"layers must be 1 or more; got {self.layers}")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be 0 or more and below 1; got {self.dropout}")
 

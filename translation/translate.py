@@ -115,7 +115,8 @@ def _joined(
     warning = None
     if any(model.language_id.reads_like_target(part) for part in parts):
         warning = (
-            f"it seems to be in {card.target_language}, but the model translates {card.languages}"
+            f"it seems to be in {card.target_language}, but the model translates {card.languages}: "
+            "use a model for the other direction"
         )
     text, score = best[0]  # each part has a hypothesis, and so has the text
     return Translation(

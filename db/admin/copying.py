@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from db.connection.bulk import insert_rows
-from db.engine import open_engine, prepare, reading, transaction
+from db.engine import URL_VARIABLE, location, open_engine, prepare, reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.tables import UtcTimestamp, metadata
 
@@ -105,8 +105,8 @@ def require_empty(conn: Connection) -> None:
     for table, rows in table_counts(conn).items():
         if rows:
             raise StoreUsageError(
-                f"the target store is not empty: its table {table} has {rows:,} rows; "
-                "choose an empty one"
+                f"the store to fill, {location(conn.engine)}, is not empty: its table {table} has "
+                f"{rows:,} rows; set {URL_VARIABLE} to an empty or new store"
             )
 
 

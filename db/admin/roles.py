@@ -90,8 +90,9 @@ def _require_possible_reader(engine: Engine, name: str) -> None:
     """Raise StoreUsageError for SQLite, and for a name that no reader may have."""
     if engine.dialect.name != "postgresql":
         raise StoreUsageError(
-            "SQLite has no roles; to read without being able to write, use `dtml query`, "
-            "or open the store from any program as file:STORE?mode=ro"
+            f"{name} cannot be a reader, because the store is of SQLite, which has no roles: to "
+            "read without being able to write, use `dtml query`, or open the store from any "
+            "program as file:STORE?mode=ro"
         )
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
         raise StoreUsageError(
@@ -104,9 +105,9 @@ def _require_superuser(conn: Connection) -> None:
     """Raise StoreUsageError unless the connected role is a superuser."""
     if conn.execute(text("show is_superuser")).scalar_one() != "on":
         raise StoreUsageError(
-            "only a superuser of the server can grant a reader: no other role can revoke the "
-            "rights to large objects, advisory locks and other databases that every role has; name "
-            f"a superuser in {URL_VARIABLE}"
+            f"the role in {URL_VARIABLE} is no superuser, and only a superuser of the server can "
+            "grant a reader: no other role can revoke the rights to large objects, advisory locks "
+            "and other databases that every role has; name a superuser there"
         )
 
 

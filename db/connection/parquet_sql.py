@@ -43,7 +43,8 @@ def open_parquet_answer(
         import duckdb
     except ImportError as error:
         raise StoreUsageError(
-            "querying Parquet needs DuckDB: pip install 'dtml-nightshift[analysis]'"
+            "DuckDB, which reads Parquet files, is not installed: "
+            "pip install 'dtml-nightshift[analysis]'"
         ) from error
     with duckdb.connect(":memory:", config=CONFIG) as conn:
         # The last setting keeps the user's SQL from changing any setting.
@@ -55,8 +56,8 @@ def open_parquet_answer(
                 _create_view(conn, name, parts)
             except (OSError, pa.ArrowException, duckdb.Error) as error:
                 raise StoreUsageError(
-                    f"the files of {name} have changed since `dtml db export` wrote them: run it "
-                    f"again ({_one_line(error)})"
+                    f"the exported files of {name} cannot be read ({_one_line(error)}): write them "
+                    "again with `dtml db export`"
                 ) from error
         # DuckDB has no time limit of its own.
         timer = threading.Timer(engines.READ_LIMIT_S, conn.interrupt)
@@ -68,7 +69,8 @@ def open_parquet_answer(
             yield Answer(names=names, batches=_batches(conn))
         except duckdb.InterruptException as error:
             raise StoreUsageError(
-                f"interrupted: queries are limited to {engines.READ_LIMIT_S} s; request less data"
+                f"the SQL was interrupted after {engines.READ_LIMIT_S} s, the limit of a query: "
+                "request less data"
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise StoreUsageError(

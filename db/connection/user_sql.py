@@ -38,7 +38,7 @@ STEPS_BETWEEN_CHECKS = 1_000_000
 HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
 
 CANCEL_LIMIT_S = 5  # for a request to PostgreSQL that it cancel a statement
-CLIENT_GONE = "the SQL was interrupted because its client has gone"
+CLIENT_GONE = "the SQL was interrupted because its client has gone: send it again"
 
 # Spaces, brackets and line comments may come before the first word. Block comments may not:
 # PostgreSQL nests them, so that this pattern could take a word inside one for the first word.
@@ -152,7 +152,9 @@ def open_answer(
             run(conn.connection.cursor(), sql) as answer,
         ):
             if not answer.names:
-                raise StoreUsageError("the SQL returns no rows: write a select")
+                raise StoreUsageError(
+                    "the SQL returned no columns, so it is no query: write a select"
+                )
             yield answer
     except StoreUsageError:  # raised here or in `guarded`: it already says what is wrong
         raise
@@ -373,7 +375,7 @@ def _cancel(driver: Any, failure: type[Exception]) -> None:
         driver.cancel_safe(timeout=CANCEL_LIMIT_S)
     except failure as error:
         log.warning(
-            "a query that nobody waits for any more could not be cancelled (%s); "
-            "its time limit ends it",
+            "a query that nobody waits for any more could not be cancelled (%s): nothing needs to "
+            "be done, because its time limit ends it",
             error,
         )

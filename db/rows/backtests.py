@@ -83,7 +83,8 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
         if stored[name] != fold[name]:
             raise StoreError(
                 f"fold {fold['number']} of {backtest_id} is already stored with {name} "
-                f"{stored[name]}, which stays in place of {fold[name]}: a fold is never rewritten"
+                f"{stored[name]}, which stays in place of {fold[name]}: a fold is never rewritten; "
+                "for a new result, choose another --from or --to"
             )
     return save_row(conn, table, {"backtest_id": backtest_id, **fold})
 
@@ -118,7 +119,8 @@ def finish_backtest(
     elif changed_counts:
         raise StoreError(
             f"{backtest_id} {changed_counts[0]} is already stored with a different figure, which "
-            "stays: a finished backtest cannot change"
+            "stays: a finished backtest cannot change; for a new result, choose another --from or "
+            "--to"
         )
     reason = "a finished backtest cannot change"
     owner = "backtest_id"

@@ -290,7 +290,7 @@ def save_link(conn: Connection, link: Mapping[str, object]) -> int:
     if not new:
         raise StoreError(
             f"link {link['number']} of {link['market']} is already stored and stays: a frozen "
-            "night is never rewritten"
+            f"night is never rewritten; look at it with `dtml freeze {link['market']} --check`"
         )
     return new
 

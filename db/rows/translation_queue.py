@@ -64,7 +64,7 @@ def why_unfit(source_text: str | bytes) -> str | None:
         encoded = source_text if isinstance(source_text, bytes) else source_text.encode()
         characters = len(encoded.decode())
     except UnicodeError as error:
-        return f"it is not valid UTF-8: {error}"
+        return f"it is not valid UTF-8 ({error}): convert it to UTF-8"
     if characters > LONGEST_TEXT:
         return (
             f"it has {characters:,} characters, but at most {LONGEST_TEXT:,} are translated: "

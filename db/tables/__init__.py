@@ -84,7 +84,7 @@ class UtcTimestamp(sa.TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise StoreError(f"naive timestamp {value.isoformat()}: give it a time zone")
+            raise StoreError(f"the timestamp {value.isoformat()} has no time zone: give it one")
         moment = value.astimezone(UTC)
         return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
 

@@ -6,6 +6,7 @@ the SQL. The select follows.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -104,9 +105,12 @@ def parse_view(name: str, text: str) -> View:
         columns.append(ViewColumn(name=match[1], type=match[2], meaning=match[3]))
     if not columns:
         raise ValueError(f"view {name}: no column is explained: write a line for each")
-    names = {column.name for column in columns}
-    if len(names) < len(columns):
-        raise ValueError(f"view {name}: a column is explained twice: delete one of its lines")
+    counts = Counter(column.name for column in columns)
+    for column_name, count in counts.items():
+        if count > 1:
+            raise ValueError(
+                f"view {name}: {column_name} is explained {count} times: keep one of its lines"
+            )
     return View(
         name=name,
         meaning=meaning,

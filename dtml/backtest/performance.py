@@ -225,8 +225,8 @@ def expected_best(trials: Sequence[float]) -> float:
     number = int(np.isfinite(ratios).sum())
     if not number:
         raise ValueError(
-            f"none of the {ratios.size} trials is a number: pass at least the Sharpe ratio of the "
-            "track itself"
+            f"none of the {ratios.size} Sharpe ratios of the trials is finite: pass at least that "
+            "of the track itself"
         )
     if number == 1:
         return 0.0

@@ -97,8 +97,8 @@ def fit_classifier(
     validation_rows = _labelled(validation, protocol, "validation")
     if len(np.unique(train_rows.rises)) < 2:
         raise DtmlError(
-            f"all {len(train_rows.rises)} counted stock-days of the training span have the same "
-            "direction: train on a longer span"
+            f"all {len(train_rows.rises)} stock-days that count in {_in_words('training', train)} "
+            "have the same direction, so there is nothing to learn: train on a longer span"
         )
     if kind == "logistic_regression":
         return _logistic_regression(train_rows, validation_rows)
@@ -111,10 +111,18 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
     x, day_places, stock_places = design(windows, counted)
     if not len(x):
         raise DtmlError(
-            f"no stock-day of the {span} span counts under the protocol {protocol!r}: "
-            "choose a longer span, and check that its prices change"
+            f"no stock-day of {_in_words(span, windows)} counts under the label protocol "
+            f"{protocol!r}: choose a longer span, and check that its prices change"
         )
     return Labelled(x=x, rises=windows.rises().numpy()[day_places, stock_places])
+
+
+def _in_words(span: str, windows: Windows) -> str:
+    """Return the name of a span with its days and its number of stocks, as errors say it."""
+    days = "no day"
+    if len(windows.target):
+        days = f"{windows.target[0].date()} to {windows.target[-1].date()}"
+    return f"the {span} span ({days}, {len(windows.symbols)} stocks)"
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:

@@ -32,15 +32,12 @@ class RecurrentConfig(NetworkConfig):
     adversarial: float = 0.0  # weight of the perturbed loss, beta in the paper
 
     def __post_init__(self) -> None:
-        if self.features < 1 or self.hidden < 1:
-            raise UsageError(
-                f"got features {self.features} and hidden {self.hidden}: both must be 1 or more"
-            )
-        if self.epsilon < 0 or self.adversarial < 0:
-            raise UsageError(
-                f"got epsilon {self.epsilon} and adversarial {self.adversarial}: "
-                "both must be 0 or more"
-            )
+        for name in ("features", "hidden"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("epsilon", "adversarial"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)}")
 
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - the same for any number
         """Return the network, which is the same for any number of stocks."""

@@ -39,18 +39,20 @@ class StockNetConfig(NetworkConfig):
     movement_feature: int = Z_ADJ_CLOSE  # the feature whose sign is the movement of a session
 
     def __post_init__(self) -> None:
-        sizes = (self.hidden, self.latent, self.movement)
-        if min(sizes) < 1 or self.features <= self.movement_feature:
+        for name in ("hidden", "latent", "movement"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.features <= self.movement_feature:
             raise UsageError(
-                f"got hidden {self.hidden}, latent {self.latent}, movement {self.movement} and "
-                f"features {self.features}: the first three must be 1 or more, features above the "
-                f"movement_feature {self.movement_feature}"
+                f"features must be above movement_feature, {self.movement_feature}, got "
+                f"{self.features}"
             )
-        if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
-            raise UsageError(
-                f"got dropout {self.dropout}, alpha {self.alpha} and annealing {self.annealing}: "
-                "dropout must lie in [0, 1), alpha must be 0 or more, annealing above 0"
-            )
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must be 0 or more and below 1, got {self.dropout}")
+        if self.alpha < 0:
+            raise UsageError(f"alpha must be 0 or more, got {self.alpha}")
+        if self.annealing <= 0:
+            raise UsageError(f"annealing must be above 0, got {self.annealing}")
 
     def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - the same for any number
         """Return the network, which is the same for any number of stocks."""

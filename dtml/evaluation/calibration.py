@@ -369,7 +369,7 @@ def require_probabilities(probability: Floats) -> None:
     """Raise ValueError for a number outside of [0, 1]; NaN passes."""
     outside = probability[(probability < 0) | (probability > 1)]
     if len(outside):
-        raise ValueError(f"a probability must lie in [0, 1], got {outside[0]}")
+        raise ValueError(f"the probability {outside[0]} is outside [0, 1]: pass none outside")
 
 
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
@@ -409,8 +409,8 @@ def calibration_curve(
     is_known = np.isfinite(probability)
     if not is_known.any():
         raise ValueError(
-            f"none of the {probability.size} probabilities is a number: a calibration curve needs "
-            "one or more"
+            f"none of the {probability.size} probabilities is a number: pass one or more that are "
+            "not NaN"
         )
     chance = probability[is_known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))

@@ -126,7 +126,9 @@ def within_memory(
         # ends, its error holds the tensors of the failed attempt in memory.
         at_once = -(-min(at_once, days) // 2)
         log.warning(
-            "the device ran out of memory: from now on a network processes %d days at once", at_once
+            "the device ran out of memory: from now on a network processes %d days at once; "
+            "nothing needs to be done",
+            at_once,
         )
         undo()
 

@@ -59,7 +59,7 @@ def load_market(name: str) -> Market:
     if name not in names:
         near = difflib.get_close_matches(name.lower(), names, n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"unknown market {name!r}: {hint}the markets are {', '.join(names)}")
+        raise UsageError(f"unknown market {name!r}: {hint}choose one of {', '.join(names)}")
     return read_market(_FOLDER / f"{name}.toml")
 
 
@@ -101,8 +101,9 @@ def read_market(path: Path, text: str | None = None) -> Market:
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
-            f"{path}: the file's name becomes the market's name: begin with a lowercase letter, "
-            "and use at most 40 lowercase letters, digits, - and _"
+            f"{path}: {path.stem!r} cannot be the name of a market, which takes that of its file: "
+            "rename the file so that its name begins with a lowercase letter and has at most 40 "
+            "lowercase letters, digits, - and _"
         )
     values = parse(path, text)
     # A text from the store may have the table of members added to it (`with_members`).
@@ -287,8 +288,7 @@ def _rate(table: Table, key: str) -> definition.Rate:
     for entry in entries:
         entry.allow("since", "rate")
     since = [entry.required("since", date) for entry in entries]
-    if since != sorted(set(since)):
-        raise table.error(key, "list each date once, the earliest first")
+    table.require_ascending(key, since)
     rates = [entry.required("rate", float) for entry in entries]
     return tuple(zip(since, rates, strict=True))
 
@@ -351,7 +351,8 @@ def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     listed = table.texts("candidates")
     for name in listed:
         if name not in rankers:
-            raise table.error("candidates", f"unknown ranker {name!r}; known: {', '.join(rankers)}")
+            known = ", ".join(rankers)
+            raise table.error("candidates", f"unknown ranker {name!r}; use some of {known}")
         if listed.count(name) > 1:
             raise table.error("candidates", f"{name!r} is listed twice; list it once")
     if len(listed) < 2:

@@ -39,11 +39,16 @@ def read_constituents(table: Table, calendar: AnyCalendar, stored: str | None) -
         stays = _with_details(table, spells, listed)
     else:
         if "until" in table.values:
-            raise table.error("until", "used only with members; give an entry of symbols its own")
+            raise table.error(
+                "until",
+                "has an effect only with members; delete it, or move it to the entries of symbols",
+            )
         stays = listed
     _refuse_repeats(table, stays)
     if is_complete and not stays:
-        raise table.error("complete", "a list without constituents is incomplete; set it to false")
+        raise table.error(
+            "complete", "is true, but no constituent is listed; list them, or set it to false"
+        )
     if stays and as_of is None:
         raise table.error("as_of", "missing; give the date on which the list was valid")
     _refuse_other_count(table, stays, as_of, calendar)
@@ -77,7 +82,10 @@ def _with_details(
                 "symbols", f"{entry.symbol!r} has dates here and in members; delete those here"
             )
         if entry.symbol not in in_table:
-            raise table.error("symbols", f"{entry.symbol!r} is not in members; add its spell there")
+            raise table.error(
+                "symbols",
+                f"{entry.symbol!r} is not in members; add a row with its membership there",
+            )
         details[entry.symbol] = entry
     for stock in in_table - set(details):
         source_symbol = _checked_symbol(table, "suffix", stock + suffix)
@@ -145,8 +153,8 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
         if symbol in last_until and not _follows(stay, last_until[symbol]):
             raise table.error(
                 "symbols",
-                f"symbol {symbol!r} is listed twice; "
-                "list it once, or list its stays in chronological order with since and until",
+                f"symbol {symbol!r} is listed twice; list it once, or, if it left and came back, "
+                "give the entry of each membership its since and until, the earliest first",
             )
         other_symbol = symbol_at_source.setdefault(stay.source_symbol, symbol)
         if other_symbol != symbol:

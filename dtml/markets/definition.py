@@ -215,7 +215,10 @@ class Costs:
         for cost in fields(self):
             for value in _values(getattr(self, cost.name)):
                 if not 0 <= value < inf:
-                    raise UsageError(f"{cost.name} must be 0 basis points or more, got {value}")
+                    raise UsageError(
+                        f"{cost.name} must be a finite number of basis points, 0 or more, got "
+                        f"{value}"
+                    )
 
     def of_trades(
         self, sessions: "pd.DatetimeIndex"
@@ -266,7 +269,7 @@ class Trading:
         for limit in limits:
             if not SMALLEST_LIMIT <= limit < inf:
                 raise UsageError(
-                    f"price_limit is a ratio and must be {SMALLEST_LIMIT} or more, got {limit}"
+                    f"price_limit must be a finite ratio of {SMALLEST_LIMIT} or more, got {limit}"
                 )
 
 
@@ -459,7 +462,8 @@ class Market:
         for symbol, times in Counter(stock_symbols).items():
             if not is_symbol(symbol):
                 raise UsageError(
-                    f"market {self.name}: {symbol!r} is not a valid symbol; rename it at its source"
+                    f"market {self.name}: {symbol!r} is not a valid symbol; rename it at its "
+                    "source, with at most 24 letters, digits and single . - & = _ / or blanks"
                 )
             if times > 1:
                 raise UsageError(

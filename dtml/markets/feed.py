@@ -60,6 +60,7 @@ def read_feed(table: Table) -> FeedAccess:
     for name in names:
         if not _VARIABLE.fullmatch(name):
             raise table.error(
-                "environment", f"{name!r} is no name of an environment variable, such as VENDOR_KEY"
+                "environment",
+                f"{name!r} is no name of an environment variable; give one such as VENDOR_KEY",
             )
     return FeedAccess(environment=names)

@@ -178,18 +178,19 @@ def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) 
         lines = f"line {before.line} and line {spell.line}"
         if before.until is None:
             raise UsageError(
-                f"{path}: {lines}: the spell of {before.symbol} since {before.since} has no until, "
-                f"but {spell.symbol} joins again on {spell.since}; end the first, or delete one"
+                f"{path}: {lines}: the membership of {before.symbol} since {before.since} has no "
+                f"until, but {spell.symbol} joins again on {spell.since}; end the first, or delete "
+                "one"
             )
         hint = ""
         # They share a single day, which is the first one's `until` in the file.
         if last_day_counts and before.until == spell.since + timedelta(days=1):
             hint = (
                 f'; or set until = "{EXCLUDED}" in the market\'s file if until is the first day '
-                "after its spell"
+                "after its membership"
             )
         raise UsageError(
-            f"{path}: {lines}: spells of {spell.stock} overlap from {spell.since} on; correct "
+            f"{path}: {lines}: memberships of {spell.stock} overlap from {spell.since} on; correct "
             f"their dates{hint}"
         )
 
@@ -244,7 +245,7 @@ def refuse_other_counts(
             raise table.error(
                 "count",
                 f"says {count}, but members lists {members} on {session.date()}: correct the "
-                "spells around that day, or delete count",
+                "memberships around that day, or delete count",
             )
 
 

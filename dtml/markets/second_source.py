@@ -65,7 +65,9 @@ def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for symbol in table.values:
         if known and symbol not in known:
-            raise table.error(symbol, "the market does not list this symbol; correct or delete it")
+            raise table.error(
+                symbol, "the market does not list this symbol; correct or delete this key"
+            )
         name = table.typed(symbol, str)
         if not is_symbol(name):
             raise table.error(
@@ -87,9 +89,9 @@ def _fields(table: Table) -> tuple[str, ...]:
     for name in listed:
         if name not in COMPARED_FIELDS:
             known = ", ".join(COMPARED_FIELDS)
-            raise table.error("fields", f"unknown field {name!r}; known: {known}")
+            raise table.error("fields", f"unknown field {name!r}; use some of {known}")
     if not listed:
-        raise table.error("fields", "list one field or more, or delete the key")
+        raise table.error("fields", "the list is empty; list one field or more, or delete the key")
     return tuple(name for name in COMPARED_FIELDS if name in listed)
 
 

@@ -2,9 +2,10 @@
 
 import difflib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -44,7 +45,7 @@ class Table:
         for key in self.values:
             if key not in keys:
                 nearest = _nearest(key, keys)
-                raise self.error(key, f"unknown key{nearest}; known: {', '.join(keys)}")
+                raise self.error(key, f"unknown key{nearest}; use one of {', '.join(keys)}")
 
     def required(self, key: str, kind: type[T]) -> T:
         """Return the value of a required key, checked to be of a kind."""
@@ -80,7 +81,7 @@ class Table:
         words = sorted(choices)
         if value not in words:
             nearest = _nearest(value, words)
-            raise self.error(key, f"unknown {shown(value)}{nearest}; known: {', '.join(words)}")
+            raise self.error(key, f"unknown {shown(value)}{nearest}; use one of {', '.join(words)}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -97,9 +98,16 @@ class Table:
             raise self.error(
                 key, f"expected a list of dates such as 2026-01-20, got {shown(values)}"
             )
-        if values != sorted(set(values)):
-            raise self.error(key, "list each date once, the earliest first")
+        self.require_ascending(key, values)
         return tuple(values)
+
+    def require_ascending(self, key: str, days: Sequence[date]) -> None:
+        """Raise for the first of a key's dates that is not after the date listed before it."""
+        for before, day in pairwise(days):
+            if day <= before:
+                raise self.error(
+                    key, f"{day} is listed after {before}; list each date once, the earliest first"
+                )
 
     def subtable(self, key: str) -> "Table":
         """Return the table of a key, empty where it is missing."""
@@ -129,7 +137,7 @@ def parse(path: Path, text: str | None) -> dict[str, object]:
         ) from problem
     # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
     except (ValueError, RecursionError) as problem:
-        raise UsageError(f"{path}: the file is not TOML: {problem}") from problem
+        raise UsageError(f"{path}: the file is not TOML: {problem}; correct it there") from problem
 
 
 def is_a(value: object, kind: type) -> bool:

@@ -111,7 +111,7 @@ def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> Non
     }
     if details:
         why = "; ".join(details.values())
-        raise OwnCodeError(f"{user_code.code.name} is refused by the audit: {why}")
+        raise OwnCodeError(f"{user_code.code.name} is refused by the audit: {why}; correct it")
 
 
 def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:

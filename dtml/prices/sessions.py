@@ -199,8 +199,8 @@ def require_session(calendar: AnyCalendar, day: date) -> date:
     exchange = _exchange(calendar)
     position = _position(exchange, day)
     neighbours = exchange.sessions[max(position - 1, 0) : position + 1]
-    near = " and ".join(str(session.date()) for session in neighbours)
-    raise UsageError(f"{day} ({day:%A}) is not a session of {calendar}; the nearest are {near}")
+    near = " or ".join(str(session.date()) for session in neighbours)
+    raise UsageError(f"{day} ({day:%A}) is not a session of {calendar}: choose the nearest, {near}")
 
 
 @cache

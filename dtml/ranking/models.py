@@ -159,7 +159,10 @@ def _known_rows(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
     """
     has_outcome = np.isfinite(outcome)
     if not has_outcome.any():
-        raise DtmlError("no stock-day of the training span has an outcome: fetch a longer history")
+        raise DtmlError(
+            f"none of the {outcome.size:,} stock-days of the training span has an outcome: fetch a "
+            "longer history"
+        )
     if has_outcome.all():
         return features, outcome
     return features[has_outcome], outcome[has_outcome]

@@ -190,7 +190,7 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
         reason = "no return is known: check that the prices have a bar for every session"
     first = windows.target[0].date()
     last = windows.target[-1].date()
-    raise DtmlError(f"no day of {span} has a label, {first} to {last}: {reason}")
+    raise DtmlError(f"no day of the {span} span, {first} to {last}, has a label: {reason}")
 
 
 def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:

@@ -25,28 +25,17 @@ class TrainingConfig:
     stocks_a_step: int | None = None
 
     def __post_init__(self) -> None:
-        # Both may be None, for which a valid number stands in the check below.
-        patience = 1 if self.patience is None else self.patience
-        stocks_a_step = 1 if self.stocks_a_step is None else self.stocks_a_step
-        counts = (
-            self.epochs,
-            self.batch_days,
-            self.first_kept_epoch,
-            patience,
-            stocks_a_step,
-        )
-        if min(counts) < 1:
-            raise UsageError(
-                f"got epochs {self.epochs}, batch_days {self.batch_days}, first_kept_epoch "
-                f"{self.first_kept_epoch}, patience {self.patience} and stocks_a_step "
-                f"{self.stocks_a_step}: each must be 1 or more, if it is given"
-            )
-        clip_is_bad = self.clip is not None and self.clip <= 0
-        if self.learning_rate <= 0 or self.penalty < 0 or clip_is_bad:
-            raise UsageError(
-                f"got learning_rate {self.learning_rate}, clip {self.clip} and penalty "
-                f"{self.penalty}: the first two must be above 0, if given, penalty 0 or more"
-            )
+        # None is valid for `patience`, `stocks_a_step` and `clip`.
+        for name in ("epochs", "batch_days", "first_kept_epoch", "patience", "stocks_a_step"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise UsageError(f"{name} must be 1 or more, got {count}")
+        for name in ("learning_rate", "clip"):
+            size = getattr(self, name)
+            if size is not None and size <= 0:
+                raise UsageError(f"{name} must be above 0, got {size}")
+        if self.penalty < 0:
+            raise UsageError(f"penalty must be 0 or more, got {self.penalty}")
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ def backtest_flow(
             from prefect_dask.task_runners import DaskTaskRunner
         except ImportError as error:
             raise UsageError(
-                "--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'"
+                "Dask, which --cluster uses, is not installed: "
+                "pip install -c constraints.txt -e '.[dask]'"
             ) from error
         on_cluster = _backtest_on(DaskTaskRunner(address=cluster))
         return on_cluster(request, plan, attention_on, submit=True)

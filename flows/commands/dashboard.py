@@ -53,7 +53,7 @@ def serve_dashboard(
         if is_open:
             err.print(
                 f"warning: anyone who can reach {host_in_address} can read everything: "
-                "there is no login",
+                "there is no login, so let a firewall keep others out",
                 soft_wrap=True,
             )
         config = uvicorn.Config(

@@ -283,7 +283,11 @@ def _compact(engine: Engine) -> None:
     try:
         is_compacted = compact_if_worth_it(engine)
     except StoreError as error:
-        _say(err, f"warning: the rows are removed, but the file is as large as before: {error}")
+        _say(
+            err,
+            f"warning: the rows are removed, but the file is as large as before: {error}; run the "
+            "same command again to make it smaller",
+        )
         return
     if is_compacted:
         with reading(engine) as conn:
@@ -398,4 +402,8 @@ def _warn_of_absent(manifest: Manifest) -> None:
         run_id = absent["run_id"]
         path = absent["path"]
         why = absent["why"]
-        _say(err, f"warning: the weights of {run_id} are missing: {path}: {why}")
+        _say(
+            err,
+            f"warning: the weights of {run_id} are missing: {path}: {why}; to replay its nights, "
+            "restore this file from another backup",
+        )

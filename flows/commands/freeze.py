@@ -111,7 +111,7 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
     if changes:
         raise NotFrozenError(
             f"{market}: {counted(len(changes), 'change')} since the nights were frozen, the first: "
-            f"{changes[0]}"
+            f"{changes[0]}; if nobody meant to change it, restore a backup of the store"
         )
 
 

@@ -57,7 +57,7 @@ def query(
     if sum(chosen_forms) > 1:
         raise UsageError("--json, --csv and --parquet cannot be combined: choose one")
     if parquet is not None and parquet.is_dir():
-        raise UsageError(f"{parquet} is a folder: --parquet takes a file")
+        raise UsageError(f"{parquet} is a folder: give --parquet the name of a file")
     if sql == "-":
         sql = _standard_input()
     run_sql = partial(open_answer, open_reader()) if on is None else _answer_of_files(on)

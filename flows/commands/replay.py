@@ -68,6 +68,10 @@ RUN_FACTS = (  # of a reproduction, from the row of its model
     "code_version",
     "checkpoint_hash",
 )
+REMEDY = (  # ends the message of a replay that differs
+    "; replay it with the version of dtml and on the kind of processor that made it, or, if the "
+    "store was changed, restore a backup"
+)
 WHAT = (
     "A market that `dtml markets` lists, or a receipt, RUN/SYMBOL/TARGET, from the column receipt "
     "of latest_prediction."
@@ -110,14 +114,15 @@ def replay(
     if what is not None and "/" in what:
         _refuse(
             {"--as-of": as_of, "--known-at": known_at, "--all": every},
-            "a receipt identifies a single prediction",
+            f"{what} is a receipt, which names a single prediction",
         )
         return _replay_prediction(
             what, market_file, device, train_again=train_again, as_json=as_json
         )
     _refuse(
         {"--retrain": train_again},
-        "only a prediction's model can be retrained, which needs its receipt, RUN/SYMBOL/TARGET",
+        "--retrain needs the receipt of a prediction, RUN/SYMBOL/TARGET: give one in the place of "
+        "the market",
     )
     request = options.request_of(what, market_file, device=device)
     if not every:
@@ -156,11 +161,11 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
     """Raise UsageError for options that were given but do not fit what is replayed.
 
     `given` maps the name of each such option to its value, which is None or False if it was not
-    given. `why` ends the message.
+    given. `why` begins the message.
     """
     names = [name for name, value in given.items() if value]
     if names:
-        raise UsageError(f"leave out {' and '.join(names)}: {why}")
+        raise UsageError(f"{why}: leave out {' and '.join(names)}")
 
 
 def _replay_night(
@@ -196,8 +201,9 @@ def _replay_night(
     # a replay at another moment that failed.
     if replay.reasons and bar_counts is None:
         night = replay.night
+        advice = REMEDY if replay.failure is None else ""  # a failure says what to do
         raise NotReplayedError(
-            f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}"
+            f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}{advice}"
         )
 
 
@@ -295,7 +301,9 @@ def _replay_prediction(
     if trained:
         reasons.extend(trained.reasons)
     if reasons:
-        raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}")
+        says_what_to_do = trained is not None and trained.lost
+        advice = "" if says_what_to_do else REMEDY
+        raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}{advice}")
 
 
 def _print_reproduction(reproduction: Reproduction, trained: Retraining | None) -> None:

@@ -32,7 +32,7 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
     `form` is one of FORMS. Raises UsageError for another form, and for more than LARGEST bytes.
     """
     if form not in FORMS:
-        raise UsageError(f"form={form!r} is not one of {', '.join(FORMS)}")
+        raise UsageError(f"form={form!r} is not one of {', '.join(FORMS)}: choose one of these")
     file = File(IN_MEMORY)
     with open_answer(engine, sql, interruption=interruption) as answer:
         if form == "parquet":
@@ -100,7 +100,9 @@ class Download(Response):
                     chunk = file.read(CHUNK)
             except TimeoutError:
                 log.warning(
-                    "%s: stopped, because nobody read it for %s s", scope["path"], READER_LIMIT_S
+                    "%s: the download was stopped, because nobody read it for %s s: start it again",
+                    scope["path"],
+                    READER_LIMIT_S,
                 )
                 return
             await send({"type": "http.response.body", "body": b"", "more_body": False})

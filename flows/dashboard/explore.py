@@ -77,10 +77,11 @@ class Asked:
         for name in used_names:
             if name not in column_names:
                 listed = ", ".join(sorted(column_names))
-                raise UsageError(f"{self.view.name} has no column {name!r}: it has {listed}")
+                raise UsageError(f"{self.view.name} has no column {name!r}: choose one of {listed}")
         for _, comparison, _ in self.where:
             if comparison not in COMPARISONS:
-                raise UsageError(f"is={comparison!r} is not one of {', '.join(COMPARISONS)}")
+                listed = ", ".join(COMPARISONS)
+                raise UsageError(f"is={comparison!r} is not one of {listed}: choose one of these")
 
     @property
     def sort_column(self) -> str:

@@ -110,7 +110,8 @@ class Sort:
         column = text.removeprefix("-")
         if column not in SORTS:
             raise UsageError(
-                f"sort={text!r} is not one of {', '.join(SORTS)}, with or without a minus before it"
+                f"sort={text!r} is not one of {', '.join(SORTS)}, with or without a minus before "
+                "it: choose one of these"
             )
         return cls(column=column, is_descending=text.startswith("-"))
 
@@ -411,7 +412,7 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
             f"`dtml nightly {market}` runs one"
         )
     raise NotThereError(
-        f"there is no night of {market} as of {as_of}: the nearest are of {' and '.join(nearest)}"
+        f"there is no night of {market} as of {as_of}: choose the nearest, {' or '.join(nearest)}"
     )
 
 

@@ -131,8 +131,8 @@ class _Families(Collector):
 def _late_seconds(punctualities: Iterable[Punctuality]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
         "dtml_night_late_seconds",
-        "Seconds since the first night that is not complete was due; 0 if none is. Beyond 7200 "
-        "the night is late.",
+        "Seconds since the first night that is not complete was due; 0 if every due night is "
+        "complete. Above 7200 s, dtml status --check reports the market as late.",
         labels=["market"],
     )
     for each in punctualities:

@@ -181,7 +181,7 @@ def _predicted_symbols(conn: Connection, market: str) -> list[str]:
 def require_span(kind: str, first: date | None, last: date | None) -> None:
     """Raise UsageError for a kind that no model has, or a span that ends before it begins."""
     if kind not in KINDS:
-        raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+        raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}: choose one of these")
     if first is not None and last is not None and first > last:
         raise UsageError(
             f"the span ends before it begins: from {first} to {last}; exchange the two days"

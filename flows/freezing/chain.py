@@ -49,6 +49,12 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
     first = since or days[-1]
     if chain:
         first = chain[0]["as_of"]
+    if chain and first not in days:
+        raise UsageError(
+            f"the night of {first}, with which the chain of {market} begins, is no longer "
+            f"complete: complete it with `dtml nightly {market} --as-of {first}`, or restore a "
+            "backup"
+        )
     if first not in days:
         raise UsageError(
             f"no night of {market} as of {first} is complete: give --since the day of one that is, "

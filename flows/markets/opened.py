@@ -123,8 +123,8 @@ def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None 
         is_far = asked > closed + timedelta(days=7)
         if asked > closed and (is_far or is_session(calendar, asked)):
             raise UsageError(
-                f"--as-of {asked} names a session that has not closed yet: "
-                f"the last closed session of {opened.name} is {closed}"
+                f"--as-of {asked} names a session that has not closed yet: choose {closed}, the "
+                f"last closed session of {opened.name}, or an earlier one"
             )
         return require_session(calendar, asked)
     known = opened.source.last_session()

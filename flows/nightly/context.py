@@ -160,7 +160,8 @@ def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ..
     is_index = symbols == (context.market.index.symbol,)
     if not is_index and _are_closes_alone(bars[bars["symbol"].isin(symbols)]):
         log.warning(
-            "the prices of %s are closes alone: trades at the next open are made at the next close",
+            "the prices of %s are closes alone: trades at the next open are made at the next "
+            "close; to trade at the open, give prices with opens",
             context.name,
         )
     return quotes

@@ -241,7 +241,9 @@ def _freeze(context: MarketContext) -> None:
     for link in extend(context.engine, context.name):
         if link["replaces"] is not None:
             log.warning(
-                "the night of %s was run again: link %d replaces link %d, which stays in the chain",
+                "%s: the night of %s was run again: link %d replaces link %d, which stays in the "
+                "chain; nothing needs to be done",
+                context.name,
                 link["as_of"],
                 link["number"],
                 link["replaces"],
@@ -250,9 +252,11 @@ def _freeze(context: MarketContext) -> None:
         add_lines(context.engine, context.name)
     except (ChainFileError, OSError) as error:
         log.warning(
-            "%s: the night is frozen in the store, but is not in the chain's file: %s",
+            "%s: the night is frozen in the store, but is not in the chain's file: %s; once that "
+            "is mended, `dtml freeze %s` adds it",
             context.name,
             error,
+            context.name,
         )
 
 
@@ -320,7 +324,7 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     message = f"{short.what}: {cause}"
     is_index = short.missing == {context.market.index.symbol}
     if is_index and context.source.name == "files":
-        raise DtmlError(f"{message}; give its file with --index")
+        raise DtmlError(f"{message}, or give its file with --index")
     raise DtmlError(message)
 
 
@@ -354,7 +358,7 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
         of_status = failed[failed["status"] == status]
         cause = f"{len(of_status)} {status} ({of_status['detail'].iloc[0]})"
         if status == "no_data":
-            return cause
+            return f"{cause}: run the night again once the source has them"
         return f"{cause}; the bars that arrived are stored: run the night again to fetch the rest"
     rejected = fetch_result.rejected
     is_missing = rejected["symbol"].isin(symbols)
@@ -363,8 +367,8 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
     if not rejected.empty:
         reason = rejected["reason"].mode().iloc[0]
         bars = "1 bar" if len(rejected) == 1 else f"{len(rejected)} bars"
-        return f"{bars} rejected, mostly {reason}: see the view `rejected`"
-    return "the source has no bar for that session"
+        return f"{bars} rejected, mostly {reason}: look at them in the view `rejected`"
+    return "the source has no bar for that session: run the night again once it has them"
 
 
 def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None) -> Model:

@@ -199,7 +199,7 @@ def trust(code: OwnCode) -> None:
     except OSError as error:
         log.warning(
             "%s cannot be saved in %s (%s): past nights that used it cannot be replayed once the "
-            "file has changed",
+            "file has changed; make that folder writable, or set XDG_STATE_HOME to a writable one",
             code.name,
             trusted_folder(),
             error.strerror,

@@ -115,7 +115,8 @@ def load_model(context: MarketContext, as_of: date, known_at: datetime | None = 
             if run is not None:
                 log.warning(
                     "%s was trained on prices as known at %s, but only those known at %s count "
-                    "for the night of %s: the model may have seen later revisions",
+                    "for the night of %s: the model may have seen later revisions, and look better "
+                    "than it was",
                     run["id"],
                     run["data_watermark"],
                     known_at,

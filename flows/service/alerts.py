@@ -65,7 +65,12 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
             alerts = list(_of_night(conn, market, as_of))
         tell(engine, alerts)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of an alert
-        log.warning("alerts of %s, night of %s, were not raised: %s", market, as_of, error)
+        log.warning(
+            "alerts of %s, night of %s, were not raised: %s; look at `dtml status` instead",
+            market,
+            as_of,
+            error,
+        )
 
 
 def watch_markets(

@@ -286,7 +286,10 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
         create_markdown_artifact(night_page(context.name, scores, night), key=key)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of a page
         log.warning(
-            "night of %s of %s: no artifact was made: %s", row["as_of"], context.name, error
+            "night of %s of %s: no artifact was made: %s; the night itself is not affected",
+            row["as_of"],
+            context.name,
+            error,
         )
 
 

@@ -57,7 +57,11 @@ def tidy(folder: Path, *, also_today: bool = False) -> None:
         asyncio.run(_delete_old())
         compact(folder / DATABASE)
     except Exception as error:  # noqa: BLE001 - such as tables of an older Prefect, or a lock
-        log.warning("Prefect's database in %s was not made smaller: %s", folder, error)
+        log.warning(
+            "Prefect's database in %s was not made smaller: %s; the next server tries again",
+            folder,
+            error,
+        )
         return
     stamp.touch()
 

@@ -131,12 +131,14 @@ class MarketStatus:
 
 
 def late_message(late: MarketStatus) -> str:
-    """Return the message that says which night is late, and its status."""
+    """Return the message that says which night is late, its status, and what to do."""
     assert late.due is not None
     message = f"night of {late.due.as_of} was due at {moment(late.due.since)} and is not complete"
     if late.as_of == late.due.as_of:
-        return f"{message}; it is {late.outcome}"
-    return message
+        message = f"{message}; it is {late.outcome}"
+        if late.outcome == "running":
+            return f"{message}: wait until it ends"
+    return f"{message}: run `dtml nightly {late.market} --catch-up`"
 
 
 def moment(when: datetime) -> str:
@@ -309,12 +311,13 @@ class Punctuality:
 
     @property
     def problem(self) -> str | None:
-        """Return what is late, in one line; None before `TOLERANCE` has passed."""
+        """Return what is late and what to do, in one line; None before `TOLERANCE` has passed."""
         if self.due is None or self.seconds is None or self.seconds < TOLERANCE.total_seconds():
             return None
         return (
             f"{self.market}: night of {self.due.as_of} is not complete, due since "
-            f"{moment(self.due.since)}; the last night, of {self.night}, is {self.outcome}"
+            f"{moment(self.due.since)}; the last night, of {self.night}, is {self.outcome}; "
+            f"run `dtml nightly {self.market} --catch-up`"
         )
 
 

@@ -100,7 +100,7 @@ def _read_whole(source: Path) -> tuple[int, str]:
         total += 1
         digest.update(f"{line}\n".encode())
     if not total:
-        raise UsageError(f"{source} is empty: there is nothing to translate")
+        raise UsageError(f"{source} is empty: name a file that has sentences")
     return total, digest.hexdigest()
 
 
@@ -138,8 +138,8 @@ def _append(file: Path, lines: list[str]) -> None:
             stream.writelines(f"{line}\n" for line in lines)
     except OSError as error:
         raise TranslationError(
-            f"cannot write {file}: {error.strerror}; "
-            "free some space and run the same command again to resume"
+            f"cannot write {file}: {error.strerror}; remove the cause, such as a full disk, and "
+            "run the same command again to resume"
         ) from error
 
 

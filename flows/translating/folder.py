@@ -41,11 +41,13 @@ def chosen(name: str | None) -> Path:
         )
     if name is None and len(names) == 1:
         return models_folder() / names[0]
-    listed = f"there are {', '.join(names)}"
+    listed = ", ".join(names)
     if name is None:
-        raise UsageError(f"choose a model with --model: {listed}")
+        raise UsageError(
+            f"{models_folder()} has {len(names)} models: choose one with --model: {listed}"
+        )
     if name not in names:
-        raise UsageError(f"no model {name!r} in {models_folder()}: {listed}")
+        raise UsageError(f"no model {name!r} in {models_folder()}: choose one of {listed}")
     return models_folder() / name
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import requires, version
 from pathlib import Path
 from typing import get_args
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import torch
 from packaging.requirements import Requirement
@@ -184,7 +184,8 @@ def _database() -> str:
 def _clock() -> str:
     """Return this machine's time and zone.
 
-    Raises DtmlError if the clock of a PostgreSQL server differs by more than `APART_S`.
+    Raises DtmlError if the clock of a PostgreSQL server differs by more than `APART_S`, and where
+    the machine has no tables of time zones.
     """
     local = datetime.now().astimezone()
     engine = open_engine()
@@ -197,7 +198,13 @@ def _clock() -> str:
                 f"this clock differs from the database's by {difference_s:.0f} s: correct it, for "
                 "example with NTP"
             )
-    ZoneInfo("Asia/Seoul")  # raises where the machine has no table of time zones
+    try:
+        ZoneInfo("Asia/Seoul")
+    except ZoneInfoNotFoundError as error:
+        raise DtmlError(
+            "this machine has no tables of time zones: install the system's package tzdata, or run "
+            "pip install tzdata"
+        ) from error
     return (
         f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()} (UTC{local:%z}); schedules use each "
         "exchange's own time zone"
@@ -275,7 +282,7 @@ def _feeds() -> str:
         except DtmlError as error:
             faults.append(f"{name}: {error}")
     if faults:
-        raise DtmlError("; ".join(faults))
+        raise DtmlError(f"{'; '.join(faults)}; correct the feed, or try again later")
     return "; ".join(answers) or "no market of the store has a feed of your own"
 
 
@@ -299,7 +306,9 @@ def _last_week(market: Market, source: Source) -> str:
     answer = source.fetch({symbol: a_week_ago}, today)
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
-        raise DtmlError(f"{outcome['status']}: {outcome['detail']}")
+        raise DtmlError(
+            f"no bar of {symbol} since {a_week_ago} ({outcome['status']}: {outcome['detail']})"
+        )
     last_session = answer.bars["session"].max()
     return f"{len(answer.bars)} bars of {symbol}, the last from {last_session:%Y-%m-%d}"
 

@@ -85,7 +85,14 @@ def export_if_asked(engine: Engine, market: str) -> None:
     try:
         counts = export(engine, folder, VIEWS, frozenset([market]), NO_PROGRESS)
     except (DtmlError, StoreError, OSError) as error:
-        log.warning("the night is stored, but %s was not exported to %s: %s", market, folder, error)
+        log.warning(
+            "the night is stored, but %s was not exported to %s: %s; `dtml db export %s` tries "
+            "again",
+            market,
+            folder,
+            error,
+            folder,
+        )
     else:
         log.info(
             "%s: %d Parquet files of %s written, %d kept",

@@ -347,7 +347,7 @@ def test_a_wrong_strategy_says_what_is_wrong(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("cost", [-1.0, NAN, np.inf])
 def test_a_cost_is_zero_or_more(cost: float) -> None:
-    with pytest.raises(UsageError, match="spread must be 0 basis points or more"):
+    with pytest.raises(UsageError, match="spread must be a finite number of basis points"):
         Costs(half_spread=cost)
 
 

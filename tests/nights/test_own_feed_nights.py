@@ -379,7 +379,9 @@ def test_commands_know_a_feed_as_the_markets_own_and_as_an_option(
     (stored,) = json.loads(command("query", "select source from fetch_log", "--json")[1])
     assert stored == {"source": "mine.py"}
     found = doctor._feeds  # of a past that has no last week
-    with pytest.raises(doctor.DtmlError, match="home: no_data: no bar to "):
+    with pytest.raises(
+        doctor.DtmlError, match=r"home: no bar of .* since .* \(no_data: no bar to "
+    ):
         found()
     other = home / "other.py"
     other.write_text(LYING)

@@ -313,7 +313,10 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
     [
         (("--known-at", "2024-07-02T10:00"), "has no time zone"),
         (("--known-at", "yesterday"), "is not a time"),
-        (("--all", "--as-of", "2024-07-01"), "leave out --as-of: --all replays each night"),
+        (
+            ("--all", "--as-of", "2024-07-01"),
+            "--all replays each night from what it knew: leave out --as-of",
+        ),
     ],
 )
 def test_a_wrong_moment_is_the_users_mistake(
@@ -329,15 +332,15 @@ def test_a_wrong_moment_is_the_users_mistake(
     [
         (
             ("simulated", "--retrain"),
-            "leave out --retrain: only a prediction's model can be retrained, which needs its ",
+            "--retrain needs the receipt of a prediction, RUN/SYMBOL/TARGET: ",
         ),
         (
             ("run/L01/2024-07-02", "--all", "--as-of", "2024-07-01"),
-            "leave out --as-of and --all: a receipt identifies a",
+            "is a receipt, which names a single prediction: leave out --as-of and --all",
         ),
         (
             ("run/L01/2024-07-02", "--known-at", "2024-07-01"),
-            "leave out --known-at: a receipt identifies a single prediction",
+            "is a receipt, which names a single prediction: leave out --known-at",
         ),
         (("run/L01",), "'run/L01' is not a receipt: write RUN/SYMBOL/TARGET"),
         ((), "give a market"),

@@ -298,7 +298,7 @@ def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     assert (comparison["symbols"], comparison["bars"]) == (0, 0)
     sentence = f"files could not be compared: {comparison['failure']}"
     warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-    assert f"simulated: second source: {sentence}" in warnings
+    assert f"simulated: second source: {sentence}; the next fetch compares again" in warnings
     assert said_in_status(mine) == f"files failed: {comparison['failure']}"
 
 

@@ -92,7 +92,7 @@ def test_prices_without_a_labelled_day_refuse_the_night_with_what_is_wrong(
     long = vary(context.experiment, {"protocol": protocol, "train_sessions": 800})
     with pytest.raises(NightRefusedError, match=re.escape(said)) as caught:
         run_night(replace(context, source=FrameSource(changed(years)), experiment=long), AS_OF)
-    assert "no day of training has a label, 20" in str(caught.value)
+    assert "no day of the training span, 20" in str(caught.value)
 
 
 def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(

@@ -66,7 +66,8 @@ def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(
         _, complained = process.communicate(timeout=550)
     assert (
         complained
-        == "warning: anyone who can reach 0.0.0.0 can read everything: there is no login\n"
+        == "warning: anyone who can reach 0.0.0.0 can read everything: there is no login, "
+        "so let a firewall keep others out\n"
     )
 
 

@@ -32,9 +32,9 @@ UNKNOWN = {
     "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
     "/compare?a=nowhere": "no run 'nowhere' in the store",
     "/compare?market=nowhere": "no market 'nowhere' in the store",
-    f"/market/{MARKET}?as_of=2024-06-22": "as of 2024-06-22: the nearest are of 2024-06-21 and "
+    f"/market/{MARKET}?as_of=2024-06-22": "as of 2024-06-22: choose the nearest, 2024-06-21 or "
     "2024-06-24",
-    f"/market/{MARKET}?as_of=1999-01-01": f"the nearest are of {DAYS[0].date()}",
+    f"/market/{MARKET}?as_of=1999-01-01": f"choose the nearest, {DAYS[0].date()}",
 }
 MISTAKES = {
     f"/market/{MARKET}?as_of=yesterday": "as_of: Value error, Invalid isoformat string: "
@@ -43,7 +43,7 @@ MISTAKES = {
     f"/market/{MARKET}?level=0.81": "level 0.81 is not one of 0.5, 0.55",
     f"/market/{MARKET}?level=high": "level: Input should be a valid number",
     f"/market/{MARKET}?level=nan": "level nan is not one of 0.5",
-    "/table/run_log?sort=size": "run_log has no column 'size': it has",
+    "/table/run_log?sort=size": "run_log has no column 'size': choose one of",
     "/table/run_log?column=seeds&is=~&value=1": "'~' is not one of =, <>",
     "/table/daily_score?column=acc&is=%3D&value=high": "'high' is not a number",
     "/sql/rows.xml?q=select+1": "form='xml' is not one of csv, json, parquet",

@@ -171,7 +171,7 @@ def test_without_openpyxl_a_workbook_says_what_to_install(
 
     monkeypatch.setattr(pd, "read_excel", missing)
     (tmp_path / "p.xlsx").write_bytes(zipped("xl/workbook.xml", b"<workbook/>"))
-    with pytest.raises(UsageError, match=r"install dtml-nightshift\[excel\], or save the sheet"):
+    with pytest.raises(UsageError, match=r"install 'dtml-nightshift\[excel\]', or save the sheet"):
         read(FileSource(MARKET, tmp_path / "p.xlsx"))
 
 

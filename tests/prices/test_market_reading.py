@@ -133,7 +133,7 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("top", "complaint"),
     [
-        ("titel = 1", "titel: unknown key, perhaps title; known: title, calendar"),
+        ("titel = 1", "titel: unknown key, perhaps title; use one of title, calendar"),
         ('"a\\nb" = 1', r"'a\nb': unknown key"),
         (
             'retrain = "nightly"',
@@ -141,7 +141,7 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
         ),
         ("retrain = 0", "retrain: expected"),
         ("retrain = true", "retrain: expected"),
-        ('source = "bloomberg"', "source: unknown 'bloomberg'; known: files, simulated, yahoo"),
+        ('source = "bloomberg"', "source: unknown 'bloomberg'; use one of files, simulated, yahoo"),
         ('returns = "adj"', "returns: unknown 'adj'"),
         ("z_close = 1", "z_close: expected text, got 1"),
         ('facts = "one"', "facts: expected a list of strings"),
@@ -161,7 +161,7 @@ def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, comp
         (
             'calendar = "XKRX"',
             'calendar = "KRX"',
-            "calendar: unknown 'KRX', perhaps XKRX; known: 24/5, 24/7",
+            "calendar: unknown 'KRX', perhaps XKRX; use one of 24/5, 24/7",
         ),
         (
             'timezone = "Asia/Seoul"',
@@ -214,14 +214,14 @@ def test_a_wrong_value_is_named_with_its_key(
         ('[sessions]\nsource = "x"\nextra = [5]', "sessions.extra: expected a list of dates"),
         (
             '[sessions]\nsource = "x"\nextra = [2027-02-01, 2027-01-31]',
-            "sessions.extra: list each date once, the earliest first",
+            "sessions.extra: 2027-01-31 is listed after 2027-02-01; list each date once",
         ),
         ("[model]\nwindows = 5", "model.windows: unknown key, perhaps window"),
         ("[model]\nwindow = 5.0", "model.window: expected a whole number, got 5.0"),
         ("[model]\nwindow = true", "model.window: expected a whole number, got True"),
         (
             '[model]\nnormalisation = "batch"',
-            "model.normalisation: unknown 'batch'; known: per_stock, shared",
+            "model.normalisation: unknown 'batch'; use one of per_stock, shared",
         ),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
         (
             "complete = true",
-            "constituents.complete: a list without constituents is incomplete",
+            "constituents.complete: is true, but no constituent is listed",
         ),
         ("complete = 1", "constituents.complete: expected true or false, got 1"),
         (
@@ -268,8 +268,8 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         (
             "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', "
             "since = 2009-05-05}]",
-            "constituents.symbols: symbol 'A' is listed twice; list it once, or list its stays in "
-            "chronological order",
+            "constituents.symbols: symbol 'A' is listed twice; list it once, or, if it left and "
+            "came back, give the entry of each membership",
         ),
         (
             "as_of = 2020-01-02\nsymbols = ['A', {symbol = 'B', source_symbol = 'A'}]",
@@ -311,7 +311,7 @@ def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["My Market.toml", "-x.toml", "é.toml", f"{'a' * 41}.toml"])
 def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(LEAST, encoding="utf-8")
-    with pytest.raises(UsageError, match="the file's name becomes the market's name"):
+    with pytest.raises(UsageError, match="cannot be the name of a market"):
         load_market_file(tmp_path / name)
 
 

@@ -125,8 +125,14 @@ def test_a_stock_that_leaves_comes_back_and_is_renamed_is_one_stock(tmp_path: Pa
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ("A,2022-01-03,2022-02-01\nA,2022-02-01,", "line 2 and line 3: spells of A overlap from"),
-        ("A,2022-01-03,\nA,2022-05-02,", "the spell of A since 2022-01-03 has no until, but A"),
+        (
+            "A,2022-01-03,2022-02-01\nA,2022-02-01,",
+            "line 2 and line 3: memberships of A overlap from",
+        ),
+        (
+            "A,2022-01-03,\nA,2022-05-02,",
+            "the membership of A since 2022-01-03 has no until, but A",
+        ),
         ("B,2022-01-03,\nA,,2022-02-01", "line 3: A has no since; give its first day"),
         ("A,2022-01-03,2022-01-02", "line 2: A is a member on no day from 2022-01-03 to 2022"),
         ("A,03/01/2022,", "line 2: A: since is '03/01/2022'; give a date such as 2020-06-15"),
@@ -196,7 +202,7 @@ def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
     ("entry", "complaint"),
     [
         ('{ symbol = "A", since = 2022-01-03 }', "'A' has dates here and in members"),
-        ('"C"', "'C' is not in members; add its spell there"),
+        ('"C"', "'C' is not in members; add a row with its membership"),
     ],
 )
 def test_an_entry_beside_a_table_only_describes_a_stock_of_it(

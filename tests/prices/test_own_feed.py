@@ -79,7 +79,7 @@ def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Pa
     [
         ('[feed]\nenvironment = ["A KEY"]', "feed.environment: 'A KEY' is no name of an"),
         ('[feed]\nenvironment = "KEY"', "feed.environment: expected a list of strings"),
-        ("[feed]\nseconds = 3", "feed.seconds: unknown key; known: environment"),
+        ("[feed]\nseconds = 3", "feed.seconds: unknown key; use one of environment"),
     ],
 )
 def test_a_mistake_about_a_feed_is_named(tmp_path: Path, more: str, complaint: str) -> None:
@@ -96,7 +96,9 @@ def test_an_unknown_source_is_told_the_installed_ones_and_of_own_files(
     file = tmp_path / "home.toml"
     file.write_text(small_market(source="vendr"))
     monkeypatch.setattr(market_feeds, "installed_feeds", lambda: {"vendor": None})
-    known = "perhaps vendor; known: files, simulated, vendor, yahoo, or a file of your own such as"
+    known = (
+        "perhaps vendor; use one of files, simulated, vendor, yahoo, or a file of your own such as"
+    )
     with pytest.raises(UsageError, match=known):
         load_market_file(file)
     with pytest.raises(UsageError, match="'vendr' is unknown: choose one of yahoo, files"):

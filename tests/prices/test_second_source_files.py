@@ -127,7 +127,10 @@ def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
         ('source = "yahoo"\nindex = "a.csv"\n', "second_source.index: the source"),
         (f"{OF_FILES}price = 3\n", "second_source.price: unknown key, perhaps prices"),
         (f'{OF_FILES}fields = ["last"]\n', "second_source.fields: unknown field 'last'"),
-        (f"{OF_FILES}fields = []\n", "second_source.fields: list one field or more"),
+        (
+            f"{OF_FILES}fields = []\n",
+            "second_source.fields: the list is empty; list one field or more",
+        ),
         (f"{OF_FILES}price_unit = 0\n", "second_source.price_unit: expected a number above 0"),
         (f"{OF_FILES}price_unit = inf\n", "second_source.price_unit: expected a number above 0"),
         (f"{OF_FILES}seconds = 1e9\n", "second_source.seconds: expected a number above 0 and"),

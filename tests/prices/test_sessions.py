@@ -234,7 +234,8 @@ def test_a_time_without_a_zone_is_refused() -> None:
 def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_named() -> None:
     assert require_session("XNYS", date(2016, 6, 30)) == date(2016, 6, 30)
     expected = (
-        r"2016-07-04 \(Monday\) is not a session of XNYS; the nearest are 2016-07-01 and 2016-07-05"
+        r"2016-07-04 \(Monday\) is not a session of XNYS: choose the nearest, 2016-07-01 or "
+        "2016-07-05"
     )
     with pytest.raises(UsageError, match=expected):
         require_session("XNYS", date(2016, 7, 4))

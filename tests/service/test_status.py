@@ -155,7 +155,8 @@ def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: 
     assert found.age == 1
     assert (
         found.problem
-        == "simulated: night of 2024-07-02 was due at 2024-07-02 22:30 UTC and is not complete"
+        == "simulated: night of 2024-07-02 was due at 2024-07-02 22:30 UTC and is not complete: "
+        "run `dtml nightly simulated --catch-up`"
     )
 
 

@@ -357,7 +357,7 @@ def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None
         assert backtests.backtest_folds(conn, NAME)["run_id"].tolist() == ["first"]
     words = (
         f"^fold 1 of {NAME} is already stored with run_id first, which stays in place of second: "
-        "a fold is never rewritten$"
+        "a fold is never rewritten; for a new result, choose another --from or --to$"
     )
     with pytest.raises(StoreError, match=words):
         add_folds(store, fold(run_id="second"))

@@ -293,7 +293,7 @@ def test_a_session_with_a_time_of_day_is_refused(store: Engine) -> None:
 
 def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:
     with pytest.raises(
-        StoreError, match="naive timestamp 2024-01-08T22:00:00: give it a time zone"
+        StoreError, match="the timestamp 2024-01-08T22:00:00 has no time zone: give it one"
     ):
         append(store, bars(), datetime(2024, 1, 8, 22))  # noqa: DTZ001
     seoul = timezone(timedelta(hours=9))

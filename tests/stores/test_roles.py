@@ -237,7 +237,7 @@ def test_a_role_that_is_no_superuser_is_told_to_be_one(store: tuple[Engine, str]
     engine, url = store
     run(engine, "create role owner login createrole", "grant select on alembic_version to owner")
     with pytest.raises(
-        StoreUsageError, match=r"only a superuser of the server can grant"
+        StoreUsageError, match="is no superuser, and only a superuser of the server"
     ) as caught:
         grant_reader(
             open_engine(make_url(url).set(username="owner").render_as_string(hide_password=False)),

@@ -206,12 +206,12 @@ def test_a_text_in_the_target_language_is_translated_with_a_warning(
 
 def test_without_a_model_that_is_meant_it_is_one_line(home: Path, translate: Command) -> None:
     code, _, complaint = translate("text", "a", "--model", "nobody")
-    assert (code, is_one_line(complaint), "there are tiny" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "choose one of tiny" in complaint) == (2, True, True)
     shutil.copytree(home / "data" / "translation" / "tiny", home / "data" / "translation" / "other")
     for command in (("text", "a"), ("file", "a", "--to", "b"), ("score", "made"), ("queue", "a")):
         code, said, complaint = translate(*command)
         assert (code, said, is_one_line(complaint)) == (2, "", True), complaint
-        assert "choose a model with --model: there are other, tiny" in complaint
+        assert "has 2 models: choose one with --model: other, tiny" in complaint
     shutil.rmtree(home / "data")
     code, _, complaint = translate("text", "a")
     assert (code, is_one_line(complaint), "there is no model in" in complaint) == (2, True, True)

@@ -59,7 +59,7 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
     assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 1, "waiting": 0}
     assert [each["status"] for each in jobs(engine)] == ["done", "failed", "done"]
     assert jobs(engine)[1]["reason"].startswith(
-        "it is not valid UTF-8: 'utf-8' codec can't decode byte"
+        "it is not valid UTF-8 ('utf-8' codec can't decode byte"
     )
     code, said, _ = translate("jobs", "--json")
     assert code == 0

@@ -179,10 +179,9 @@ class Rules:
     drop_same: bool = False
 
     def __post_init__(self) -> None:
-        if self.longest < 1 or self.ratio < 1:
-            raise UsageError(
-                f"longest and ratio must be 1 or more, not {self.longest} and {self.ratio}"
-            )
+        for name in ("longest", "ratio"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, eq=False)

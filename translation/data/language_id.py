@@ -49,8 +49,9 @@ class LanguageIdentifier:
                 f"both counts must belong to one vocabulary, not to {shape} and "
                 f"{target_shape} pieces"
             )
-        if min(self.source.min(), self.target.min()) < 0:
-            raise ValueError("counts must be 0 or more")
+        least = min(self.source.min(), self.target.min())
+        if least < 0:
+            raise ValueError(f"a count must be 0 or more, not {least}")
 
     @cached_property
     def evidence(self) -> Float[ndarray, " vocabulary"]:

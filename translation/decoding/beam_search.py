@@ -49,15 +49,17 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.beams < 1:
-            raise UsageError(f"a search needs at least 1 beam, not {self.beams}")
+            raise UsageError(f"beams must be 1 or more, got {self.beams}")
         if not 1 <= self.best <= self.beams:
-            raise UsageError(f"best must be between 1 and the {self.beams} beams, not {self.best}")
+            raise UsageError(
+                f"best must be 1 to {self.beams}, the number of beams, got {self.best}"
+            )
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise UsageError(f"alpha must be finite and not negative, not {self.alpha}")
+            raise UsageError(f"alpha must be a finite number of 0 or more, got {self.alpha}")
         if self.extra < 0:
-            raise UsageError(f"extra must not be negative, not {self.extra}")
+            raise UsageError(f"extra must be 0 or more, got {self.extra}")
         if self.batch_tokens < 1:
-            raise UsageError(f"a batch needs at least 1 token, not {self.batch_tokens}")
+            raise UsageError(f"batch_tokens must be 1 or more, got {self.batch_tokens}")
 
     def penalty(self, length: int) -> float:
         """Return ((5 + length) / 6)^alpha (eq. 14 of Wu et al., 2016); `length` counts END."""
@@ -260,8 +262,8 @@ class _Sentence:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
-                "the network's scores are not numbers or give every token probability 0: its "
-                "weights are damaged or its training diverged; use another model or train again"
+                f"sentence {self.number + 1} has no translation, because the network's scores are "
+                "not numbers or give every token probability 0: use another model, or train again"
             )
         return self.finished[: self.how.best]
 

@@ -96,7 +96,7 @@ class Container:
             ending = _endings(self.place.name)
             raise UsageError(
                 f"{self.place}: cannot be read as {ending}: {reason}; check that the file is "
-                "complete and of a kind that is read"
+                "complete, and that it is what its name says"
             ) from error
 
 
@@ -189,5 +189,7 @@ def _only_member(content: bytes) -> bytes | None:
             return None
         tables = [name for name in names if is_table(PurePosixPath(name))]
         if len(tables) != 1:
-            raise ValueError(f"the archive holds {len(tables)} tables where one was expected")
+            raise ValueError(
+                f"the archive holds {len(tables)} tables where one was expected: leave one in it"
+            )
         return archive.read(tables[0])

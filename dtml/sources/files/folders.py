@@ -35,7 +35,9 @@ def _tables_of_folder(folder: Path) -> list[Container]:
     for path in sorted(_files(folder)):
         tables.extend(containers_of(path) if is_archive(path) else [Container(path)])
     if not tables:
-        raise UsageError(f"{folder}: the folder holds no file that ends in {ENDINGS}")
+        raise UsageError(
+            f"{folder}: the folder holds no file that ends in {ENDINGS}; give a folder that does"
+        )
     _refuse_two_of_one_name(tables)
     return tables
 

@@ -137,7 +137,7 @@ def _stated_columns(header: Sequence[str], stated: Columns, place: Path) -> dict
         if key not in keys:
             raise UsageError(
                 f"{place}: there is no column {written!r}, which [columns] of the market's file "
-                f"names as {name}; found {header_words(header)}"
+                f"names as {name}: name there one of {header_words(header)}"
             )
         columns["session" if name == "date" else name] = keys.index(key)
     return columns

@@ -26,8 +26,8 @@ def csv_of_workbook(content: bytes) -> bytes:
         )
     except ImportError as error:
         raise ValueError(
-            "workbooks need the package openpyxl: install dtml-nightshift[excel], or save the "
-            "sheet as CSV"
+            "the package openpyxl, which reads workbooks, is not installed: "
+            "pip install 'dtml-nightshift[excel]', or save the sheet as CSV"
         ) from error
     except Exception as error:
         raise ValueError(f"no readable workbook: {error}") from error

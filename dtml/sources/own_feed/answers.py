@@ -116,7 +116,7 @@ def _sessions(values: pd.Series) -> pd.Series:
         sessions = pd.Series(pd.to_datetime(values, format="ISO8601"))
     except (ValueError, TypeError, OverflowError) as problem:
         raise FeedError(
-            f"the column session holds no dates such as 2026-01-20: {problem}"
+            f"the column session holds no dates ({problem}): give dates such as 2026-01-20"
         ) from problem
     if getattr(sessions.dtype, "tz", None) is not None:
         raise FeedError(
