@@ -307,10 +307,11 @@ def require_dates_as_stored(
 
 
 def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
-    """Raise DtmlError where the index has other dates than its stocks, or is one of them.
+    """Raise DtmlError where the index is dated early or late, or has the closes of a stock.
 
-    It is judged only if more than `ENOUGH_OF_INDEX` of its bars were accepted. If at most
-    `FEW_SYMBOLS` came, the stored bars of all symbols are compared with it too.
+    Its dates are compared with those of its stocks (`index_fault`), if more than `ENOUGH_OF_INDEX`
+    of its bars were accepted. If at most `FEW_SYMBOLS` symbols came, the stored bars of all symbols
+    are compared with it too.
     """
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]

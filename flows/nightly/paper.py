@@ -160,7 +160,7 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
         first_unbooked = next_known_session(calendar, last_day) if last_day else None
         if last_day and first_unbooked is None:
             return None  # the calendar ends there
-        # Where no return is booked, both bounds are None, and all rows are read.
+        # Without a booked return, all targets up to the night and all positions are read.
         targets = paper_account.targets(conn, context.name, first_unbooked, as_of)
         last_positions = paper_account.paper_positions(conn, context.name, last_day, last_day)
     # After its first fill, the account is filled on every session, also without new targets: what
