@@ -162,7 +162,8 @@ def market_page(
     """Return the page of a night: its ranking, its directions, its gaps, and the scores up to it.
 
     `late` maps a market to words on its late night, if it has one; they are shown only on the page
-    of the newest night. The page of a market without nights has its models instead. Raises
+    of the newest night. `before` and `after` are the `as_of` of the nights next to this one, None
+    where there is none. The page of a market without nights has its models instead. Raises
     UsageError for an unknown level or order, and NotThereError for an unknown market or night.
     """
     order = Sort.read(asked.sort)
@@ -228,11 +229,8 @@ def _ranking_of_night(
     `ranking` has a row for each stock, with its direction and its weight in `orders`, NaN for a
     stock that is not to be held. `disagreeing` has the rows whose direction contradicts the place.
     `rank_scores` has the running scores of all predictors, `ranked` those of the one that ranks
-    (`ranking_of_day`), and `skill_line` draws its rank ICs. `changes` says what is new since the
-    night before. `_account_up_to` describes the keys of the paper account.
-
-    `directions` are those of the night, `level` is the requested one, and `is_newest` says that no
-    night of the market is newer.
+    (`ranking_of_day`). `directions` are those of the night, `level` is the requested one, and
+    `is_newest` says that no night of the market is newer.
     """
     market = night["market"]
     ranked_night = _complete_night(conn, night)

@@ -268,7 +268,8 @@ def _ways_panel(directions: pd.DataFrame) -> Panel:
 def _probability_panel(directions: pd.DataFrame) -> Panel:
     """Return a panel of the probability of a rise, with its band, and of the calibrated one.
 
-    There is no band where no prediction has a deviation: one seed has none.
+    The band has no width for a model of one seed, whose deviation is 0. There is no band where no
+    deviation is stored.
     """
     probability = directions["probability"].astype(float)
     std = directions["probability_std"].astype(float)

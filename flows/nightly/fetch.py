@@ -432,13 +432,13 @@ def _span_lacking(
 def _with_restated_histories(
     context: MarketContext, wanted: _Wanted, brought: Fetched
 ) -> tuple[Fetched, list[str], pd.DataFrame]:
-    """Fetch restated symbols again from their start; return what was brought, and these symbols.
+    """Fetch restated symbols again from their start; return all that was brought, and two values.
 
-    The third value holds the stored bars of the same sessions that have a split or a dividend.
-    Restated symbols that came from their start are not fetched again. For the others, the new
-    answers replace the first ones. A symbol that is not answered the second time has no bars then:
-    a part of a restated history must not be stored. Unless the whole history is fetched, symbols
-    that lost adjusted closes are left out, and DtmlError is raised for bars dated a session off.
+    They are the restated symbols, and the stored bars of the fetched sessions that have a split or
+    a dividend. Symbols that came from their start are not fetched again. For the others, the second
+    answers replace the first ones; a symbol without a second answer then has no bars, because a
+    part of a restated history must not be stored. Unless the whole history is fetched, symbols that
+    lost adjusted closes are left out, and DtmlError is raised for bars dated a session off.
     """
     stored = stored_beside(context, brought.bars, wanted.last)
     known_actions = stored[has_actions(stored)]

@@ -143,11 +143,10 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
 
     None where there is nothing to fill. Until a return is booked, the fills begin with that of the
     first targets stored, out of cash. Then they go on from what the account held after the fill of
-    the last session booked.
-
-    A fill shows at once what the account then holds, so `positions` cover every fill. Its return is
-    known only at the next open, so `returns` lack that of the last fill. The next night therefore
-    makes the last fill again, to book its return; the positions stored for it stay as they are.
+    the last session booked. A fill shows at once what the account then holds, so `positions` cover
+    every fill. Its return is known only at the next open, so `returns` lack that of the last fill.
+    The next night therefore makes the last fill again, to book its return; the positions stored for
+    it stay as they are.
     """
     as_of = night_bars.as_of
     market = context.market
@@ -285,10 +284,10 @@ def next_orders(
 ) -> Orders | None:
     """Return the orders that turn the holdings of the last close into the newest night's targets.
 
-    None where no night has targets. `holdings` are numbers of shares by symbol; by default they are
-    those of the paper account if it is worth `capital` at the last close. Columns: symbol, side
-    ("buy", "sell"), shares (in whole lots), price (the last close), value, cost (as expected),
-    weight (the share of `capital` to hold). A held stock that the targets mark as `kept` is not
+    None where no night has targets. Columns of the rows: symbol, side ("buy", "sell"), shares,
+    price (the last close), value, cost (as expected), weight (the share of `capital` to hold).
+    `holdings` are numbers of shares by symbol; by default they are those of the paper account if it
+    is worth `capital` at the last close. A held stock that the targets mark as `kept` is not
     traded; if `holdings` are given, only while its share of `capital` is within KEPT_MULTIPLES of
     its weight. Raises DtmlError for a stock without a close, and where the paper account has not
     been filled up to the last open.
@@ -299,6 +298,7 @@ def next_orders(
     trading = market.trading
     last = previous_session(market.calendar, target)
     targets = paper_account.targets(conn, market.name, target, target).set_index("symbol")
+    # As many sessions as a fill of the account reads: a suspended stock has no newer close.
     first = sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date()
     bars = prices.prices(conn, market.name, first, last)
     close = bars.groupby("symbol")["close"].last()

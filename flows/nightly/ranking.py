@@ -197,7 +197,9 @@ def train_rankers(
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
 
     `previous` is the row of the rankers trained before; None if there are none. Own code that they
-    were trained with is not audited again. Raises DtmlError for a history that is too short.
+    were trained with is not audited again. A market whose ranker is "earned" and that has no
+    champion gets its first one, which is stored too (`choose_ranker`). Raises DtmlError for a
+    history that is too short.
     """
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)

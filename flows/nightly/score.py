@@ -35,8 +35,8 @@ class Scored:
     """Hold what scoring changed.
 
     `outcomes` counts the outcomes that are new or changed, and `nights` are their sessions.
-    `unresolved` counts the predictions of closed sessions that have no outcome, because a bar is
-    missing, and are not given up yet (`AWAITED`).
+    `unresolved` counts the predictions of closed sessions that have no outcome and are not given up
+    yet (`AWAITED`): a bar is missing, or the return is beyond the market's `max_return`.
     """
 
     outcomes: int
