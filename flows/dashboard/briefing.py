@@ -212,7 +212,8 @@ def changes(
         for alert in records(nights.alert_log(conn, market, night["as_of"], last))
         if alert["kind"] not in SHOWN_ELSEWHERE
     ]
-    if before is not None and night["run_id"] and before["run_id"] not in (None, night["run_id"]):
+    model_before = None if before is None else before["run_id"]
+    if night["run_id"] and model_before not in (None, night["run_id"]):
         sentences.append(f"New model: {night['run_id']}.")
     new_at_top = _new_at_top(ranking)
     if new_at_top:

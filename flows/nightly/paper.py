@@ -108,7 +108,8 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
     sessions = sessions_between(calendar, ranked.min().date(), ranked.max().date())
     by_session = rankings.rename(columns={"target": "session"})
     scores = on_grid(by_session, "score", sessions, symbols)  # [sessions stocks]
-    is_target = np.isin(list(symbols), last_targets["symbol"])  # [stocks], of the night before
+    # [stocks], the targets of the night before; each night that is ranked below sets it anew.
+    is_target = np.isin(list(symbols), last_targets["symbol"])
     for number, session in enumerate(sessions):
         is_decided = last is not None and session.date() <= last
         has_ranking = np.isfinite(scores[number]).any()
