@@ -114,6 +114,7 @@ def _optional_name(text: str | None) -> str | None:
     """Return the text of a form, or None if it is empty."""
     if not text:
         return None
+    # `_path_name` expects a text as addresses have it, and the text of a form is decoded already.
     return _path_name(quote(text))
 
 

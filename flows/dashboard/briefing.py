@@ -73,15 +73,15 @@ class Shown:
 def ranking_of_night(
     conn: Connection, night: Row, before: Row | None, shown: Shown, ends: int | None = None
 ) -> pd.DataFrame:
-    """Return the ranking of a night, with the change of each place since the night `before`.
+    """Return the ranking of a night, the best first, with the change of places since `before`.
 
-    With `ends`, it has only so many stocks of each end.
+    `before` is the night before it, None for a first night. With `ends`, the ranking has only so
+    many stocks of each end. There are no rows where no stock was ranked.
 
-    The columns are those of `rankings.night_ranking` with `moved`, the places gained (NaN for a
-    stock that was not ranked then), `return_before`, its return in the session that was ranked
-    then, and `bar`, the score on a scale from -1 to 1. Its 0 is the median of the stocks returned,
-    and the stock that is furthest from that has 1 or -1. There are no rows where no stock was
-    ranked.
+    The columns are those of `rankings.night_ranking` and three more: `moved`, the places gained
+    since `before`, and `return_before`, the stock's return in the session ranked then, both NaN for
+    a stock that was not ranked then; and `bar`, the score on a scale from -1 to 1, on which 0 is
+    the median of the stocks returned, and the stock furthest from it has 1 or -1.
     """
     market = night["market"]
     target = target_of(night)
@@ -149,11 +149,12 @@ def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataF
 def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.DataFrame:
     """Return what the paper account holds from the next open on, and what it trades for that.
 
-    Columns: symbol, action, weight (the share of equity to hold, 0 for a sale), and held (the share
-    held after the last open, NaN without). The action is "sell" for a stock to hold no longer,
-    "buy" for one that is not held, "keep" for one whose holding stays as it is (`kept`), and else
-    "adjust". The rows are sorted by action (`place`: buy, sell, adjust, keep), then the largest
-    weight first. There are no rows where nothing was decided.
+    Columns: symbol, weight (the share of equity to hold, 0 for a sale), held (the share held after
+    the last open, NaN without), kept (whether the holding stays as it is), action, and place (of
+    the action: 0 buy, 1 sell, 2 adjust, 3 keep). The action is "sell" for a stock to hold no
+    longer, "buy" for one that is not held, "keep" for one that is `kept`, and else "adjust". The
+    rows are sorted by place, then the largest weight first. There are no rows where nothing was
+    decided.
     """
     market = night["market"]
     wanted = paper_account.paper_orders(conn, market, target_of(night)).set_index("symbol")
@@ -211,7 +212,8 @@ def changes(
         for alert in records(nights.alert_log(conn, market, night["as_of"], last))
         if alert["kind"] not in SHOWN_ELSEWHERE
     ]
-    if before is not None and night["run_id"] and before["run_id"] not in (None, night["run_id"]):
+    model_before = None if before is None else before["run_id"]
+    if night["run_id"] and model_before not in (None, night["run_id"]):
         sentences.append(f"New model: {night['run_id']}.")
     new_at_top = _new_at_top(ranking)
     if new_at_top:

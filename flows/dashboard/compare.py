@@ -313,6 +313,7 @@ def in_words(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, str):
         return value
+    # JSON has no dates: they become texts in quotes, which are not shown.
     return json.dumps(value, ensure_ascii=False, default=str).strip('"')
 
 

@@ -177,7 +177,8 @@ def sql_page(
 ) -> dict[str, Any]:
     """Return the page with the box for SQL, and the answer to `sql` unless it is empty.
 
-    The page offers the twenty questions about a market as examples.
+    The page offers the twenty questions about a market as examples: `starts` has the title, the
+    note and the SQL of each, and `about` is that market. Without an answer, `rows` is None.
     """
     about = market or "simulated"
     starts = [(question.title, question.note, question.about(about)) for question in questions()]
@@ -190,8 +191,10 @@ def sql_page(
 def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
     """Return the first rows of an answer, its columns and its chart, or the error in its SQL.
 
-    `rows` has at most SHOWN rows, and `is_cut` says whether there are more. After an error `rows`
-    is None, and `wrong` is the message. `interruption` ends the reading.
+    `rows` has at most SHOWN rows, and `is_cut` says whether there are more. Of each column, `names`
+    has the name, `numeric` says whether it has numbers, and `whole` whether these are all whole.
+    After an error `rows` is None, `wrong` is the message, and of the other keys only `sql` is
+    there. `interruption` ends the reading.
     """
     try:
         # One row more than is shown tells whether there are more.
@@ -256,7 +259,11 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
 
 
 def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
-    """Return whether a column divides the rows into at most `LINES` lines of one row a day."""
+    """Return whether the values of a column can name the lines of a chart, one line for each value.
+
+    They can if they are no numbers, if there are at most `LINES` values, and if no value has two
+    rows of one day.
+    """
     if pd.api.types.is_numeric_dtype(values) or values.nunique() > LINES:
         return False
     days_of_lines = pd.concat([days, values], axis=1)

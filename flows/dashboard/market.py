@@ -163,7 +163,8 @@ def market_page(
     """Return the page of a night: its ranking, its directions, its gaps, and the scores up to it.
 
     `late` maps a market to words on its late night, if it has one; they are shown only on the page
-    of the newest night. The page of a market without nights has its models instead. Raises
+    of the newest night. `before` and `after` are the `as_of` of the nights next to this one, None
+    where there is none. The page of a market without nights has its models instead. Raises
     UsageError for an unknown level or order, and NotThereError for an unknown market or night.
     """
     order = Sort.read(asked.sort)
@@ -181,6 +182,7 @@ def market_page(
         "choices": REFRESH_S,
         "works": [work for work in other_work(conn, now) if work.market == market],
     }
+    # A night has no target where the calendar ended before the session that it predicts.
     if night is not None and night["target"] is None:
         common["target"] = f"the session after {night['as_of']}"
     elif night is not None:
@@ -221,15 +223,15 @@ def _ranking_of_night(
 ) -> dict[str, Any]:
     """Return a night's ranking beside its directions, the orders, and how good rankings have been.
 
-    `directions` are those of the night. `level` is the requested one. `is_newest` says that no
-    night of the market is newer. The ranking shown is that of `ranked_night`: the night itself if
-    it is complete, else the last complete one before it. If there is none, `ranked_night` and
+    The ranking shown is that of `ranked_night`, for the session `ranking_target`: the night itself
+    if it is complete, else the last complete one before it. If there is none, `ranked_night` and
     `account` are None, `ranking` is empty, and the other keys are missing.
 
     `ranking` has a row for each stock, with its direction and its weight in `orders`, NaN for a
     stock that is not to be held. `disagreeing` has the rows whose direction contradicts the place.
     `rank_scores` has the running scores of all predictors, `ranked` those of the one that ranks
-    (`ranking_of_day`).
+    (`ranking_of_day`). `directions` are those of the night, `level` is the requested one, and
+    `is_newest` says that no night of the market is newer.
     """
     market = night["market"]
     ranked_night = _complete_night(conn, night)
@@ -350,8 +352,8 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
     by_session = of_all_days.rename(columns={"target": "session"})  # as `predictor_charts` asks
     running_figures = [f"running_{figure}" for figure in FIGURES]
     return {
-        "scores": records(_at_last(scored)),
-        "skill": skill_of(_at_last(of_all_days)),
+        "scores": records(_rows_of_last_session(scored)),
+        "skill": skill_of(_rows_of_last_session(of_all_days)),
         "chart": predictor_charts(by_session, *running_figures),
         "nights": night_rows(conn, night["market"], night["as_of"], of_all_days),
     }
@@ -447,11 +449,11 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
         directions = directions.assign(low=np.nan, high=np.nan)
     else:
         bands = head(conn, predictions.band_directions(market, run_id, target, level), STOCKS)
-        directions = _in_bands(directions, bands)
+        directions = _with_bands(directions, bands)
     return directions.reindex(columns=DIRECTION_COLUMNS)
 
 
-def _in_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+def _with_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with the directions of `bands`, and whether each rise or fall was correct."""
     banded = directions.drop(columns="direction").merge(
         bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
@@ -477,7 +479,7 @@ def night_rows(
     return records(newest_nights.merge(model_scores, on="target", how="left"))
 
 
-def _at_last(scores: pd.DataFrame) -> pd.DataFrame:
+def _rows_of_last_session(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the last scored session, the model before the rules."""
     last: pd.DataFrame = scores[scores["target"] == scores["target"].max()]
     marked = last.assign(rule=last["predictor"] != MODEL)  # False sorts before True

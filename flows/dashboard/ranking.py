@@ -102,7 +102,7 @@ def _page(
         legs=_by_leg(tables["legs"]),
         coverage=coverage(
             ranked.sessions,
-            _constituents(conn, market, ranked.sessions),
+            _constituent_counts(conn, market, ranked.sessions),
             ranked.scores,
             ranked.outcome,
         ),
@@ -216,7 +216,7 @@ def _figures_of_stocks(
     }
 
 
-def _constituents(
+def _constituent_counts(
     conn: Connection, market: str, sessions: pd.DatetimeIndex
 ) -> Int[ndarray, " sessions"]:
     """Return how many constituents each session had: those predicted, and those left out.

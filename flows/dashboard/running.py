@@ -49,7 +49,9 @@ class Work:
 def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
     """Return the page of the nights that are running, each with its stages, and of other work.
 
-    `every` is the number of seconds after which the page is loaded again; 0 for never.
+    `running` has the nights (`running_night`), `works` the other work (`other_work`), and `queue`
+    the number of texts to translate by model and status. `every` is the number of seconds after
+    which the page is loaded again; 0 for never.
     """
     running = []
     for name in markets.all_markets(conn):
@@ -62,14 +64,14 @@ def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
         "choices": REFRESH_S,
         "running": running,
         "works": other_work(conn, now),
-        "queue": _queue(conn),
+        "queue": _counts_by_model(conn),
         "statuses": STATUSES,
     }
 
 
 def other_work(conn: Connection, now: datetime) -> list[Work]:
     """Return the backtests, the trainings of translators and the queues of texts in hand."""
-    return [*_backtests(conn, now), *_translators(conn, now), *_queues(conn, now)]
+    return [*_backtests(conn, now), *_translators(conn, now), *_translation_queues(conn, now)]
 
 
 def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> dict[str, Any]:
@@ -252,7 +254,7 @@ def _translators(conn: Connection, now: datetime) -> list[Work]:
     return works
 
 
-def _queues(conn: Connection, now: datetime) -> list[Work]:
+def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
     """Return the queues of texts that still wait or are being translated.
 
     A queue is worked on if a text of it is taken, or was done in the last minutes.
@@ -280,11 +282,11 @@ def _queues(conn: Connection, now: datetime) -> list[Work]:
     return works
 
 
-def _queue(conn: Connection) -> list[dict[str, Any]]:
-    """Return how many texts of each model have each status."""
-    counts = translation_queue.queue_counts(conn)
-    queue: dict[str, dict[str, Any]] = {}
-    for row in records(counts):
-        model_counts = queue.setdefault(row["model"], dict.fromkeys(STATUSES, 0))
+def _counts_by_model(conn: Connection) -> list[dict[str, Any]]:
+    """Return a row for each model: `model`, and under each of STATUSES the number of its texts."""
+    queue_counts = translation_queue.queue_counts(conn)
+    by_model: dict[str, dict[str, Any]] = {}
+    for row in records(queue_counts):
+        model_counts = by_model.setdefault(row["model"], dict.fromkeys(STATUSES, 0))
         model_counts[row["status"]] = row["n"]
-    return [{"model": model, **model_counts} for model, model_counts in queue.items()]
+    return [{"model": model, **model_counts} for model, model_counts in by_model.items()]

@@ -35,11 +35,11 @@ def stock_page(
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
     The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
-    where neither is given. `held` is their number, and `directions` has the newest SHOWN of them.
-    `chart` draws all of them with the prices, `marks` counts them (`way_counts`), and `record` has
-    how many of them are `decided` and `correct`. These four take each direction at its model's
-    default level. `shown` is the first and the last session with
-    a prediction or a price, None without any.
+    where neither is given; `held` is their number. `directions` has the newest SHOWN of them.
+    `chart` draws the newest one of each session with the prices, `marks` counts these by direction
+    and outcome (`way_counts`), and `record` has how many are `decided` and `correct`. All of these
+    directions are at the default level of their model. `shown` is the first and the last session
+    with a prediction or a price, None without any.
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
     stock by kind of model. Scores count every session, by the raw probability. `_in_newest_night`,
@@ -80,7 +80,7 @@ def stock_page(
         "whole": records(scores_of_all_sessions),
         "chart": stock_chart(symbol, decided, bars),
         "marks": marks,
-        "record": _record(marks),
+        "record": _counts_of_outcomes(marks),
         "explained": _explained(conn, market),
         **attention_tables(conn, market, symbol),
     }
@@ -102,7 +102,7 @@ def _in_newest_night(
     return {
         "stock": newest_of_stock[0] if newest_of_stock else None,
         "ranked": ranked,
-        "moved": _moved(newest_of_stock, directions) if last is None else None,
+        "moved": _places_gained(newest_of_stock, directions) if last is None else None,
         "disagrees": _disagrees(newest_of_stock, ranked),
         "stocks": newest["symbol"].tolist(),
     }
@@ -126,7 +126,7 @@ def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataF
     return merged.drop(columns="banded").assign(direction=direction, correct=correct)
 
 
-def _moved(newest_of_stock: list[dict[str, Any]], directions: pd.DataFrame) -> float | None:
+def _places_gained(newest_of_stock: list[dict[str, Any]], directions: pd.DataFrame) -> float | None:
     """Return the places that a stock has gained since its ranking before; None where not known.
 
     `newest_of_stock` has its row of the newest night, if any; `directions` are the newest first.
@@ -268,7 +268,8 @@ def _ways_panel(directions: pd.DataFrame) -> Panel:
 def _probability_panel(directions: pd.DataFrame) -> Panel:
     """Return a panel of the probability of a rise, with its band, and of the calibrated one.
 
-    There is no band where no prediction has a deviation: one seed has none.
+    The band has no width for a model of one seed, whose deviation is 0. There is no band where no
+    deviation is stored.
     """
     probability = directions["probability"].astype(float)
     std = directions["probability_std"].astype(float)
@@ -308,7 +309,7 @@ def way_counts(directions: pd.DataFrame) -> dict[str, int]:
     return {way: int(counts.get(way, 0)) for way in WAYS}
 
 
-def _record(marks: Mapping[str, int]) -> dict[str, int] | None:
+def _counts_of_outcomes(marks: Mapping[str, int]) -> dict[str, int] | None:
     """Return how many directions have an outcome, and how many are correct; None without any."""
     decided = sum(marks.values())
     if not decided:

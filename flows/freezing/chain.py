@@ -80,22 +80,22 @@ def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]
         if not chain and first is None:
             return []
         begins = chain[0]["as_of"] if chain else first
-        due = _due(nights.complete_nights(conn, market), chain, begins)
+        due = _nights_without_link(nights.complete_nights(conn, market), chain, begins)
         if not due:
             return []
-        covered = _covered(conn, market, due, chain)
+        covered = _nights_of_new_links(conn, market, due, chain)
         parts = read_parts(conn, market, covered)
         constituents = constituents_digest(conn, market)
         for night, of_link in zip(due, covered, strict=True):
             content = {
-                **_facts(conn, night, of_link),
+                **_facts_of_night(conn, night, of_link),
                 "previous": chain[-1]["digest"] if chain else None,
-                "replaces": _replaced(chain, of_link.as_of),
+                "replaces": _number_of_last_link(chain, of_link.as_of),
                 "market": market,
                 "parts": parts[of_link.number].digests,
                 "constituents": constituents,
             }
-            link = _row(content, night)
+            link = _row_of_link(content, night)
             nights.save_link(conn, link)
             chain.append(link)
     return chain[-len(due) :]
@@ -136,7 +136,7 @@ def nights_of(chain: Sequence[Link], left_out: Collection[int] = ()) -> list[Nig
     return covered
 
 
-def _due(
+def _nights_without_link(
     complete: Sequence[Mapping[str, Any]], chain: Sequence[Link], begins: date | None
 ) -> list[Mapping[str, Any]]:
     """Return the nights from `begins` on without a link, in the order in which they ended.
@@ -153,7 +153,7 @@ def _due(
     return sorted(due, key=lambda night: (night["finished_at"], night["as_of"]))
 
 
-def _covered(
+def _nights_of_new_links(
     conn: Connection, market: str, due: Sequence[Night], chain: Sequence[Link]
 ) -> list[NightOfLink]:
     """Return what the links of the nights that are due will cover, after the links of a chain."""
@@ -179,13 +179,13 @@ def _covered(
     return covered
 
 
-def _replaced(chain: Sequence[Link], as_of: date) -> int | None:
+def _number_of_last_link(chain: Sequence[Link], as_of: date) -> int | None:
     """Return the number of the last link of a night; None where it has none."""
     numbers = [link["number"] for link in chain if link["as_of"] == as_of]
     return numbers[-1] if numbers else None
 
 
-def _facts(conn: Connection, night: Night, of_link: NightOfLink) -> dict[str, Any]:
+def _facts_of_night(conn: Connection, night: Night, of_link: NightOfLink) -> dict[str, Any]:
     """Return what a link says of its night beside the parts: dates, inputs, code and weights."""
     return {
         "number": of_link.number,
@@ -203,7 +203,7 @@ def _facts(conn: Connection, night: Night, of_link: NightOfLink) -> dict[str, An
     }
 
 
-def _row(content: Mapping[str, Any], night: Night) -> dict[str, Any]:
+def _row_of_link(content: Mapping[str, Any], night: Night) -> dict[str, Any]:
     """Return the row of frozen_night of a link."""
     text = canonical(content)
     return {

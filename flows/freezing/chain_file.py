@@ -48,7 +48,7 @@ def add_lines(engine: Engine, market: str) -> Path:
     last_line = whole.rpartition(b"\n")[2]
     with reading(engine) as conn:
         chain = nights.links(conn, market)
-    count = _lines_of(last_line, chain, file)
+    count = _number_of_last_link(last_line, chain, file)
     if count == len(chain) and not rest:
         return file
     added = "".join(f"{line}\n" for line in _lines(engine, market, chain, count)).encode()
@@ -59,7 +59,7 @@ def add_lines(engine: Engine, market: str) -> Path:
     return file
 
 
-def _lines_of(last_line: bytes, chain: Sequence[Link], file: Path) -> int:
+def _number_of_last_link(last_line: bytes, chain: Sequence[Link], file: Path) -> int:
     """Return the number of the link in the last whole line of a file; 0 for a file without one.
 
     Links are numbered from 1, so it is the number of whole lines too. Raises ChainFileError for a
@@ -135,13 +135,18 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
         except (ValueError, KeyError, TypeError):
             found = [(LINK, "its line is not that of a link")]
         changes += [
-            Change(number=number, as_of=as_of or _day(text), what=what, words=f"{words} in {file}")
+            Change(
+                number=number,
+                as_of=as_of or _night_of_line(text),
+                what=what,
+                words=f"{words} in {file}",
+            )
             for what, words in found
         ]
     return changes
 
 
-def _day(text: str) -> date | None:
+def _night_of_line(text: str) -> date | None:
     """Return the night that a line names; None where it names none."""
     try:
         return date.fromisoformat(json.loads(text)["link"]["as_of"])

@@ -65,10 +65,10 @@ class Checked:
 def check_chain(engine: Engine, market: str, *, first: date | None = None) -> Checked:
     """Check each link of a market's chain, compute its parts again, and return what differs.
 
-    The parts are what the store and the files of weights have of the link's night. They are not
-    compared for a link that was replaced or is altered itself nor, with `first`, for nights before
-    that one. The stored list of constituents is compared with the last link. Raises UsageError for
-    a market without a chain.
+    The parts are what the store and the files of weights have of the link's night. For a link that
+    was replaced, a link that is altered itself, and nights before `first`, they are not compared.
+    The stored list of constituents is compared with the last link. Raises UsageError for a market
+    without a chain.
     """
     with reading(engine) as conn:
         chain = nights.links(conn, market)
@@ -148,9 +148,9 @@ def _changed_parts(
 ) -> Iterator[Change]:
     """Yield the parts of nights, and the weights, that are no longer as they were frozen.
 
-    Links of the numbers `left_out` and nights before `first` are not compared. Where the store
-    lacks the run that one of the links names, nothing is compared: the only change is then one of
-    the last link, which says which run.
+    Links of the numbers `left_out` and nights before `first` are not compared. If the store lacks
+    the run of any other link, nothing is compared, and the one change yielded names that run; it
+    counts as a change of the chain's last link.
     """
     covered = [link for link in nights_of(chain, left_out) if first is None or link.as_of >= first]
     if not covered:
@@ -209,16 +209,20 @@ class _Weights:
                 yield flaw
 
     def _flaw_of_file(self, model: str, sha: str) -> str | None:
-        """Say what is wrong with the file of a model's weights; None where nothing is."""
+        """Say what is wrong with the file of a model's weights; None where nothing is.
+
+        Many links name the same file, which is read only once.
+        """
         name = f"{model} {sha}"
         if name not in self.files:
-            self.files[name] = self._read_file(model, sha)
+            self.files[name] = self._compare_file(model, sha)
         return self.files[name]
 
-    def _read_file(self, model: str, sha: str) -> str | None:
-        """Read a file of weights and say what is wrong with it; None where nothing is.
+    def _compare_file(self, model: str, sha: str) -> str | None:
+        """Say that a file of weights has not the SHA-256 `sha`, or cannot be read; None if it has.
 
-        `model` names rankers, if the store has rankers of this name and SHA-256, and else a run.
+        The store has the path of the file, in the row of the rankers with the name `model` and this
+        SHA-256, or in that of the run `model` if there are no such rankers.
         """
         ranker = rankings.ranker(self.conn, model)
         is_of_rankers = ranker is not None and ranker["checkpoint_hash"] == sha

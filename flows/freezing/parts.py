@@ -64,8 +64,8 @@ def read_parts(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -
     list_digests = _list_digests(conn, market, of_links)
     parts = {}
     for link in of_links:
-        prediction_table = _table(predicted, (link.as_of, link.run_id), PREDICTED)
-        ranking_table = _table(ranked, (link.as_of, link.ranker_id), RANKED)
+        prediction_table = _table_of_night(predicted, (link.as_of, link.run_id), PREDICTED)
+        ranking_table = _table_of_night(ranked, (link.as_of, link.ranker_id), RANKED)
         parts[link.number] = Parts(
             predictions=prediction_table,
             rankings=ranking_table,
@@ -87,18 +87,19 @@ def constituents_digest(conn: Connection, market: str) -> str:
     return sha256_of(table_of(stays, STAYS))
 
 
-def _by_night(rows: pd.DataFrame, model: str) -> dict[tuple[date, str], pd.DataFrame]:
-    """Return the rows of each night and model; `model` is the column that names the model.
+def _by_night(rows: pd.DataFrame, model_column: str) -> dict[tuple[date, str], pd.DataFrame]:
+    """Return the rows of each night and model, by the night's `as_of` and the model's name.
 
-    The keys are dates, as those of links are; a frame has timestamps.
+    `model_column` is the column of these names. The nights in the keys are dates, as those of links
+    are; those in the rows are timestamps.
     """
     return {
         (date.fromisoformat(str(as_of)[:10]), str(name)): of_night
-        for (as_of, name), of_night in rows.groupby(["as_of", model])
+        for (as_of, name), of_night in rows.groupby(["as_of", model_column])
     }
 
 
-def _table(
+def _table_of_night(
     by_night: dict[tuple[date, str], pd.DataFrame],
     key: tuple[date, str | None],
     columns: Sequence[str],
@@ -111,10 +112,11 @@ def _table(
 
 
 def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -> dict[int, str]:
-    """Return the SHA-256 of each link's list: the stocks left out, and the model's universe.
+    """Return the SHA-256 of each link's list of stocks, by the link's number.
 
-    The stocks that the night predicted are in its predictions. Those left out are None where the
-    night is not complete any more. Raises StoreUsageError where the store lacks a run.
+    The list has the stocks that the night left out and the universe of its model; the stocks that
+    the night predicted are in its predictions. Where the night is not complete any more, None
+    stands for those left out. Raises StoreUsageError where the store lacks a run.
     """
     rows = {row["as_of"]: row for row in nights.complete_nights(conn, market)}
     universes: dict[str, Any] = {}
@@ -130,8 +132,12 @@ def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]
 def _price_digests(
     conn: Connection, market: str, of_links: Sequence[NightOfLink]
 ) -> dict[int, str]:
-    """Return the SHA-256 of the bars of each link; the span of all links is read at once."""
+    """Return the SHA-256 of the bars of each link, by its number.
+
+    All bars that became known in the span of any of these links are read at once.
+    """
     bounds = [link.known_after for link in of_links]
+    # None in a link is no bound, so then all links together have none either.
     after = None if None in bounds else min(bound for bound in bounds if bound is not None)
     until = max(link.known_until for link in of_links)
     versions = _ByMoment(prices.versions_known(conn, market, after, until))

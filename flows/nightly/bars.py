@@ -99,8 +99,8 @@ class NightBars:
     def known(self, first: date) -> tuple[pd.DataFrame, datetime]:
         """Return the bars from `first` on as the night knew them, and their watermark.
 
-        The watermark is the moment since which the newest of these bars is known. Raises DtmlError
-        when there are no such bars.
+        The watermark is the newest `known_at` of these bars, a column that they no longer have.
+        Raises DtmlError when there are no such bars.
         """
         bars = self._known.between(first, self.as_of)
         if bars.empty:

@@ -71,7 +71,7 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
     another process is working on the market.
     """
     caught_up = CaughtUp()
-    fetch = _asked_once(context, last)
+    fetch = _one_fetch_for_all(context, last)
     for day in missed_nights(context, last):
         known_at = known_then(context, day)
         try:
@@ -82,10 +82,11 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
     return caught_up
 
 
-def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
-    """Return a function that gives each night its part of one fetch up to `last`.
+def _one_fetch_for_all(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
+    """Return a function that gives the night of a day its part of one fetch up to `last`.
 
-    The first call fetches. If the fetch fails, every call raises the same error.
+    The first call fetches, for all nights. The night of `last` gets the whole result, an earlier
+    one what `_part_of_night` returns. If the fetch fails, every call raises the same error.
     """
 
     @cache  # which keeps what is returned, not what is raised: so an error is returned
@@ -99,16 +100,17 @@ def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchRes
         fetched = answer()
         if isinstance(fetched, Exception):
             raise fetched
-        return fetched if day == last else _of_session(fetched, day)
+        return fetched if day == last else _part_of_night(fetched, day)
 
     return fetch
 
 
-def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
-    """Return what of a fetch concerns the earlier night of `day`: its rejected bars.
+def _part_of_night(fetch_result: FetchResult, day: date) -> FetchResult:
+    """Return a fetch as the night of `day`, not the last one, records it.
 
-    The counts of bars asked for, fetched and stored belong to the last night alone, so that the
-    nights together count each bar once. The answers by symbol concern every night.
+    It has only the rejected bars of that day, and none asked for, fetched or stored: these counts
+    belong to the last night, so that all nights together count each bar once. The rest, such as the
+    answers by symbol, concerns every night and stays.
     """
     rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
     return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

@@ -213,7 +213,7 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
     if bars.empty:
         return
     market = context.market
-    counts = _misfits(context, bars)
+    counts = _counts_off_calendar(context, bars)
     is_many = counts["off"] > OFF_CALENDAR * counts["bars"]
     fits_better = counts[["a_day_on", "a_day_back"]].min(axis=1) < counts["off"]
     is_shifted = fits_better & (counts["bars"] >= ENOUGH_TO_SHIFT)
@@ -228,13 +228,13 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
         f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
         f"on no session of {market.calendar}, the first on "
         f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
-        f"({len(wrong)} symbols affected){_better_day(counts_of_symbol)}: use the exchange's own "
-        "dates; a date with a time of day and a time zone is an instant and is converted to the "
-        f"date in {market.timezone}, unless every time of its column is midnight"
+        f"({len(wrong)} symbols affected){_better_day_in_words(counts_of_symbol)}: use the "
+        "exchange's own dates; a date with a time of day and a time zone is an instant and is "
+        f"converted to the date in {market.timezone}, unless every time of its column is midnight"
     )
 
 
-def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
+def _counts_off_calendar(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
     """Count the bars of each symbol that are dated on no session.
 
     A row a symbol. Columns: `bars`, all of them; `off`, those dated on no session; `a_day_on` and
@@ -259,11 +259,12 @@ def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `_misfits` with bars on no session, if the dates of all bars are shifted.
+    """Return the rows of `counts` with bars on no session, if the dates of all bars are shifted.
 
-    They are shifted if more than `OFF_CALENDAR` of all bars are on no session, and none would be if
-    all were dated a day later, or a day earlier. Otherwise no row is returned. This judges symbols
-    together of which each may have too few bars to be judged alone.
+    `counts` are those of `_counts_off_calendar`. The dates are shifted if more than `OFF_CALENDAR`
+    of all bars are on no session, and none would be if all were dated a day later, or a day
+    earlier. Otherwise no row is returned. This judges symbols together of which each may have too
+    few bars to be judged alone.
     """
     total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
     fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
@@ -273,10 +274,11 @@ def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
     return counts[:0]
 
 
-def _better_day(counts: pd.Series) -> str:
+def _better_day_in_words(counts: pd.Series) -> str:
     """Return in words how many bars would lie on no session if dated a day later or earlier.
 
-    `counts` is a row of `_misfits`. The text is empty if that would not be fewer than now.
+    `counts` is a row of `_counts_off_calendar`. The text is empty if that would not be fewer than
+    now.
     """
     fewest = min(counts["a_day_on"], counts["a_day_back"])
     if fewest >= counts["off"]:
@@ -305,10 +307,11 @@ def require_dates_as_stored(
 
 
 def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
-    """Raise DtmlError where the index has other dates than its stocks, or is one of them.
+    """Raise DtmlError where the index is dated early or late, or has the closes of a stock.
 
-    It is judged only if more than `ENOUGH_OF_INDEX` of its bars were accepted. If at most
-    `FEW_SYMBOLS` came, the stored bars of all symbols are compared with it too.
+    Its dates are compared with those of its stocks (`index_fault`), if more than `ENOUGH_OF_INDEX`
+    of its bars were accepted. If at most `FEW_SYMBOLS` symbols came, the stored bars of all symbols
+    are compared with it too.
     """
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]

@@ -40,9 +40,9 @@ def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
         assert night is not None
         run = runs.run(conn, night["run_id"])
     try:
-        reference = _trained_on(context, run)
+        reference = _inputs_of_training(context, run)
         # These are more sessions than the mean needs: one without bars does not end the watch.
-        recent = _features(context, night_bars, RECENT + MAX_GAP)
+        recent = _last_features(context, night_bars, RECENT + MAX_GAP)
         input_drifts = list(reference.drift(recent, FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
         log.warning("the inputs of %s cannot be compared with training: %s", context.name, error)
@@ -54,7 +54,7 @@ def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
         nights.save_drift(conn, context.name, as_of, pd.DataFrame(drifts))
 
 
-def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
+def _inputs_of_training(context: MarketContext, run: dict[str, Any]) -> Inputs:
     """Return a summary of the inputs that a run was trained on.
 
     It is read from the run's file, or measured and written there where the file is missing or
@@ -64,12 +64,12 @@ def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
     with suppress(OSError, ValueError, TypeError):
         return Inputs(**json.loads(file.read_text()))
     bars_of_training = NightBars(context, run["train_last"])
-    inputs = Inputs.of(_features(context, bars_of_training, REFERENCE))
+    inputs = Inputs.of(_last_features(context, bars_of_training, REFERENCE))
     write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
     return inputs
 
 
-def _features(context: MarketContext, night_bars: NightBars, sessions: int) -> np.ndarray:
+def _last_features(context: MarketContext, night_bars: NightBars, sessions: int) -> np.ndarray:
     """Return the features of the last `sessions` up to a night, [sessions, stocks, features]."""
     market = context.market
     # The features of the first of them read HISTORY bars, MAX_GAP sessions of which may be missing.

@@ -68,7 +68,7 @@ class FetchResult:
 
     @classmethod
     def of(cls, parts: "Sequence[FetchResult]") -> "FetchResult":
-        """Return as one what several fetches brought; `first` stays empty for `fetch_bars`."""
+        """Return as one what several fetches brought, but for `first`, which `fetch_bars` sets."""
         return cls(
             asked=sum(part.asked for part in parts),
             fetched=sum(part.fetched for part in parts),
@@ -93,7 +93,7 @@ class FetchResult:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Hold what to ask for, and what the store holds.
+    """Hold what a fetch is to bring, and from where each symbol was asked for before.
 
     `first` maps each symbol to the first session wanted of it; `last` is the last session of all.
     """
@@ -140,7 +140,7 @@ def fetch_bars(
         else tempfile.TemporaryDirectory(prefix="dtml-fetch-") as folder
     ):
         parts = list(_parts(context, wanted, Path(folder)))
-        result = _stored(context, as_of, known_at, wanted, parts)
+        result = _store_parts(context, as_of, known_at, wanted, parts)
     log.info(
         "%s: %d bars fetched, %d new, %d rejected",
         context.name,
@@ -185,8 +185,8 @@ def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_P
     begins = range(0, max(1, len(asked)), SYMBOLS_AT_ONCE)
     for number, begin in enumerate(begins):
         first_sessions = dict(asked[begin : begin + SYMBOLS_AT_ONCE])
-        brought = _asked(context, first_sessions, wanted.last, stopped)
-        part = _checked(context, wanted, brought, index_bars)
+        brought = _ask_source(context, first_sessions, wanted.last, stopped)
+        part = _checked_part(context, wanted, brought, index_bars)
         if number == 0:  # the index comes first, so this part has it if any has
             accepted = part.accepted
             index_bars = accepted[accepted["symbol"] == context.market.index.symbol]
@@ -204,7 +204,7 @@ def _why_stopped(outcomes: pd.DataFrame) -> str:
     return str(outcomes.loc[is_silent, "detail"].iloc[-1]) if is_silent.any() else ""
 
 
-def _asked(
+def _ask_source(
     context: MarketContext, first_sessions: dict[str, date], last: date, stopped: str
 ) -> Fetched:
     """Ask the source for some symbols, unless an earlier answer `stopped` the asking."""
@@ -214,7 +214,7 @@ def _asked(
     return Fetched(no_bars(), pd.DataFrame(not_asked, columns=OUTCOME_COLUMNS))
 
 
-def _checked(
+def _checked_part(
     context: MarketContext, wanted: _Wanted, brought: Fetched, index_bars: pd.DataFrame
 ) -> _Part:
     """Fetch the restated symbols of a part again from their start, and check all bars of the part.
@@ -247,7 +247,7 @@ def _checked(
     )
 
 
-def _stored(
+def _store_parts(
     context: MarketContext,
     as_of: date,
     known_at: datetime | None,
@@ -432,13 +432,13 @@ def _span_lacking(
 def _with_restated_histories(
     context: MarketContext, wanted: _Wanted, brought: Fetched
 ) -> tuple[Fetched, list[str], pd.DataFrame]:
-    """Fetch restated symbols again from their start; return what was brought, and these symbols.
+    """Fetch restated symbols again from their start; return all that was brought, and two values.
 
-    The third value holds the stored bars of the same sessions that have a split or a dividend.
-    Restated symbols that came from their start are not fetched again. For the others, the new
-    answers replace the first ones. A symbol that is not answered the second time has no bars then:
-    a part of a restated history must not be stored. Unless the whole history is fetched, symbols
-    that lost adjusted closes are left out, and DtmlError is raised for bars dated a session off.
+    They are the restated symbols, and the stored bars of the fetched sessions that have a split or
+    a dividend. Symbols that came from their start are not fetched again. For the others, the second
+    answers replace the first ones; a symbol without a second answer then has no bars, because a
+    part of a restated history must not be stored. Unless the whole history is fetched, symbols that
+    lost adjusted closes are left out, and DtmlError is raised for bars dated a session off.
     """
     stored = stored_beside(context, brought.bars, wanted.last)
     known_actions = stored[has_actions(stored)]

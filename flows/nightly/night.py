@@ -322,8 +322,8 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
         context, night_bars.as_of
     )
     message = f"{short.what}: {cause}"
-    is_index = short.missing == {context.market.index.symbol}
-    if is_index and context.source.name == "files":
+    lacks_the_index = short.missing == {context.market.index.symbol}
+    if lacks_the_index and context.source.name == "files":
         raise DtmlError(f"{message}, or give its file with --index")
     raise DtmlError(message)
 
@@ -400,9 +400,10 @@ def _store(
     predicted: Forecast,
     ranking: pd.DataFrame,
 ) -> None:
-    """Store the predictions and the end of the night in one transaction.
+    """Store the predictions, the ranking and the end of the night in one transaction.
 
-    A night that another process has completed meanwhile stays as it is.
+    A night that another process has completed meanwhile stays as it is. There may be one, because
+    the market's lock on PostgreSQL ends with the connection that holds it (`db.connection.locks`).
     """
     now = datetime.now(UTC)
     as_of = night_bars.as_of

@@ -60,14 +60,14 @@ def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str
         record_now = own_code_record(context).get(OWN, {})
     except UsageError as error:
         return False, str(error)
-    now = _words(record_now)
-    then = _words(config.get(OWN, {}))
+    now = _record_in_words(record_now)
+    then = _record_in_words(config.get(OWN, {}))
     if now == then:
         return False, ""
     return True, f"own code changed: {now}, was {then}"
 
 
-def _words(record: Mapping[str, Any]) -> str:
+def _record_in_words(record: Mapping[str, Any]) -> str:
     """Say which file a training recorded, and the highest rank IC that the market believes, if set.
 
     `record` is what `own_code_record` has under `OWN`; empty is "none".
@@ -101,7 +101,9 @@ def train_own(
     try:
         record = own_code_record(context)[OWN]
         previous_record = previous_config.get(OWN, {})
-        is_audited = "refused" not in previous_record and _words(previous_record) == _words(record)
+        was_refused = "refused" in previous_record
+        has_same_record = _record_in_words(previous_record) == _record_in_words(record)
+        is_audited = has_same_record and not was_refused
         split, whole = spans_of(history)
         # The first fold gives scores on validation days, from which the slope is measured. The
         # second one scores no day: its model, fitted on the whole history, is the one returned.

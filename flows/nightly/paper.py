@@ -67,7 +67,7 @@ def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
                 paper_account.save_targets(
                     conn, context.name, targets, decided_at=datetime.now(UTC)
                 )
-        booked = _booked(context, night_bars)
+        booked = _new_bookings(context, night_bars)
         if booked is not None:
             with transaction(context.engine) as conn:
                 paper_account.save_paper_account(
@@ -108,7 +108,8 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
     sessions = sessions_between(calendar, ranked.min().date(), ranked.max().date())
     by_session = rankings.rename(columns={"target": "session"})
     scores = on_grid(by_session, "score", sessions, symbols)  # [sessions stocks]
-    is_target = np.isin(list(symbols), last_targets["symbol"])  # [stocks], of the night before
+    # [stocks], the targets of the night before; each night that is ranked below sets it anew.
+    is_target = np.isin(list(symbols), last_targets["symbol"])
     for number, session in enumerate(sessions):
         is_decided = last is not None and session.date() <= last
         has_ranking = np.isfinite(scores[number]).any()
@@ -138,16 +139,15 @@ class _Booked:
     positions: pd.DataFrame
 
 
-def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
-    """Fill the targets of the sessions that have no booked return yet, up to the night's.
+def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | None:
+    """Return the results of the fills up to the night whose return is not booked yet.
 
-    Until a return is booked, the fills begin with that of the first targets stored, out of cash.
-    Then they go on from what the account held after the fill of the last session booked.
-
-    A fill shows at once what the account then holds, so `positions` cover every fill. Its return is
-    known only at the next open, so `returns` lack that of the last fill. The next night therefore
-    makes the last fill again, to book its return; the positions stored for it stay as they are.
-    Returns None where there is nothing to fill.
+    None where there is nothing to fill. Until a return is booked, the fills begin with that of the
+    first targets stored, out of cash. Then they go on from what the account held after the fill of
+    the last session booked. A fill shows at once what the account then holds, so `positions` cover
+    every fill. Its return is known only at the next open, so `returns` lack that of the last fill.
+    The next night therefore makes the last fill again, to book its return; the positions stored for
+    it stay as they are.
     """
     as_of = night_bars.as_of
     market = context.market
@@ -157,14 +157,15 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
         last_booked = paper_account.last_booked(conn, context.name)
         # The account and its yardsticks are stored together: if any is there, the account is.
         last_day = last_booked[ACCOUNT][0] if last_booked else None
-        after = next_known_session(calendar, last_day) if last_day else None
-        if last_day and after is None:
+        first_unbooked = next_known_session(calendar, last_day) if last_day else None
+        if last_day and first_unbooked is None:
             return None  # the calendar ends there
-        targets = paper_account.targets(conn, context.name, after, as_of)
+        # Without a booked return, all targets up to the night and all positions are read.
+        targets = paper_account.targets(conn, context.name, first_unbooked, as_of)
         last_positions = paper_account.paper_positions(conn, context.name, last_day, last_day)
     # After its first fill, the account is filled on every session, also without new targets: what
     # it holds earns a return.
-    first = after
+    first = first_unbooked
     if first is None and len(targets):  # no return is booked yet: begin with the first targets
         first = targets["target"].min().date()
     if first is None or first > as_of:
@@ -177,7 +178,7 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
     quotes = quotes_of(context, bars, symbols)
     # `follow_on` is given the session before each fill, after whose close it was decided.
     decided = quotes.sessions[quotes.sessions.get_indexer(fills) - 1]
-    weights, kept = _grids(targets, fills, symbols)
+    weights, kept = _target_grids(targets, fills, symbols)
     held_before = None  # cash alone
     if last_day:
         last_weights = last_positions.set_index("symbol")["weight"]
@@ -193,13 +194,13 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
     tracks = {
         ACCOUNT: account.track,
         FREE_ACCOUNT: account.track.assign(cost=0.0, net=account.track["gross"]),
-        **_yardsticks(context, bars, quotes, fills),
+        **_yardstick_tracks(context, bars, quotes, fills),
     }
     equities = {name: equity for name, (_, equity) in last_booked.items()}
-    return _Booked(_returns(tracks, equities), _positions(account.held, fills, symbols))
+    return _Booked(_returns_with_equity(tracks, equities), _positions(account.held, fills, symbols))
 
 
-def _yardsticks(
+def _yardstick_tracks(
     context: MarketContext, bars: pd.DataFrame, quotes: Quotes, fills: pd.DatetimeIndex
 ) -> dict[str, pd.DataFrame]:
     """Return the tracks of equal parts of the constituents and of the index, at the same fills.
@@ -221,7 +222,9 @@ def _yardsticks(
     }
 
 
-def _returns(tracks: dict[str, pd.DataFrame], equities: dict[str, float]) -> pd.DataFrame:
+def _returns_with_equity(
+    tracks: dict[str, pd.DataFrame], equities: dict[str, float]
+) -> pd.DataFrame:
     """Return a row for each portfolio and session of a new return, with the equity after it.
 
     `tracks` has the returns of each portfolio, by its name, and `equities` its equity before them;
@@ -249,7 +252,7 @@ def _positions(
     )
 
 
-def _grids(
+def _target_grids(
     targets: pd.DataFrame, fills: pd.DatetimeIndex, symbols: tuple[str, ...]
 ) -> tuple[Float[ndarray, "fills stocks"], Bool[ndarray, "fills stocks"]]:
     """Return the share of equity to hold of each stock, and which stocks are kept, by fill.
@@ -282,10 +285,10 @@ def next_orders(
 ) -> Orders | None:
     """Return the orders that turn the holdings of the last close into the newest night's targets.
 
-    None where no night has targets. `holdings` are numbers of shares by symbol; by default they are
-    those of the paper account if it is worth `capital` at the last close. Columns: symbol, side
-    ("buy", "sell"), shares (in whole lots), price (the last close), value, cost (as expected),
-    weight (the share of `capital` to hold). A held stock that the targets mark as `kept` is not
+    None where no night has targets. Columns of the rows: symbol, side ("buy", "sell"), shares,
+    price (the last close), value, cost (as expected), weight (the share of `capital` to hold).
+    `holdings` are numbers of shares by symbol; by default they are those of the paper account if it
+    is worth `capital` at the last close. A held stock that the targets mark as `kept` is not
     traded; if `holdings` are given, only while its share of `capital` is within KEPT_MULTIPLES of
     its weight. Raises DtmlError for a stock without a close, and where the paper account has not
     been filled up to the last open.
@@ -296,6 +299,7 @@ def next_orders(
     trading = market.trading
     last = previous_session(market.calendar, target)
     targets = paper_account.targets(conn, market.name, target, target).set_index("symbol")
+    # As many sessions as a fill of the account reads: a suspended stock has no newer close.
     first = sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date()
     bars = prices.prices(conn, market.name, first, last)
     close = bars.groupby("symbol")["close"].last()

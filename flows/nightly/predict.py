@@ -185,6 +185,7 @@ def _gaps(
     predicted = set(predictions["symbol"])
 
     def why(symbol: str) -> str:
+        # A rejection stays stored after a later fetch has brought a good bar of the session.
         if symbol in reasons and symbol not in present:
             return f"bar rejected: {reasons[symbol]}"
         if symbol not in present:

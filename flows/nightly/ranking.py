@@ -114,7 +114,7 @@ def rankers_for(
             if not may_train:
                 raise _no_rankers_error(context, as_of, known_at)
             trained = train_rankers(context, as_of, known_at, latest)
-        return _noted(context, trained, latest)
+        return _with_note(context, trained, latest)
     except DtmlError as error:
         log.warning("the stocks of %s are not ranked as of %s: %s", context.name, as_of, error)
         return None
@@ -150,7 +150,9 @@ def _latest_trained(
         return None
 
 
-def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] | None) -> Trained:
+def _with_note(
+    context: MarketContext, trained: Trained, latest: Mapping[str, Any] | None
+) -> Trained:
     """Return rankers with the note for the night on the market's own code, which is logged too.
 
     The note says how the code changed since the `latest` rankers were trained, and why the training
@@ -195,7 +197,9 @@ def train_rankers(
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
 
     `previous` is the row of the rankers trained before; None if there are none. Own code that they
-    were trained with is not audited again. Raises DtmlError for a history that is too short.
+    were trained with is not audited again. A market whose ranker is "earned" and that has no
+    champion gets its first one, which is stored too (`choose_ranker`). Raises DtmlError for a
+    history that is too short.
     """
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)

@@ -25,7 +25,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP
 from flows.nightly.ranking import score_rankings
 
-# The figures of a score in the store, in the order of `_columns`.
+# The figures of a score in the store, in the order of `_score_columns`.
 FIGURES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 AWAITED = 250  # sessions after which a prediction whose bar is still missing is given up
 
@@ -35,8 +35,8 @@ class Scored:
     """Hold what scoring changed.
 
     `outcomes` counts the outcomes that are new or changed, and `nights` are their sessions.
-    `unresolved` counts the predictions of closed sessions that have no outcome, because a bar is
-    missing, and are not given up yet (`AWAITED`).
+    `unresolved` counts the predictions of closed sessions that have no outcome and are not given up
+    yet (`AWAITED`): a bar is missing, or the return is beyond the market's `max_return`.
     """
 
     outcomes: int
@@ -134,8 +134,7 @@ def record_outcomes(
         counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
         scores = _scores(counts_of_all_days, changed)
         stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
-    # With `date.max`, nights that were never counted are counted whatever their session.
-    _count_directions(conn, context, date.max, {day.date() for day in changed})
+    _count_directions(conn, context, {day.date() for day in changed})
 
 
 def _with_stored_days(counted: DayCounts, stored: pd.DataFrame) -> DayCounts:
@@ -159,7 +158,7 @@ def _with_stored_days(counted: DayCounts, stored: pd.DataFrame) -> DayCounts:
     )
 
 
-def _correct(scores: pd.DataFrame) -> "pd.Series[float]":
+def _correct_counts(scores: pd.DataFrame) -> "pd.Series[float]":
     """Return how many directions of each score were right, from its accuracy and number."""
     return (scores["acc"].fillna(0) * scores["n"]).round()
 
@@ -174,7 +173,7 @@ def _counts_of_scores(scores: pd.DataFrame) -> Int[ndarray, "days 4"]:
     n = scores["n"].to_numpy(np.int64)
     rises = scores["rises"].to_numpy(np.int64)
     predicted_rises = scores["predicted_rises"].to_numpy(np.int64)
-    correct = _correct(scores.assign(n=n)).to_numpy(np.int64)
+    correct = _correct_counts(scores.assign(n=n)).to_numpy(np.int64)
     true_rises = (correct + rises + predicted_rises - n) // 2
     false_rises = predicted_rises - true_rises
     false_falls = rises - true_rises
@@ -195,7 +194,7 @@ def _targets_to_score(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.
             continue
         score = stored.reindex(pd.MultiIndex.from_product([[model.protocol], model.target]))
         stored_counts = np.stack(
-            [score["n"], score["rises"], score["predicted_rises"], _correct(score)], axis=1
+            [score["n"], score["rises"], score["predicted_rises"], _correct_counts(score)], axis=1
         )
         counts = np.stack(
             [model.counts.sum(axis=1), model.rises, model.predicted_rises, model.correct], axis=1
@@ -206,15 +205,13 @@ def _targets_to_score(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.
     return to_score
 
 
-def _count_directions(
-    conn: Connection, context: MarketContext, as_of: date, changed: set[date]
-) -> None:
+def _count_directions(conn: Connection, context: MarketContext, changed: set[date]) -> None:
     """Count by bin of probability and by band what came of the directions for the `changed` days.
 
-    Days up to `as_of` that were never counted are counted too, as where a benchmark has stored the
-    outcome first.
+    Days that were never counted are counted too, as where a benchmark has stored the outcome first.
     """
-    days = sorted(changed.union(stored_outcomes.uncounted(conn, context.name, as_of)))
+    never_counted = stored_outcomes.uncounted(conn, context.name, date.max)  # whatever their day
+    days = sorted(changed.union(never_counted))
     if not days:
         return
     settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
@@ -258,11 +255,11 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
     rows = []
     models = {counts.protocol: counts for counts in counted if counts.predictor == MODEL}
     for predictor in counted:
-        rows += _scores_of(predictor, models[predictor.protocol], changed)
+        rows += _scores_of_predictor(predictor, models[predictor.protocol], changed)
     return pd.DataFrame(rows)
 
 
-def _scores_of(
+def _scores_of_predictor(
     predictor: DayCounts, model: DayCounts, changed: set[pd.Timestamp]
 ) -> list[dict[str, Any]]:
     """Return a predictor's rows of scores; running ones of a rule say how far the model is ahead.
@@ -282,17 +279,19 @@ def _scores_of(
             "predictor": predictor.predictor,
         }
         days_so_far = slice(position + 1)
-        running = key | {"span": "running"} | _columns(predictor.counts[days_so_far])
+        running = key | {"span": "running"} | _score_columns(predictor.counts[days_so_far])
         if predictor is not model:
-            running |= _gain(model_counts[days_so_far], predictor.counts[days_so_far])
+            running |= _gain_over_rule(model_counts[days_so_far], predictor.counts[days_so_far])
         rows.append(running)
         if target in changed:
-            night = _columns(predictor.counts[position : position + 1])
+            night = _score_columns(predictor.counts[position : position + 1])
             rows.append(key | {"span": "night"} | night)
     return rows
 
 
-def _gain(model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]) -> dict[str, float | None]:
+def _gain_over_rule(
+    model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]
+) -> dict[str, float | None]:
     """Return by how much the model's MCC exceeds a rule's on these days, with its interval.
 
     The result has no keys if nothing of the rule was counted.
@@ -332,7 +331,7 @@ def day_counts(
         for rule in NAIVE_RULES:
             predicted = rules[rule].to_numpy()  # 1 for a rise of all stocks, 0 for a fall, or NaN
             is_given = np.isfinite(predicted)
-            rule_counts = _all_predicted(counts[is_given], predicted[is_given] == 1)
+            rule_counts = _counts_of_rule(counts[is_given], predicted[is_given] == 1)
             counted.append(
                 DayCounts(
                     predictor=rule,
@@ -372,18 +371,20 @@ def _confusion(
     return every_cell.to_numpy(np.int64)
 
 
-def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
-    """Return what `counts` would be if all stocks of a day had been given the same direction.
+def _counts_of_rule(counts: Int[ndarray, "days 4"], is_rise: ndarray) -> Int[ndarray, "days 4"]:
+    """Return what the model's `counts` would be if a rule had predicted the same stock-days.
 
-    It is a rise on the days that are `up` and a fall on the others.
+    A rule gives all stocks of a day one direction: a rise where `is_rise`, [days], else a fall.
     """
     # [days, predicted (rise, fall), outcome (rise, fall)], summed over what was predicted.
     rises_and_falls = counts.reshape(-1, 2, 2).sum(axis=1)
-    is_up = up[:, None]  # [days 1]
-    return np.concatenate([rises_and_falls * is_up, rises_and_falls * ~is_up], axis=1)
+    is_rise_of_all = is_rise[:, None]  # [days 1]
+    return np.concatenate(
+        [rises_and_falls * is_rise_of_all, rises_and_falls * ~is_rise_of_all], axis=1
+    )
 
 
-def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
+def _score_columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
     """Return the columns of a score over these days; figures are None where nothing was counted."""
     true_rises, false_rises, false_falls, _ = counts.sum(axis=0)
     sizes = {

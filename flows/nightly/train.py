@@ -142,7 +142,7 @@ def train_model(
     Equal data, settings and seeds give an equal run. A run that is stored already is loaded. A
     training that was interrupted resumes from its last epoch.
     """
-    previous = _previous(context, as_of, known_at)
+    previous = _model_to_start_from(context, as_of, known_at)
     model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=previous)
     with transaction(context.engine) as conn:
         runs.save_run(conn, row)
@@ -190,14 +190,14 @@ def fit_model(
     folder = states_folder(kind) / run_id
     log.info("training %s", run_id)
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
-    run_id = _free_run_id(context, run_id, checkpoint_hash(fitted.ensemble))
+    run_id = _id_for_weights(context, run_id, checkpoint_hash(fitted.ensemble))
     row = {
-        **_saved_run(context, run_id, fitted),
+        **_save_weights(context, run_id, fitted),
         "kind": kind,
         "data_watermark": watermark,
         "train_last": as_of,
     }
-    # The folder keeps the id that the run had before `_free_run_id`.
+    # The folder keeps the id that the run had before `_id_for_weights`.
     drop_states(context.name, as_of, kind, folder.name)
     return Model(run_id, fitted.ensemble, fitted.calibration), row
 
@@ -260,20 +260,22 @@ def fit_bars(
     )
     return Fitted(
         ensemble=ensemble,
-        calibration=_calibrated(ensemble, validation, device),
+        calibration=_calibration_on(ensemble, validation, device),
         fits=fits,
         first=train.target[0].date(),
     )
 
 
-def _calibrated(ensemble: Ensemble, validation: Windows, device: torch.device) -> Calibration:
-    """Calibrate an ensemble on the days of validation."""
+def _calibration_on(ensemble: Ensemble, validation: Windows, device: torch.device) -> Calibration:
+    """Return the calibration of an ensemble, fitted on the days of validation."""
     # The mean over the members: [days stocks].
     probabilities = member_probabilities(ensemble, validation, device).mean(dim=0)
     return calibrate(probabilities.double().numpy(), validation.movement.double().numpy())
 
 
-def _previous(context: MarketContext, as_of: date, known_at: datetime | None) -> Model | None:
+def _model_to_start_from(
+    context: MarketContext, as_of: date, known_at: datetime | None
+) -> Model | None:
     """Return the model with whose weights a training at `as_of` begins.
 
     It is the latest one trained on sessions before `as_of`, on prices known at `known_at` (None:
@@ -359,11 +361,12 @@ def _run_id(
 def _stored_run(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any]] | None:
     """Return the model and the row of a run, or of one that was trained again in its place.
 
-    None where nothing is stored under these names, or where all weights are lost.
+    It is the oldest of these runs whose weights can be loaded. None where no run is stored under
+    such a name, or where all weights are lost.
     """
     with reading(context.engine) as conn:
         all_ids = runs.runs(conn, context.name)["id"]
-        # The run itself, and those that `_free_run_id` named after it, with a hyphen and a suffix.
+        # The run itself, and those that `_id_for_weights` named after it: a hyphen and a suffix.
         candidates = [name for name in all_ids if f"{name}-".startswith(f"{run_id}-")]
         stored = [runs.run(conn, name) for name in candidates]
     for run in stored:
@@ -374,7 +377,7 @@ def _stored_run(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str
     return None
 
 
-def _free_run_id(context: MarketContext, run_id: str, sha: str) -> str:
+def _id_for_weights(context: MarketContext, run_id: str, sha: str) -> str:
     """Return the name under which weights with this SHA-256 are stored.
 
     It is `run_id`, unless a run of that name is stored with other weights: a stored row never
@@ -427,7 +430,7 @@ def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration 
     )
 
 
-def _saved_run(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
+def _save_weights(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
     """Save the weights in a checkpoint, and return the run's row.
 
     The caller adds the columns that depend on the bars: kind, data_watermark and train_last.

@@ -154,6 +154,7 @@ class Archive:
     ) -> pd.DataFrame:
         """Read the bars that a window ending at `as_of` can reach, as known at a moment.
 
+        They are those of every symbol of the market in the store, not only of the context's stocks.
         The column `known_at` has the moment since which a bar is known.
         """
         first = first_needed(context, model.ensemble.windows, as_of)
@@ -463,14 +464,15 @@ def _ranking_difference(
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     """Count the bars of the model's inputs that differ between the night and the replay.
 
-    A bar is `restated` if the replay reads another version of it than the night did, `new` if only
-    the replay reads it, and `gone` if only the night did.
+    A bar is `new` if only the replay reads it, `gone` if only the night did, and `restated` if both
+    do with another `known_at`: it has another version, or its neighbour was withdrawn meanwhile
+    (`db.rows.prices.prices`).
     """
     symbols = {*replay.predictions["symbol"], *replay.left_out}
     # No device matters, as nothing is computed: the bars are only read.
     context = archive.context(replay.run, symbols, computed_then=None)
-    then = _known_at(archive, context, replay, replay.night["known_at"])
-    now = _known_at(archive, context, replay, replay.known_at)
+    then = _moments_of_bars(archive, context, replay, replay.night["known_at"])
+    now = _moments_of_bars(archive, context, replay, replay.known_at)
     beside = pd.concat([then, now], axis=1, keys=["then", "now"])
     in_both = beside.dropna()
     is_restated = in_both["then"] != in_both["now"]
@@ -483,12 +485,15 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     }
 
 
-def _known_at(
+def _moments_of_bars(
     archive: Archive, context: MarketContext, replay: Replay, moment: datetime
 ) -> "pd.Series[pd.Timestamp]":
-    """Return the moment since which each bar of a replay was known, by symbol and session."""
+    """Return the moment since which each bar of the model's inputs is known, by symbol and session.
+
+    The bars are those known at `moment`, of the context's stocks and the index.
+    """
     model = archive.model(replay.run)
     bars = archive.bars(context, model, replay.night["as_of"], moment)
     names = {*context.market.symbols, context.market.index.symbol}
-    of_market = bars[bars["symbol"].isin(names)]
-    return of_market.set_index(["symbol", "session"])["known_at"]
+    bars_of_inputs = bars[bars["symbol"].isin(names)]
+    return bars_of_inputs.set_index(["symbol", "session"])["known_at"]

@@ -249,9 +249,10 @@ def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
 class Retraining:
     """Hold the result of training a model again: its checkpoint's SHA-256, and what differs.
 
-    `parameters` is the number of parameters, which are tensors of weights. `differing` maps each of
-    them that differs to its largest absolute difference. If the run's own weights are `lost`, it is
-    empty, and only the SHA-256 can be compared; if that is the same, the checkpoint was `restored`.
+    `parameters` is the number of parameters, which are tensors of weights. `differing` maps the
+    name of each that differs to its largest absolute difference. If the run's own weights are
+    `lost`, `differing` is empty, and only the SHA-256 is compared; if that is the same, the
+    checkpoint was `restored`.
     On a GPU some sums have no fixed order: weights within TOLERANCE of the run's count as equal.
     `first` is the first session trained on.
     """
