@@ -318,7 +318,8 @@ def warning_of_open_server() -> str | None:
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
     """Return whether the Prefect server of an API accepts requests without a login.
 
-    Raises OSError if it does not answer.
+    Raises OSError if it does not answer, or answers with any other error than that it requires a
+    login.
     """
     try:
         ask(url.rstrip("/"), None, answer_s)
