@@ -225,7 +225,8 @@ def _prefect() -> str:
     """Return the server that flows would use, once it has answered.
 
     It is the server of PREFECT_API_URL or, where that is not set, a temporary one, which is started
-    and ended here. Raises DtmlError where it does not answer, and where it requires no login.
+    and ended here. PREFECT_API_URL then still names the ended one, so this process cannot run flows
+    afterwards. Raises DtmlError where it does not answer, and where it requires no login.
     """
     url = os.environ.get("PREFECT_API_URL")
     if url:
