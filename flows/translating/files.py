@@ -43,7 +43,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     try:
         with lock:
             try:
-                _translate_and_replace(model, source, to, how, key)
+                _translate_in_parts(model, source, to, how, key)
             finally:
                 # While the lock is held: afterwards another process may already hold this file.
                 Path(lock.lock_file).unlink(missing_ok=True)
@@ -54,7 +54,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     return total
 
 
-def _translate_and_replace(
+def _translate_in_parts(
     model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]
 ) -> None:
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.

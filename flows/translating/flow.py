@@ -41,8 +41,8 @@ def train_translator(
 ) -> tuple[Model, Mapping[str, Score]]:
     """Train a recipe's model, store it, and score it on the recipe's test sets.
 
-    Returns the model and its scores by the name of the test set, of translations with the default
-    `Search`. `attended` says that a command runs this: the first Ctrl-C ends it.
+    Returns the model and, by the name of the test set, its scores with the default `Search`.
+    `attended` says that a command runs this: the first Ctrl-C ends it.
     """
     engine = open_store()
     place = choose_device(device)
