@@ -249,7 +249,7 @@ def _prefect() -> str:
 
 def _yahoo() -> str:
     """Return what Yahoo answered for an index; raise DtmlError where there was no answer."""
-    market = replace(load_market(PROBED), constituents=())
+    market = replace(load_market(PROBED), constituents=())  # its index alone is asked for
     try:
         return _last_week(market, YahooSource(market))
     except DtmlError as error:
@@ -269,6 +269,7 @@ def _feeds() -> str:
     answers: list[str] = []
     faults: list[str] = []
     for name, market in named_markets(open_engine(), (), ()).items():
+        # None: no file that can be read defines it. SourceName has the product's own sources.
         if market is None or market.source in get_args(SourceName):
             continue
         try:
