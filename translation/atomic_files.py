@@ -27,7 +27,7 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     def open_partial() -> int:
         return os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
 
-    descriptor = _locked(partial, open_partial)
+    descriptor = _open_locked(partial, open_partial)
     try:
         write(partial)
         os.fsync(descriptor)  # what `write` has written, before it replaces `file`
@@ -53,9 +53,9 @@ def write_folder_whole(
     partial = folder.with_name(f".{folder.name}.partial")
 
     def open_partial() -> int:
-        return _opened_folder(partial)
+        return _open_folder(partial)
 
-    descriptors = [_locked(partial, open_partial)]
+    descriptors = [_open_locked(partial, open_partial)]
     try:
         _clear(partial)  # a writer that was killed may have left files there
         fill(partial)
@@ -76,10 +76,10 @@ def write_folder_whole(
             os.close(descriptor)
 
 
-def _locked(partial: Path, open_partial: Callable[[], int]) -> int:
-    """Return a descriptor of the temporary path `partial`, locked by this process alone.
+def _open_locked(partial: Path, open_partial: Callable[[], int]) -> int:
+    """Return a descriptor of the temporary path `partial`, once this process alone has locked it.
 
-    `open_partial` opens the path, which it creates if needed, and returns the descriptor.
+    `open_partial` opens the path, which it creates if needed, and returns a descriptor.
     """
     while True:
         descriptor = _lock(open_partial())
@@ -101,7 +101,7 @@ def _lock(descriptor: int) -> int:
     return descriptor
 
 
-def _opened_folder(folder: Path) -> int:
+def _open_folder(folder: Path) -> int:
     """Return a descriptor of a folder, which is created if there is none."""
     while True:
         with suppress(FileExistsError):

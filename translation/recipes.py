@@ -168,12 +168,12 @@ def read_recipe(file: Path) -> Recipe:
     network = document.get("network", {})
     training = document.get("training", {})
     tests = document.get("test", {})
-    _require_known(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
+    _check_keys(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
     network_keys = _network_keys(file, network.get("kind", Recipe.kind))
-    _require_known(file, "network", network, network_keys)
+    _check_keys(file, "network", network, network_keys)
     training_keys = {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig)
-    _require_known(file, "training", training, training_keys)
-    _require_known(file, "test", tests, dict.fromkeys(tests, dict))  # any names, but of tables
+    _check_keys(file, "training", training, training_keys)
+    _check_keys(file, "test", tests, dict.fromkeys(tests, dict))  # any names, but of tables
     # `_read_toml` has made sure of the keys that have no default.
     recipe = Recipe(
         name=_name(file, document["name"]),
@@ -215,7 +215,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(
             f"{file} is not valid TOML: {error}; correct it, and save it as UTF-8"
         ) from error
-    _require_known(file, "", document, TEXT_KEYS | TABLE_KEYS)
+    _check_keys(file, "", document, TEXT_KEYS | TABLE_KEYS)
     required = TEXT_KEYS.keys() | {"train", "validation"}
     missing = sorted(required - document.keys())
     if missing:
@@ -227,7 +227,7 @@ def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in keys}
 
 
-def _require_known(
+def _check_keys(
     file: Path, table: str, values: Mapping[str, Any], types: Mapping[str, Any]
 ) -> None:
     """Raise UsageError for an unknown key of a table, and for a value of the wrong type.
@@ -327,7 +327,7 @@ def _name(file: Path, name: str) -> str:
 
 def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
     """Return the corpus of a table such as [train]; raises UsageError for any mistake in it."""
-    _require_known(file, table, values, {"source": str, "target": str, "columns": list})
+    _check_keys(file, table, values, {"source": str, "target": str, "columns": list})
     if "source" not in values:
         raise UsageError(
             f"{file}: [{table}] lacks source: name the file of the sources, and as target the file "
@@ -353,7 +353,7 @@ def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
 
 
 def _rules(file: Path, values: Mapping[str, Any]) -> Rules:
-    _require_known(file, "rules", values, get_type_hints(Rules))
+    _check_keys(file, "rules", values, get_type_hints(Rules))
     try:
         return Rules(**values)
     except UsageError as error:

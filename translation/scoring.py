@@ -128,12 +128,13 @@ def compare(
 
 
 def bleu_metric(tokenizer: BleuTokenizer, *, of_sentences: bool = False) -> BLEU:
-    """Return sacreBLEU's BLEU with a tokenizer, `of_sentences` without its warning about them.
+    """Return sacreBLEU's metric BLEU with a tokenizer.
 
-    Raises UsageError for a tokenizer whose dictionary is not installed.
+    `of_sentences` says that it will score single sentences. sacreBLEU then leaves out n-grams that
+    are longer than the sentence (an effective order), and would otherwise log a warning. Raises
+    UsageError for a tokenizer whose dictionary is not installed.
     """
     try:
-        # Without an effective order, sacreBLEU warns of single sentences.
         return BLEU(tokenize=tokenizer, effective_order=of_sentences)
     except RuntimeError as error:
         extra, _, _ = tokenizer.partition("-")
@@ -144,9 +145,10 @@ def bleu_metric(tokenizer: BleuTokenizer, *, of_sentences: bool = False) -> BLEU
 
 
 def _statistics(hypotheses: Texts, references: Texts, tokenizer: BleuTokenizer) -> Statistics:
-    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`; texts are composed.
+    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`.
 
-    Raises UsageError if the counts of translations and references differ or are 0.
+    The texts must be in the composed form already. Raises UsageError if the counts of translations
+    and references differ or are 0.
     """
     if len(hypotheses) != len(references):
         raise UsageError(

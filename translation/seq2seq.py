@@ -231,10 +231,10 @@ class RecurrentTranslator(nn.Module):
         # Packing needs the padding at the end, and a source may have it in front too.
         order = in_front(real)
         original_order = order.argsort(dim=-1)
-        x = _moved(self.dropout(self.embed_source(source)), order)
+        x = _reordered(self.dropout(self.embed_source(source)), order)
         packed, (hidden, cell) = self.encoder(_packed(x, real))
         memory, _ = pad_packed_sequence(packed, batch_first=True, total_length=source.shape[-1])
-        memory = self.dropout(_moved(memory, original_order))
+        memory = self.dropout(_reordered(memory, original_order))
         attention = self.decoder.attention
         keys = memory if attention is None else attention.keys(memory)
         encoded = EncodedSource(memory=memory, keys=keys, mask=real.unsqueeze(1))
@@ -265,10 +265,10 @@ class RecurrentTranslator(nn.Module):
         order = in_front(target != PADDING)
         original_order = order.argsort(dim=-1)
         decoded, weights, _ = self.decode(target.gather(-1, order), state, encoded)
-        decoded = _moved(decoded, original_order)
+        decoded = _reordered(decoded, original_order)
         if not need_weights or weights is None:
             return decoded, None
-        return decoded, _moved(weights, original_order)
+        return decoded, _reordered(weights, original_order)
 
     def logits(self, decoded: Tensor) -> Tensor:
         """Map `[..., d_model]` to scores of the next token by the embedding itself.
@@ -307,7 +307,7 @@ class RecurrentClassifier(nn.Module):
         x = self.dropout(self.embed_source(tokens))
         if self.masked:
             real = tokens != PADDING
-            x = _packed(_moved(x, in_front(real)), real)
+            x = _packed(_reordered(x, in_front(real)), real)
         _, (hidden, _) = self.encoder(x)
         scores: Tensor = self.classify(self.dropout(hidden[-1]))
         return scores
@@ -386,7 +386,7 @@ def in_front(real: Tensor) -> Tensor:
     return (~real).byte().argsort(dim=-1, stable=True)
 
 
-def _moved(x: Tensor, order: Tensor) -> Tensor:
+def _reordered(x: Tensor, order: Tensor) -> Tensor:
     """Return `x` `[rows, positions, width]` with the positions of each row in another order."""
     return x.take_along_dim(order.unsqueeze(-1), dim=1)
 

@@ -96,14 +96,14 @@ class MultiHeadAttention(nn.Module):
 
         Each is `[..., heads, positions, d_k]`.
         """
-        return self._heads(self.project_qkv(x), count=3)
+        return self._split_heads(self.project_qkv(x), count=3)
 
     def queries(self, x: Tensor) -> Tensor:
         """Project `x` to queries alone, `[..., heads, positions, d_k]`, to attend elsewhere."""
         width = x.shape[-1]
         weight = self.project_qkv.weight[:width]
         bias = self.project_qkv.bias[:width]
-        (query,) = self._heads(self.linear(x, weight, bias), count=1)
+        (query,) = self._split_heads(self.linear(x, weight, bias), count=1)
         return query
 
     def keys_values(self, memory: Tensor) -> Iterator[Tensor]:
@@ -111,7 +111,7 @@ class MultiHeadAttention(nn.Module):
         width = memory.shape[-1]
         weight = self.project_qkv.weight[width:]
         bias = self.project_qkv.bias[width:]
-        return self._heads(self.linear(memory, weight, bias), count=2)
+        return self._split_heads(self.linear(memory, weight, bias), count=2)
 
     def mix(
         self,
@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         concatenated = mixed.transpose(-3, -2).flatten(-2)
         return self.project_output(concatenated), weights
 
-    def _heads(self, packed: Tensor, count: int) -> Iterator[Tensor]:
+    def _split_heads(self, packed: Tensor, count: int) -> Iterator[Tensor]:
         """Return the `count` projections that lie side by side in `packed`, head by head.
 
         `packed` is `[..., positions, count * d_model]`, each projection `[..., heads, positions,

@@ -62,7 +62,7 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
     """
     try:
         with reading(engine) as conn:
-            alerts = list(_of_night(conn, market, as_of))
+            alerts = list(_alerts_of_night(conn, market, as_of))
         tell(engine, alerts)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of an alert
         log.warning(
@@ -92,7 +92,7 @@ def watch_markets(
     for name, market in markets.items():
         status = market_status(engine, name, market, now, delay)
         statuses.append(status)
-        alerts += _of_status(status)
+        alerts += _alerts_of_status(status)
     tell(engine, alerts)
     return statuses
 
@@ -154,7 +154,7 @@ def send_waiting(engine: Engine, now: datetime) -> None:
             break
 
 
-def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
+def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
     """Yield the alerts of a night that has ended.
 
     After any night: what its comparison with a second source found. After a refused night: that it
@@ -164,18 +164,18 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
     row = nights.night(conn, market, as_of)
     if row is None:
         return
-    compared = _newly_disagreeing(conn, market, as_of)
-    if compared is not None:
-        yield Alert(market, as_of, "second_source", compared)
+    message = _message_of_comparison(conn, market, as_of)
+    if message is not None:
+        yield Alert(market, as_of, "second_source", message)
     if row["status"] == "refused":
         yield Alert(market, as_of, "refused", f"night of {as_of} refused: {row['reason']}")
     elif row["status"] in nights.COMPLETE:
         # These are the scores of the night's own session, which has the newest outcomes, and of the
         # session scored before it.
         scores = stored_scores.running_scores(conn, market, targets=2, last=as_of)
-        beaten = _fell_below(scores, pd.Timestamp(as_of))
-        if beaten is not None:
-            yield Alert(market, as_of, "below_rule", beaten)
+        message = _message_if_newly_beaten(scores, pd.Timestamp(as_of))
+        if message is not None:
+            yield Alert(market, as_of, "below_rule", message)
         champion = rankings.champion(conn, market)
         if champion is not None and _is_chosen_by(row, champion):
             yield Alert(market, as_of, "promoted", promotion_words(champion))
@@ -185,13 +185,14 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
 
 
 def _is_chosen_by(night: Mapping[str, Any], champion: Mapping[str, Any]) -> bool:
-    """Say whether a night chose the champion, in place of another one.
+    """Return whether a night chose the champion, in place of another one.
 
-    A night chooses for later sessions than its own target. One that is run after later nights finds
-    a champion that these have chosen.
+    `champion` is the newest of the market. A night chooses for later sessions than its own target.
+    One that is run after later nights finds a champion that these have chosen.
     """
     is_later = champion["since"] > night["target"]
-    return bool(champion["replaced"]) and is_later and champion["decided_at"] >= night["started_at"]
+    has_replaced_another = bool(champion["replaced"])
+    return has_replaced_another and is_later and champion["decided_at"] >= night["started_at"]
 
 
 def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:
@@ -204,10 +205,11 @@ def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str,
     return records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
 
 
-def _newly_disagreeing(conn: Connection, market: str, as_of: date) -> str | None:
-    """Return what a night's comparison with a second source found that is grave; None if nothing.
+def _message_of_comparison(conn: Connection, market: str, as_of: date) -> str | None:
+    """Return in one line what is grave in a night's comparison with a second source.
 
-    That it failed is reported unless the comparison before failed too.
+    None if nothing is, or if the night compared nothing. That the comparison failed is grave unless
+    the one before it failed too.
     """
     comparison = fetches.comparison(conn, market, since=as_of)
     if comparison is None or comparison["as_of"] != as_of:
@@ -223,7 +225,7 @@ def _newly_disagreeing(conn: Connection, market: str, as_of: date) -> str | None
     return "second source: " + "; ".join(sentences) if sentences else None
 
 
-def _of_status(status: MarketStatus) -> Iterable[Alert]:
+def _alerts_of_status(status: MarketStatus) -> Iterable[Alert]:
     """Yield the alerts of a market: its night is refused or late, or its calendar ends soon."""
     is_refused = status.outcome == "refused"
     # A refused night always has an `as_of`: it is tested for the type checker.
@@ -238,7 +240,7 @@ def _of_status(status: MarketStatus) -> Iterable[Alert]:
         yield Alert(status.market, status.calendar_ends, "calendar", status.note)
 
 
-def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
+def _message_if_newly_beaten(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
     """Return the message that a rule has begun to beat the model, by the scores of `target`.
 
     `scores` are those of `target` and of the session scored before it. None if no rule beats the
@@ -252,12 +254,12 @@ def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
     rise.
     """
     earlier = scores[scores["target"] < target]
-    if _beaten(earlier) is not None:
+    if _message_if_beaten(earlier) is not None:
         return None
-    return _beaten(scores[scores["target"] == target])
+    return _message_if_beaten(scores[scores["target"] == target])
 
 
-def _beaten(scores: pd.DataFrame) -> str | None:
+def _message_if_beaten(scores: pd.DataFrame) -> str | None:
     """Return the message that a rule beats the model at one session's scores; None if none does.
 
     Where several rules do, it names the one whose interval begins highest.

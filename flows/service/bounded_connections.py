@@ -42,20 +42,25 @@ class BoundedConnection(H11Protocol):
 
     @property
     def unfinished(self) -> object:
-        """Return the request that is incomplete, or this connection if it has sent none so far.
+        """Return the request whose body is incomplete, this connection, or None.
 
-        None for a connection whose request is complete, or that is kept alive after an answer.
+        It is this connection if the server has not received the whole head of a request: of the
+        first one, or of the next one after an answer, if a part of that has come. It is None if the
+        request is complete, or if the connection is kept alive and has sent nothing since the last
+        answer.
         """
         # In uvicorn, `cycle` is the current request with its answer, None before the first.
         if self.cycle is None:
             return self
         if self.cycle.response_complete:
-            # This timer runs from the answer until the first byte of the next request.
+            # This timer runs from the answer until the first byte of the next request. `cycle` is
+            # that of the old request until the whole head of the next one has come.
             is_kept_alive = self.timeout_keep_alive_task is not None
             return None if is_kept_alive else self
         return self.cycle if self.cycle.more_body else None
 
     def _hang_up_on_the_unfinished(self) -> None:
+        """Close this connection if the same thing is unfinished as at the last check."""
         if self.transport.get_protocol() is not self:
             return  # it has become a WebSocket, which has its own pings
         unfinished = self.unfinished

@@ -76,17 +76,17 @@ def nightly(request: RunRequest, as_of: date) -> Night:
 def missed(request: RunRequest, last: date) -> CaughtUp:
     """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
     with signals_of(request.attended):
-        return _caught_up(open_context(request), last, ())
+        return _run_missed_nights(open_context(request), last, ())
 
 
 @flow(name="train", flow_run_name="{request.market} {as_of}", persist_result=False)
 def train(request: RunRequest, as_of: date) -> Model:
     """Train one market's model on its stored prices; see `flows.nightly.train.train_model`."""
     with signals_of(request.attended):
-        return _trained(open_stored_context(request), as_of)
+        return _train_with_rankers(open_stored_context(request), as_of)
 
 
-def _trained(context: MarketContext, as_of: date) -> Model:
+def _train_with_rankers(context: MarketContext, as_of: date) -> Model:
     """Train a market's model, then its rankers, each as a task."""
     with logged_run("training", market=context.name, night=as_of) as run:
         with market_lock(context.engine, context.name):
@@ -160,7 +160,7 @@ def scheduled_night(
         as_of = min(as_of, last_known)
     if not missed_nights(context, as_of):
         return _skipped(f"the night of {as_of} is complete already")
-    caught_up = _caught_up(context, as_of, waits)
+    caught_up = _run_missed_nights(context, as_of, waits)
     if as_of in caught_up.refused:
         return Failed(message=str(caught_up.refused[as_of]))
     if caught_up.nights:
@@ -178,7 +178,7 @@ def scheduled_training(request: RunRequest) -> Outcome:
     """Train on the stored sessions that had closed when the run was due."""
     context = open_stored_context(request)
     as_of = choose_as_of(context, None, _due())
-    model = _trained(context, as_of)
+    model = _train_with_rankers(context, as_of)
     return Completed(message=model.run_id)
 
 
@@ -238,7 +238,7 @@ def _due() -> datetime:
     return datetime.fromtimestamp(due, UTC)  # a plain datetime, not Prefect's type
 
 
-def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
+def _run_missed_nights(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
     """Run the missed nights up to `as_of`, the stages of each as tasks, and return how they ended.
 
     While the night of `as_of` is refused for a reason that may pass, such as a source that fails,

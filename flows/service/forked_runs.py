@@ -56,7 +56,13 @@ def fork_runs() -> None:
         can_fork = False
 
     async def run_process(command: list[str], **options: Any) -> Any:
-        """Take the place of Prefect's function of this name, with its arguments and result."""
+        """Take the place of Prefect's function of this name: start a run, and wait for its end.
+
+        `options` has the keywords of Prefect's function, of which a fork needs three: `env`, the
+        environment variables of the run, and `task_status` with `task_status_handler`, by which the
+        runner gets the process once it has started. The process that is returned after its end is
+        one of `multiprocessing`, of which the runner reads `exitcode`.
+        """
         python, *arguments = command
         if arguments != ["-m", ENGINE]:  # not the command of a run as it is known here
             return await run_ordinary_process(command, **options)

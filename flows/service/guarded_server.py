@@ -57,10 +57,11 @@ def guarded(app: ASGIApp, origin: str) -> ASGIApp:
 
 
 def main() -> None:
-    """Tidy Prefect's database, then serve on an inherited socket until a signal.
+    """Tidy Prefect's database, then serve on an inherited socket.
 
-    The first argument of the process is the number of the socket. The second says whether the
-    server is for one command (`temporary`), or also runs schedules and serves pages.
+    It ends at a signal, and when its parent ends. The first argument of the process is the number
+    of the socket. The second says whether the server is for one command (`temporary`), or also runs
+    schedules and serves pages.
     """
     listening = socket.socket(fileno=int(sys.argv[1]))
     is_temporary = sys.argv[2] == "temporary"

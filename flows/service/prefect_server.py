@@ -226,7 +226,10 @@ def _keep_from_proxies() -> None:
 
 
 def _usual_socket() -> socket.socket:
-    """Listen on PREFECT_SERVER_API_PORT, else on 4200 or, where that is taken, any free port."""
+    """Listen on PREFECT_SERVER_API_PORT or, where it is not set, on 4200 or any free port.
+
+    Raises UsageError if the variable is not a port, and DtmlError if that port is taken.
+    """
     port = os.environ.get("PREFECT_SERVER_API_PORT")
     if port:
         if not port.isdecimal() or int(port) >= 2**16:
@@ -318,7 +321,8 @@ def warning_of_open_server() -> str | None:
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
     """Return whether the Prefect server of an API accepts requests without a login.
 
-    Raises OSError if it does not answer.
+    Raises OSError if it does not answer, or answers with any other error than that it requires a
+    login.
     """
     try:
         ask(url.rstrip("/"), None, answer_s)

@@ -191,8 +191,9 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     """Deploy the schedules of a service on its server, and start runs when due until a signal.
 
     Missed nights are caught up first. `server_is_new` says that this process has started the
-    server. Environment variables and the folder for temporary files are set for this process and
-    the runs. Raises UsageError where the service's `cron` is not a cron expression.
+    server. Environment variables are set for this process and the runs, the folder for temporary
+    files for this process alone. Raises UsageError where the service's `cron` is not a cron
+    expression.
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner

@@ -284,7 +284,8 @@ def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -
 def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
     """Return the last night that should be complete by now.
 
-    At least TOLERANCE has passed since its scheduled moment.
+    At least TOLERANCE has passed since its scheduled moment. Raises DtmlError where the calendar
+    has ended.
     """
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
     since = next_night(market, session_close(market.calendar, session), delay)
@@ -299,8 +300,9 @@ class Punctuality:
     """Say how late the nights of a market are.
 
     `night` and `outcome` are those of its last night. `due` is the first night after the last
-    complete one; None if it is not due yet. `seconds` have passed since it was due, 0 if it is not.
-    Both are None where the exchange or its sessions are not known.
+    complete one or, where no night is complete, the last night itself; None if that is not due yet.
+    `seconds` have passed since it was due, 0 if it is not. Both are None where the exchange or its
+    sessions are not known.
     """
 
     market: str

@@ -36,14 +36,14 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     that is empty, not UTF-8, or in the target language, and for a place that cannot be written to;
     TranslationError while another process writes `to`, and where the disk is full.
     """
-    total, text_hash = _read_whole(source)
+    total, text_hash = _line_count_and_hash(source)
     _require_place(source, to)
     key = {"text": text_hash, "model": receipt, "search": repr(how)}
     lock = FileLock(to.with_name(f"{to.name}.partial.lock"), timeout=0)
     try:
         with lock:
             try:
-                _translate(model, source, to, how, key)
+                _translate_in_parts(model, source, to, how, key)
             finally:
                 # While the lock is held: afterwards another process may already hold this file.
                 Path(lock.lock_file).unlink(missing_ok=True)
@@ -54,7 +54,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     return total
 
 
-def _translate(
+def _translate_in_parts(
     model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]
 ) -> None:
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
@@ -65,7 +65,7 @@ def _translate(
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")
-    count = _finished_lines(partial, notes, key)
+    count = _keep_finished_lines(partial, notes, key)
     if not count:
         _require_direction(model, source)
         # Old lines are removed first: beside the new key, they would count as lines of this work.
@@ -89,7 +89,7 @@ def _translate(
     notes.unlink(missing_ok=True)
 
 
-def _read_whole(source: Path) -> tuple[int, str]:
+def _line_count_and_hash(source: Path) -> tuple[int, str]:
     """Return the number of lines of a text and their hash; raise UsageError for an empty text.
 
     Reading the whole text finds an unreadable line before the work begins.
@@ -116,10 +116,11 @@ def _require_place(source: Path, to: Path) -> None:
         raise UsageError(f"{to.parent} is not writable: choose another folder")
 
 
-def _finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
-    """Return the number of lines that an earlier run of the same work has finished; 0 without one.
+def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
+    """Return how many lines of `partial` an earlier run of the same work has finished.
 
-    A last line that was written only in part is removed from the file.
+    0 without one: if `partial` or `notes` is missing, or `notes` has another key. A last line that
+    was written only in part is removed from `partial`.
     """
     if not partial.exists() or not notes.exists():
         return 0

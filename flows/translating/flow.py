@@ -41,13 +41,16 @@ def train_translator(
 ) -> tuple[Model, Mapping[str, Score]]:
     """Train a recipe's model, store it, and score it on the recipe's test sets.
 
-    Returns the model and its scores by the name of the test set. The search is the default one.
+    Returns the model and, by the name of the test set, its scores with the default `Search`.
     `attended` says that a command runs this: the first Ctrl-C ends it.
     """
     engine = open_store()
     place = choose_device(device)
     with logged_run("training") as run, signals_of(attended):
-        model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, say))
+        model = as_task(
+            "train",
+            lambda: train_and_store(recipe, place.type, engine, say=say, on_check=say),
+        )
         scores: dict[str, Score] = {}
         for name, test in recipe.tests.items():
             named_test = replace(test, name=name)  # as `dtml translate score` calls it

@@ -6,7 +6,10 @@ from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
 
 
 def model_row(card: Card, scores: Any) -> dict[str, Any]:
-    """Return the row of a model in the list of models, from its card and all stored scores."""
+    """Return the row of a model in the list of models, from its card and all stored scores.
+
+    `scores` is the frame that `db.rows.translations.scores` returns.
+    """
     return {
         "model": card.name,
         "languages": card.languages,

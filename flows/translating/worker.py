@@ -67,7 +67,7 @@ def work_off(
                     broken.add(name)  # so that its texts are not taken again by this worker
                     _give_back(engine, worker)
                     continue
-                counts.update(_translated(engine, worker, model, texts, how))
+                counts.update(_translate_and_store(engine, worker, model, texts, how))
         finally:
             _give_back(engine, worker)  # texts that were taken when a failure or a signal came
     return {**counts, "waiting": waiting(engine, models)}
@@ -117,7 +117,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
         signal.raise_signal(received_number)
 
 
-def _translated(
+def _translate_and_store(
     engine: Engine, worker: str, model: Model, texts: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
     """Translate and store texts that the worker has taken, renewing their lease.

@@ -143,7 +143,10 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
     prepare(target)  # makes the tables in an empty database
     with reading(target) as conn:
         require_empty(conn)
-    with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
+    with (
+        _opened_store(folder / STORE, manifest.schema) as source,
+        snapshot(source) as conn,
+    ):
         counts = table_counts(conn)
         differing = [name for name, count in manifest.rows.items() if counts.get(name) != count]
         if differing:
@@ -282,11 +285,12 @@ def _put_back(saved: Path, file: Path, sha: str) -> None:
 
 
 @contextmanager
-def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
-    """Open the store of a backup, whose schema has this revision, and close it at the end.
+def _opened_store(file: Path, revision: str) -> Iterator[Engine]:
+    """Yield an open store with the rows of a backup and the schema of this version, then close it.
 
-    It is opened read only. If its schema is older, a copy of it is upgraded and opened instead, so
-    that the backup itself never changes.
+    `file` is the backup's store and `revision` that of its schema, at most this version's. If it is
+    this version's, the file itself is opened, read only. If it is older, a copy of the file is
+    upgraded and opened instead, so that the backup itself never changes.
     """
     is_older = revision != REVISION  # `read_backup` has refused a later one
     with ExitStack() as cleanup:

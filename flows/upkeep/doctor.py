@@ -232,7 +232,8 @@ def _prefect() -> str:
     """Return the server that flows would use, once it has answered.
 
     It is the server of PREFECT_API_URL or, where that is not set, a temporary one, which is started
-    and ended here. Raises DtmlError where it does not answer, and where it requires no login.
+    and ended here. PREFECT_API_URL then still names the ended one, so this process cannot run flows
+    afterwards. Raises DtmlError where it does not answer, and where it requires no login.
     """
     url = os.environ.get("PREFECT_API_URL")
     if url:
@@ -255,7 +256,7 @@ def _prefect() -> str:
 
 def _yahoo() -> str:
     """Return what Yahoo answered for an index; raise DtmlError where there was no answer."""
-    market = replace(load_market(PROBED), constituents=())
+    market = replace(load_market(PROBED), constituents=())  # its index alone is asked for
     try:
         return _last_week(market, YahooSource(market))
     except DtmlError as error:
@@ -275,6 +276,7 @@ def _feeds() -> str:
     answers: list[str] = []
     faults: list[str] = []
     for name, market in named_markets(open_engine(), (), ()).items():
+        # None: no file that can be read defines it. SourceName has the product's own sources.
         if market is None or market.source in get_args(SourceName):
             continue
         try:

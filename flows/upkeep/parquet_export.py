@@ -159,8 +159,8 @@ def _bring_up_to_date(engine: Engine, part: Part, file: Path, counts: Exported) 
     """
     with snapshot(engine) as conn:
         # An empty fingerprint cannot show changes: then the file is written in any case.
-        state = part.fingerprint(conn).encode()
-        if state and _state_of(file) == state:
+        fingerprint = part.fingerprint(conn).encode()
+        if fingerprint and _stored_fingerprint(file) == fingerprint:
             counts.kept += 1
             return
         tables = part.tables(conn)
@@ -170,7 +170,7 @@ def _bring_up_to_date(engine: Engine, part: Part, file: Path, counts: Exported) 
             return
         tables = chain([first], tables)
         del first  # otherwise it would stay in memory until the last table is written
-        schema = part.schema.with_metadata({STATE: state})
+        schema = part.schema.with_metadata({STATE: fingerprint})
         write_whole(file, partial(_write, schema, tables, counts))
     counts.written += 1
 
@@ -182,7 +182,7 @@ def _write(schema: pa.Schema, tables: Iterable[pa.Table], counts: Exported, file
             writer.write_table(table)
 
 
-def _state_of(file: Path) -> bytes | None:
+def _stored_fingerprint(file: Path) -> bytes | None:
     """Return the fingerprint of the rows from which a file was written.
 
     None if there is no such file, or if it is damaged.

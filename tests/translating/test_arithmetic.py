@@ -39,7 +39,7 @@ def test_auto_takes_what_the_processor_multiplies_faster(
     assert isinstance(muon, Muon)
     assert (step.product_dtype, muon.product_dtype) == (getattr(torch, taken),) * 2
     said: list[object] = []
-    config = from_recipe._with_formats(TrainingConfig(), CPU, SINGLE_PROCESS, said.append)
+    config = from_recipe._auto_resolved(TrainingConfig(), CPU, SINGLE_PROCESS, said.append)
     assert (config.precision, config.muon_precision) == (taken, taken)
     assert said == [f"multiplies in {taken}: bfloat16 is {gain:.1f} times as fast as float32 here"]
 
@@ -59,7 +59,7 @@ def test_a_named_format_is_taken_and_said_to_be_slow(
     monkeypatch.setattr(from_recipe, "bfloat16_gain", lambda: gain)
     said: list[str] = []
     config = TrainingConfig(optimiser="muon", precision=named, muon_precision=named)
-    taken = from_recipe._with_formats(
+    taken = from_recipe._auto_resolved(
         config, CPU, SINGLE_PROCESS, lambda line: said.append(str(line))
     )
     assert taken.precision == named

@@ -45,11 +45,11 @@ class CachedCorpus:
 def cache_corpus(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
 ) -> CachedCorpus:
-    """Train the tokenizers and encode the corpora into `folder`, unless it has those of the recipe.
+    """Return the tokenizers and the encoded pairs of a recipe from the files in `folder`.
 
-    If the recipe names no size of network, `choose` returns one. Without `choose`, the size depends
-    on the number of pairs. Raises UsageError for corpora that cannot be used; see
-    `translation.data.corpus`.
+    Unless the folder has those of this recipe, they are first made and written there. If the recipe
+    names no size of network, `choose` returns one. Without `choose`, the size depends on the number
+    of pairs. Raises UsageError for corpora that cannot be used; see `translation.data.corpus`.
     """
     scored = [recipe.validation, *recipe.tests.values()]
     for corpus in (recipe.train, *scored):
@@ -115,7 +115,8 @@ def _write_cache(
 ) -> dict[str, Any]:
     """Write the tokenizers and the encoded pairs.
 
-    Returns the size of network, and for each corpus the number of dropped pairs by reason.
+    Returns the notes without their key: `size`, the name of the network's size, and with the keys
+    `train` and `validation` the number of pairs dropped from that corpus, by reason.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # The notes of an earlier recipe would be wrong once the first file is overwritten.
@@ -134,8 +135,8 @@ def _write_cache(
     validation = shards(recipe.validation.pairs(), source, target, KEEP_ALL, SHARD)
     return {
         "size": size,
-        "train": _write(folder, "train", training),
-        "validation": _write(folder, "validation", validation),
+        "train": _write_pairs(folder, "train", training),
+        "validation": _write_pairs(folder, "validation", validation),
     }
 
 
@@ -161,7 +162,7 @@ def _files(folder: Path, name: str, side: str) -> _Files:
     )
 
 
-def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
+def _write_pairs(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
     """Write the pairs of all shards, `parts`, into two files for each side.
 
     Returns the number of dropped pairs by reason.

@@ -443,6 +443,7 @@ class _Beams:
             self.tokens = self.tokens[rows]
             if self.attention is not None:
                 self.attention = self.attention[rows]
+            # `so_far` still has the dropped sentences: `_extend`, which follows, replaces it.
 
     def _extend(self, continuations: Continuations) -> None:
         """Put the best continuations in place of the beams."""

@@ -89,16 +89,17 @@ class KeyValueCache:
         self.past = self.past[sentences]
 
     def next_position(self) -> None:
-        """Add a position, whose keys and values are still to be stored."""
+        """Add a position, whose keys and values are still to be stored; double the room if full."""
         if self.length == self.own[0].shape[3]:
             self.own = [torch.cat([layer, torch.empty_like(layer)], dim=3) for layer in self.own]
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return the mask of the keys of each beam, `[.., beams, keys]`; None for all keys.
+        """Return the mask of the keys of each beam; None if it may attend to all of them.
 
-        The keys are those of all beams of the first `length` positions. For a single beam there are
-        at least `FIRST_CAPACITY` keys, of which those not stored yet are masked.
+        The keys are those of all beams of the first `length` positions, so the mask is `[sentences,
+        beams, length * beams]`. For a single beam there are at least `FIRST_CAPACITY` keys, of
+        which those not stored yet are masked: `[1, 1, FIRST_CAPACITY]`; None from that length on.
         """
         beams = self.past.shape[1]
         if beams > 1:

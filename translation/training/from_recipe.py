@@ -71,7 +71,7 @@ def train_model(
         recipe=recipe,
         cached=cached,
         values=values,
-        config=_with_formats(recipe.training_for(cached.size), device, process_group, on_message),
+        config=_auto_resolved(recipe.training_for(cached.size), device, process_group, on_message),
         work=work,
         device=device,
         group=group,
@@ -92,7 +92,7 @@ def train_model(
         if number in trained:
             networks.append(trained[number].network)
         else:
-            networks.append(training.finished(number))
+            networks.append(training.load_finished(number))
     # Rank 0 always trains seed 0.
     model = _model(training, networks, trained[0].progress, process_group.world_size)
     return replace(model, card=save_model(models / recipe.name, model))
@@ -137,9 +137,9 @@ class _SeedTraining:
         """Train the network of a seed, and return it with its progress.
 
         If the recipe has several seeds, the weights are saved too, for the process that joins the
-        networks (`finished`). The minutes of this process are divided by `seeds_here`, the number
-        of seeds that it trains. The checks of the first seed go to `on_check`, those of other seeds
-        to `on_message`, as text.
+        networks (`load_finished`). The minutes of this process are divided by `seeds_here`, the
+        number of seeds that it trains. The checks of the first seed go to `on_check`, those of
+        other seeds to `on_message`, as text.
         """
         minutes = self.config.minutes
         if minutes is not None:
@@ -176,8 +176,11 @@ class _SeedTraining:
             save_weights(folder / WEIGHTS, network.state_dict())
         return _TrainedSeed(network, progress)
 
-    def finished(self, number: int) -> nn.Module:
-        """Return the network of a seed that another process has trained, for evaluation."""
+    def load_finished(self, number: int) -> nn.Module:
+        """Return the network of a seed that another process has trained, for evaluation.
+
+        Its weights are read from the file that `__call__` saved in that process.
+        """
         network = build_network(self.recipe.kind, self.values)
         weights, _ = read_tensors(self._folder(number) / WEIGHTS)
         load_weights(network, weights)
@@ -218,9 +221,11 @@ def _model(
 def _validation_figures(
     training: _SeedTraining, networks: Sequence[nn.Module], network: nn.Module
 ) -> dict[str, Any]:
-    """Return the figures on the validation set: the seeds' mean loss and BLEUs, the model's BLEU.
+    """Return the figures on the validation set that a model's card has, by their key.
 
-    `networks` are those of the seeds. `network` is their ensemble, or the only one.
+    `validation_loss` is the mean of the seeds' losses, `validation_bleu_by_seed` the list of their
+    BLEUs, and `validation_bleu` that of the whole model. `networks` are those of the seeds, and
+    `network` is their ensemble, or the only one.
     """
     validation = training.cached.validation
     batch_tokens = training.config.batch_tokens
@@ -237,18 +242,19 @@ def _validation_figures(
     }
 
 
-def _with_formats(
+def _auto_resolved(
     config: TrainingConfig,
     device: torch.device,
     process_group: ProcessGroup,
     on_message: Callable[[str], object],
 ) -> TrainingConfig:
-    """Return the settings with the faster number format in place of "auto".
+    """Return the settings with a number format in place of each "auto".
 
-    It is the faster one on the machine of rank 0, and the same in all processes. `on_message` gets
-    the format of the layers' products if that was "auto", and a warning for each setting that names
-    the slower one. On CUDA, which mixes both formats whatever the settings are, "auto" becomes
-    float32 without a measurement, and the only message says that the formats are mixed.
+    The settings are `precision` and `muon_precision`, the formats float32 and bfloat16. "auto"
+    becomes the format that is faster on the machine of rank 0, in all processes. `on_message` gets
+    that format if `precision` was "auto", and a warning for each setting in use that names the
+    slower one. CUDA mixes both formats whatever the settings are: "auto" becomes float32 without a
+    measurement, and the only message says that the formats are mixed.
     """
     on_cuda = device.type == "cuda"
     # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is not used there.
@@ -256,9 +262,11 @@ def _with_formats(
     faster = faster_format(gain)
     if on_cuda:
         on_message("multiplies in bfloat16 and float32, mixed")
-    elif config.precision == "auto":
-        on_message(f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here")
-    if not on_cuda:
+    else:
+        if config.precision == "auto":
+            on_message(
+                f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here"
+            )
         settings = ["precision"]
         if config.optimiser == "muon":
             settings.append("muon_precision")
@@ -378,8 +386,8 @@ def _validation_bleu(
 ) -> ValidationBleu:
     """Return a function that computes the BLEU, 0 to 100, of a network's greedy translations.
 
-    It translates the validation set. The processes of its group share the work, and all get the
-    result.
+    The function takes a network and a process group, and translates the validation set. The
+    processes of the group share the sentences, so all must call it, and all get the result.
     """
     metric = bleu_metric(tokenizer)
     pairs = [cached.validation[place] for place in range(len(cached.validation))]

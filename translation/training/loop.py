@@ -326,14 +326,14 @@ def _load_best(
     Their steps become `progress.saved`.
     """
 
-    def figure(steps: list[int]) -> float:
+    def load_and_validate(steps: list[int]) -> float:
         load_weights(network, average_weights(context.folder, steps))
         if context.bleu is not None:
             return context.bleu(network, SINGLE_PROCESS)  # only rank 0 is here
         return -validation_loss(network, validation, config.batch_tokens, context.device)
 
-    progress.saved = max(_candidates(progress, config), key=figure)
-    # Once more, because `figure` may have loaded other candidates since.
+    progress.saved = max(_candidates(progress, config), key=load_and_validate)
+    # Once more, because `load_and_validate` may have loaded other candidates since.
     load_weights(network, average_weights(context.folder, progress.saved))
 
 
