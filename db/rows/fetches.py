@@ -52,6 +52,15 @@ def newest_known_at(conn: Connection, market: str, as_of: date) -> datetime | No
     return moment
 
 
+def newest_source(conn: Connection, market: str) -> str | None:
+    """Return the name of the price source of a market's newest fetch; None without any."""
+    table = tables.price_fetch
+    newest = sa.select(table.c.source).where(table.c.market == market)
+    newest = newest.order_by(table.c.known_at.desc()).limit(1)
+    source: str | None = conn.execute(newest).scalar_one_or_none()
+    return source
+
+
 def newest_code(conn: Connection, market: str, source: str) -> str | None:
     """Return the code of a user's own feed that fetched last; None where it never did."""
     table = tables.price_fetch

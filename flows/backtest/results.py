@@ -38,7 +38,7 @@ from dtml.prices.returns import on_grid, returns_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between
 from flows.backtest.folds import Backtest, Runner, jobs_of, known_before, one_by_one, read_card
 from flows.nightly.bars import NightBars
-from flows.nightly.context import quotes_of, read_bars
+from flows.nightly.context import newest_source, quotes_of, read_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
 from flows.nightly.train import load_run
@@ -180,14 +180,14 @@ def _backtest_row(backtest: Backtest) -> dict[str, Any]:
     """Return the row of the table `backtest` for one that has begun and is not finished."""
     context = backtest.context
     plan = backtest.plan
-    survivorship = _survivorship(backtest, scored_bars(backtest))
+    survivorship = _survivorship(backtest, scored_bars(backtest)).stored
     return {
         "id": backtest.id,
         "market": context.name,
         "first": plan.first,
         "last": plan.last,
         "retrain_every": plan.retrain_every,
-        "config": {**backtest.config, "list": survivorship.stored, "source": context.source.name},
+        "config": {**backtest.config, "list": survivorship, "source": newest_source(context)},
         "seeds": list(range(context.experiment.seeds)),
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,

@@ -13,7 +13,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading
-from db.rows import markets
+from db.rows import fetches, markets
 from db.rows import prices as stored_prices
 from dtml.backtest.portfolio import Quotes
 from dtml.errors import DtmlError
@@ -57,6 +57,15 @@ def with_experiment(opened: OpenedMarket, request: RunRequest) -> MarketContext:
         experiment=vary(experiment_for(opened.market), request.overrides or {}),
         device=request.device,
     )
+
+
+def newest_source(context: OpenedMarket) -> str | None:
+    """Return the name of the source that the stored bars were last fetched from, None if unknown.
+
+    The source of a context may be the store itself, which does not say where its bars came from.
+    """
+    with reading(context.engine) as conn:
+        return fetches.newest_source(conn, context.name)
 
 
 def experiment_for(market: Market) -> Experiment:

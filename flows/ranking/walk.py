@@ -56,7 +56,7 @@ from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import NETWORKS, RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, earliest, folds
-from flows.nightly.context import MarketContext, quotes_of, stored_bars
+from flows.nightly.context import MarketContext, newest_source, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.own_code import own_code_record, walk_own
 from flows.nightly.ranking import history_of
@@ -408,7 +408,7 @@ def _score_and_store(
         "config": {
             **walk.config,
             "list": survivorship_of(walk.context.market, closes, bars).stored,
-            "source": walk.context.source.name,
+            "source": newest_source(walk.context),
         },
         "stocks": int(is_ranked.sum()),
         "folds": len(splits),

@@ -105,6 +105,8 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunR
     )
     assert result.row["constituent_days"] == 9 * len(days) - absent
     assert result.row["without_price"] == 0
+    assert result.row["config"]["source"] == "simulated"
+    assert "The prices are simulated" in result.page.read_text()
     assert not result.row["list_is_snapshot"]
 
 

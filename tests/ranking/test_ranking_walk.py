@@ -30,7 +30,7 @@ from dtml.ranking.walk import folds
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context, open_stored_context
 from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking
-from flows.settings import data_folder
+from flows.settings import data_folder, page_of
 from tests.support.bounds import in_float64
 from tests.support.commands import Command
 from tests.support.nights import BARS, small_market
@@ -75,6 +75,9 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
     assert (found.row["leg"], found.row["first"], found.row["last"]) == ("next_close", FIRST, LAST)
     assert found.row["folds"] == 2
     assert found.row["best_rule"] in RULES
+    # The walk reads the store; what it keeps is where the bars in the store came from.
+    assert (walk.context.source.name, found.row["config"]["source"]) == ("store", "simulated")
+    assert "The prices are simulated" in page_of("ranking", found.row).read_text()
     again = run_ranking(Walk(walk.context, walk.plan))
     assert again.row["read_at"] == found.row["read_at"]
     pd.testing.assert_frame_equal(again.scores, found.scores)
