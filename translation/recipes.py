@@ -320,7 +320,7 @@ def _name(file: Path, name: str) -> str:
     if not name or name.startswith(".") or has_other_characters:
         raise UsageError(
             f"{file}: the name {name!r} cannot be that of a folder: use letters, digits, -, _ and "
-            "dots, and begin with no dot"
+            "dots, and do not begin with a dot"
         )
     return name
 

@@ -312,12 +312,12 @@ def _withdrawn(
 
 
 def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:
-    """Return the versions, some with the moment of a withdrawal as their `known_at`.
+    """Return the versions, with the moment of each withdrawal as the `known_at` of a bar beside it.
 
-    Those are the bars just before a withdrawn one of the same symbol, or just after it where there
-    is none before. So the newest `known_at` of a symbol's rows is not before any withdrawal of its
-    bars. A withdrawn bar that was stored again later has a row here: that row, whose `known_at` is
-    already later, counts as the bar just before.
+    A withdrawn bar has no row of its own. So that a read as known at the newest `known_at` of these
+    rows leaves it out too, the bar just before it, of the same symbol, takes over the moment of the
+    withdrawal; where there is none before, the bar just after it does. A bar that was stored again
+    after its withdrawal counts as the bar before, and keeps its own `known_at`, which is later.
     """
     if withdrawn.empty:
         return versions

@@ -24,10 +24,17 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
     stored = row(conn, sa.select(tables.run.c.checkpoint_hash).where(tables.run.c.id == run["id"]))
     if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
         raise StoreError(
-            f"the run {run['id']} is already stored with other weights, which stay: its training "
-            "did not repeat itself; restore the stored weights from a backup"
+            f"the run {run['id']} is already stored with weights of SHA-256 "
+            f"{_beginning(stored['checkpoint_hash'])}, but this training gave "
+            f"{_beginning(run['checkpoint_hash'])}: the stored run stays; restore its file "
+            f"{run['checkpoint_path']} from a backup"
         )
     return save_row(conn, tables.run, run)
+
+
+def _beginning(sha: object) -> str:
+    """Return the beginning of a SHA-256, "none" for a model without stored weights."""
+    return f"{str(sha)[:12]}..." if sha else "none"
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:

@@ -464,10 +464,10 @@ def _days_around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
 def _dates(
     pipeline: Pipeline, history: History, seed: int, dates: int, training_days: int | None = None
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
-    """Yield pairs of a drawn date, with a history and a future, and the date of its training.
+    """Yield drawn dates, each with the date of the training that serves it.
 
-    The first date is served by a training at its own close, which is the strictest case. A training
-    needs `training_days` days; None stands for those that the pipeline's experiment needs.
+    Every date has the days before it that a training needs (`training_days`; None: those of the
+    pipeline's experiment), and `LOOK_AHEAD` after it. The first is trained at its own close.
     """
     # The honest windows, whatever a leak makes of them: all pipelines are checked at equal dates.
     windows = Pipeline.windows(pipeline, history)

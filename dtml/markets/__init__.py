@@ -59,7 +59,10 @@ def load_market(name: str) -> Market:
     if name not in names:
         near = difflib.get_close_matches(name.lower(), names, n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"unknown market {name!r}: {hint}choose one of {', '.join(names)}")
+        raise UsageError(
+            f"unknown market {name!r}: {hint}choose one of {', '.join(names)}, or give the file of "
+            "your own market (--market-file)"
+        )
     return read_market(_FOLDER / f"{name}.toml")
 
 

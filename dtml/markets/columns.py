@@ -118,7 +118,11 @@ def _character(table: Table, key: str) -> str | None:
     value = table.values[key]
     # A line end or a quote has a meaning of its own in a CSV.
     if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '\r\n"':
-        raise table.error(key, f"expected one character such as ';', got {value!r}")
+        raise table.error(
+            key,
+            f"expected one ASCII character such as ',' or ';', no quote and no line end, got "
+            f"{value!r}",
+        )
     return value
 
 

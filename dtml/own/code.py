@@ -284,7 +284,7 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     each step.
     """
     has_outcome = np.isfinite(relative[days])  # [days stocks]
-    x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in time
+    x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in order of time
     y = relative[days][has_outcome]  # [rows]
     if model is None:
         return fit_boosting(x, y, BoostingConfig())

@@ -150,7 +150,8 @@ def _compared_fields(
 ) -> dict[str, _Field]:
     """Return the comparison of each field, by its name.
 
-    The names are `BAR`, `SCALE` if closes are compared, and each of the `fields`.
+    The names are `BAR`, `SCALE` if closes are compared, and each of the `fields`. Prices of a bar
+    that differs by one factor count as differing here too; `_rows` leaves them out.
     """
     prices = {name: _price(pairs, name) for name in PRICES}
     is_scaled = _is_scaled(prices)

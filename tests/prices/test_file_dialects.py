@@ -270,7 +270,7 @@ def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('decimal = ","', 'decimal = ",,"', r"columns.decimal: expected one character"),
+        ('decimal = ","', 'decimal = ",,"', r"columns.decimal: expected one ASCII character"),
         ('decimal = ","', 'decimal = "."', r"columns.thousands: '.' is also the decimal mark"),
         ('"%d.%m.%Y"', '"DD.MM.YYYY"', r"columns.date_format: .* month and year .*'DD.MM.YYYY'"),
         ('"%d.%m.%Y"', '"%d.%m."', r"columns.date_format: expected a format of strptime"),

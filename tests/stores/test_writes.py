@@ -181,8 +181,8 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
         **again,
     )
     other = (
-        "the run first is already stored with other weights, which stay: its training did not "
-        "repeat itself; restore the stored weights from a backup"
+        "the run first is already stored with weights of SHA-256 .*, but this training gave x...: "
+        "the stored run stays; restore its file .* from a backup"
     )
     refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 

@@ -127,8 +127,10 @@ def _write_cache(
         source = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), vocabulary)
         target = source
     else:
-        source = Tokenizer.train((text for text, _ in recipe.train.pairs()), vocabulary)
-        target = Tokenizer.train((text for _, text in recipe.train.pairs()), vocabulary)
+        source_texts = (text for text, _ in recipe.train.pairs())
+        target_texts = (text for _, text in recipe.train.pairs())
+        source = Tokenizer.train(source_texts, vocabulary, "the source side of [train]")
+        target = Tokenizer.train(target_texts, vocabulary, "the target side of [train]")
         target.save(folder / TARGET)
     source.save(folder / SOURCE)
     training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD)

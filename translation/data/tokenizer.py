@@ -47,14 +47,14 @@ class Tokenizer:
         self.digest: str = hashlib.sha256(model).hexdigest()
 
     @classmethod
-    def train(cls, lines: Iterable[str], size: int) -> "Tokenizer":
+    def train(cls, lines: Iterable[str], size: int, corpus: str = "the corpus") -> "Tokenizer":
         """Learn at most `size` pieces from lines of text; the same lines give the same vocabulary.
 
         A small corpus gives fewer pieces. Of more than `MAX_LINES` lines a sample of `MAX_LINES` is
         used. If single characters would fill more than half of the vocabulary, special pieces and
         bytes left out (Chinese, or a small Korean vocabulary), the rarest are spelled in bytes.
         Raises UsageError for a `size` below `SMALLEST` and for lines without a character but
-        spaces.
+        spaces; its message calls them `corpus`.
         """
         if size < SMALLEST:
             raise UsageError(
@@ -67,7 +67,7 @@ class Tokenizer:
         del counts[" "]  # separates words, and so needs no piece; a Counter may lack it
         if not counts:
             raise UsageError(
-                "no text to learn a vocabulary from: every line of the corpus is empty; name files "
+                f"no text to learn a vocabulary from: every line of {corpus} is empty; name files "
                 "that have sentences"
             )
         characters = [character for character, _ in counts.most_common()]

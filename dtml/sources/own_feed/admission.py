@@ -196,7 +196,7 @@ def _require_past_stays(
             feed,
             f"it restates silently: {_place(found)} is {found.one:g} if asked for bars up to "
             f"{earlier_last}, but {found.other:g} if asked up to {last}, and no split or dividend "
-            "lies between",
+            "between them explains this",
             "give prices as they were on their day, or the split or dividend that changed them",
         )
 
