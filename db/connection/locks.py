@@ -53,8 +53,9 @@ def is_free(engine: Engine, market: str) -> bool:
 
 
 def is_held(conn: Connection, market: str) -> bool:
-    """Return whether a process holds a market now, without waiting and without locking it.
+    """Return whether a process holds a market now, without waiting.
 
+    On SQLite it locks the market's file for a moment, shared, for which who takes the market waits.
     It needs no right to write, neither in the store nor in its folder. On PostgreSQL a process that
     was killed counts as alive until the server has ended its connection.
     """

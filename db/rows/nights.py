@@ -52,6 +52,20 @@ def start_night(
     return new
 
 
+def count_hindsight(conn: Connection, market: str) -> tuple[int, int]:
+    """Return how many complete nights a market has, and how many of them ended too late to trade.
+
+    These ended on a later day, in UTC, than the session that they predict.
+    """
+    log = view("night_log").c
+    is_late = sa.func.date(log.finished_at) > log.target
+    late_nights = sa.func.coalesce(sa.func.sum(sa.case((is_late, 1), else_=0)), 0)
+    counts = sa.select(sa.func.count(), late_nights)
+    counts = counts.where(log.market == market, log.status.in_(COMPLETE))
+    complete, late = conn.execute(counts).one()
+    return int(complete), int(late)
+
+
 def finish_night(
     conn: Connection,
     market: str,

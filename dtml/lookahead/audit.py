@@ -413,7 +413,7 @@ class _Tossed(NamedTuple):
 
 
 def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
-    """Score the days from a training on: the last third of all, at most `TEST_DAYS`.
+    """Train once, and score the days that follow: the last third of all, at most `TEST_DAYS`.
 
     A rise is predicted above the median probability of the days before: with one half as the
     threshold, a short training often predicts one direction only. Raises DtmlError where there are
@@ -421,8 +421,8 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     """
     windows = pipeline.windows(tossed)
     test_days = min(TEST_DAYS, len(windows) // 3)
-    at = windows.as_of[-test_days]
-    place = int(windows.as_of.searchsorted(at))
+    place = len(windows) - test_days  # of the first day scored
+    at = windows.as_of[place]
     model = pipeline.model(windows, at)
     days_before = windows.days(slice(max(0, place - MEDIAN_DAYS), place))
     rows_before = pipeline.predict(model, days_before)

@@ -350,8 +350,8 @@ def lead(performances: pd.DataFrame, best: str | None) -> str:
     ]
     beside = f"; {' and '.join(others)}" if others else ""
     return (
-        f"After costs, {quoted(best)}, the best portfolio in hindsight, returned "
-        f"{percent(row['annual_return'])} a year, with a Sharpe ratio of "
+        f"After costs, {quoted(best)}, the portfolio with the highest Sharpe ratio in hindsight, "
+        f"returned {percent(row['annual_return'])} a year, with a Sharpe ratio of "
         f"{with_interval(row, 'sharpe')}{beside}."
     )
 

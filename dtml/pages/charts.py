@@ -283,7 +283,7 @@ def _keys(
     hidden: Collection[str],
     dashed: Collection[str],
 ) -> list[Key]:
-    """Return the entries of the lines.
+    """Return the legend's entry of each line in `ids`, which has the lines' ids by their names.
 
     The last value is that in the first panel that has the line.
     """

@@ -22,9 +22,9 @@ class Panel:
     """Bars of stocks by session; NaN where there is none.
 
     `open, high, low, close` are in currency units, each multiplied by adjusted over unadjusted
-    close of its bar, so that no dividend or split opens a gap; `volume` counts shares, `value` is
-    close times volume. A bar without volume repeats an old price and is left out, if the source had
-    volumes of that stock before.
+    close of its bar, so that no dividend or split opens a gap; `volume` counts shares, and
+    `value` is the unadjusted close times volume. A bar without volume repeats an old price and is
+    left out, if the source had volumes of that stock before.
     """
 
     sessions: pd.DatetimeIndex
@@ -53,8 +53,9 @@ def panel_of(
     left out, as `Panel` says.
     """
     bars = bars[bars["symbol"].isin(symbols)]
-    # A stock that never had a volume keeps its bars: its source may have no volumes.
-    # Sorted for the running maximum, which is then put back into the order of `bars`.
+    # A stock that never had a volume keeps its bars: its source may have no volumes. The running
+    # maximum, over its sessions in order, says whether it had one before; `reindex` puts the
+    # result back into the order of `bars`.
     has_volume = bars.sort_values("session")["volume"].gt(0)
     had_volume = has_volume.groupby(bars["symbol"]).cummax().reindex(bars.index)
     has_traded = bars["volume"].isna() | (bars["volume"] > 0)

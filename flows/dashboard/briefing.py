@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db.rows import nights, paper_account, rankings
 from dtml.evaluation.drift import drift_words
-from dtml.pages.figures import day, figure, percent, records
+from dtml.pages.figures import count, day, figure, percent, records
 from dtml.pages.night_ranking import promotion_words
 from dtml.pages.sparkline import Sparkline
 from flows.dashboard.running import running_night
@@ -31,10 +31,11 @@ def state_of_night(
 
     `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
     "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
-    night is late, and since when; None where none is.
+    night is late, and since when; None where none is. `hindsight` says how many of the market's
+    nights were run after the session that they predict; empty where none was.
     """
     if night is None:
-        return {"kind": "none", "night": None, "work": None, "late": None}
+        return {"kind": "none", "night": None, "work": None, "late": None, "hindsight": ""}
     kind = night["status"]
     work = None
     if kind == "running":
@@ -42,7 +43,18 @@ def state_of_night(
         kind = "running" if work.is_alive else "interrupted"
     elif kind in nights.COMPLETE:
         kind = "late" if late else "complete"
-    return {"kind": kind, "night": night, "work": work, "late": late}
+    hindsight = _hindsight(*nights.count_hindsight(conn, night["market"]))
+    return {"kind": kind, "night": night, "work": work, "late": late, "hindsight": hindsight}
+
+
+def _hindsight(complete: int, late: int) -> str:
+    """Say that nights were run too late to trade, so that a figure of them is no live record."""
+    if not late:
+        return ""
+    return (
+        f"{count(late)} of {count(complete)} nights were run after the session that they predict: "
+        "no figure of them is a live record."
+    )
 
 
 def target_of(night: Row) -> date:

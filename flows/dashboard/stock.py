@@ -26,6 +26,17 @@ ATTENDED = 5  # nights whose attention is averaged
 SOURCES = 10  # stocks in a table of attention, at most
 KINDS = ("nightly", "backtest", "benchmark")
 WAYS = ("rise, correct", "rise, wrong", "fall, correct", "fall, wrong")
+# The predictions of the page, each at the default level of its model, as the table shows them.
+DIRECTIONS_SQL = """\
+select
+    h.target, h.symbol, h.place, coalesce(b.direction, h.direction) as direction,
+    h.calibrated, h.probability, h.realised_return, h.as_of, h.run_id
+from prediction_history h
+left join band_direction b
+    on b.market = h.market and b.run_id = h.run_id and b.symbol = h.symbol
+    and b.target = h.target and b.is_default = 1
+where {conditions}
+order by h.target desc"""
 SCORE_COLUMNS = ["predictor", "n", "rises", "acc", "mcc"]
 
 
@@ -35,7 +46,8 @@ def stock_page(
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
     The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
-    where neither is given; `held` is their number. `directions` has the newest SHOWN of them.
+    where neither is given; `held` is their number. `directions` has the newest SHOWN of them, and
+    `directions_sql` is the SQL of all.
     `chart` draws the newest one of each session with the prices, `marks` counts these by direction
     and outcome (`way_counts`), and `record` has how many are `decided` and `correct`. All of these
     directions are at the default level of their model. `shown` is the first and the last session
@@ -76,6 +88,7 @@ def stock_page(
         "shown": (min(sessions), max(sessions)) if sessions else None,
         "directions": records(decided.head(SHOWN)),
         "held": len(directions),
+        "directions_sql": directions_sql(market, symbol, kind, first, last),
         "spans": records(span_scores(directions)),
         "whole": records(scores_of_all_sessions),
         "chart": stock_chart(symbol, decided, bars),
@@ -84,6 +97,24 @@ def stock_page(
         "explained": _explained(conn, market),
         **attention_tables(conn, market, symbol),
     }
+
+
+def directions_sql(
+    market: str, symbol: str, kind: str, first: date | None, last: date | None
+) -> str:
+    """Return the SQL of a stock's directions of the sessions first..last, the newest first."""
+    conditions = {"market": market, "symbol": symbol, "kind": kind}
+    wanted = [f"h.{column} = {_literal(value)}" for column, value in conditions.items()]
+    if first is not None:
+        wanted.append(f"h.target >= '{first}'")
+    if last is not None:
+        wanted.append(f"h.target <= '{last}'")
+    return DIRECTIONS_SQL.format(conditions=" and ".join(wanted))
+
+
+def _literal(text: str) -> str:
+    """Return a text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _in_newest_night(

@@ -221,8 +221,8 @@ class _Weights:
     def _compare_file(self, model: str, sha: str) -> str | None:
         """Say that a file of weights has not the SHA-256 `sha`, or cannot be read; None if it has.
 
-        The store has the path of the file, in the row of the rankers with the name `model` and this
-        SHA-256, or in that of the run `model` if there are no such rankers.
+        `model` is the name of rankers or of a run, which may be the same: the SHA-256 decides. The
+        path of the file is in the row of the one or the other.
         """
         ranker = rankings.ranker(self.conn, model)
         is_of_rankers = ranker is not None and ranker["checkpoint_hash"] == sha

@@ -98,8 +98,8 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
             last_targets = paper_account.targets(conn, context.name, last, last)
         last_ranked = next_known_session(calendar, as_of) or as_of
         rankings = stored.night_rankings(conn, context.name, first=first, last=last_ranked)
-    # Only the ranking that a night shows counts and, of a session that was ranked more than once,
-    # only the newest one.
+    # Only the rankings that nights show count. Of a session that several rankers have ranked, each
+    # stock counts in the newest ranking that has it.
     rankings = rankings[rankings["chosen"].astype(bool)].sort_values("made_at")
     rankings = rankings.drop_duplicates(["target", "symbol"], keep="last")
     if rankings.empty:

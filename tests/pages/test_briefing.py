@@ -10,12 +10,15 @@ from html import unescape
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, select, text
 
+from db import tables
+from db.connection.frames import frame
 from db.engine import reading, transaction
 from db.rows import nights
 from dtml.pages.sparkline import Sparkline
 from dtml.prices.sessions import next_session
+from flows.dashboard import briefing
 from flows.dashboard.app import USUAL_SORT, dashboard, link
 from flows.dashboard.briefing import END_STOCKS, best_and_worst, orders_of_night, with_directions
 from flows.dashboard.market import Asked, market_page, night_of
@@ -314,3 +317,15 @@ def test_a_small_line_is_broken_where_a_value_is_missing() -> None:
     heights = [float(y) for y in re.findall(r",([\d.]+)", path)]
     assert heights[0] == max(heights)
     assert heights[-1] == min(heights)
+
+
+def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> None:
+    with reading(site.engine) as conn:
+        complete, late = nights.count_hindsight(conn, MARKET)
+        stored = frame(conn, select(tables.night).where(tables.night.c.market == MARKET))
+    done = stored[stored["status"].isin(nights.COMPLETE)]
+    ended = pd.to_datetime(done["finished_at"], utc=True).dt.strftime("%Y-%m-%d")
+    assert complete == len(done) > 0
+    assert late == (ended > done["target"].astype(str).str[:10]).sum()
+    assert briefing._hindsight(60, 0) == ""
+    assert briefing._hindsight(1260, 1259).startswith("1,259 of 1,260 nights were run after")

@@ -1,6 +1,6 @@
 """The figures on the dashboard's pages are those of the rows that they are made of."""
 
-import json
+import io
 from datetime import date, timedelta
 
 import pandas as pd
@@ -18,7 +18,7 @@ from flows.dashboard.app import dashboard, link
 from flows.dashboard.briefing import Shown
 from flows.dashboard.market import SORTS, Sort, night_directions, night_of
 from flows.dashboard.markets import market_rows
-from flows.dashboard.stock import span_scores, stock_chart, way_counts
+from flows.dashboard.stock import directions_sql, span_scores, stock_chart, way_counts
 from flows.nightly.context import MarketContext
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.browser import Page, Site, served
@@ -196,12 +196,22 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
 ) -> None:
     monkeypatch.setattr("flows.dashboard.stock.SHOWN", 7)
     page = Page(site.get(f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}").body)
-    assert f"The newest 7 of {NIGHTS} in this span; the link shows all rows." in page.seen
-    rows = next(each for each in page.links if each.startswith("/table/prediction_history"))
-    file = next(
-        each for each in Page(site.get(rows).body).links if each.startswith("/sql/rows.json")
+    assert f"The newest 7 of {NIGHTS} in this span; the links have all." in page.seen
+    file = next(each for each in page.links if each.startswith("/sql/rows.csv"))
+    rows = pd.read_csv(io.StringIO(site.get(file).body))
+    assert len(rows) == NIGHTS
+    # They are those of the span and the kind asked for, at the level of the table.
+    assert rows["target"].min() >= str(DAYS[0].date())
+    with reading(site.engine) as conn:
+        banded = predictions.default_directions(conn, "S01", MARKET, "nightly")
+    at_level = banded.assign(target=banded["target"].dt.strftime("%Y-%m-%d"))
+    both = rows.merge(at_level, on=["run_id", "target"], suffixes=("", "_band"))
+    assert len(both) > 0
+    assert both["direction"].tolist() == both["direction_band"].tolist()
+    of_others = "x' or market = 'simulated"
+    assert "market = 'x'' or market = ''simulated'" in directions_sql(
+        of_others, "S01", "nightly", None, None
     )
-    assert len(json.loads(site.get(file).body)) >= NIGHTS
 
 
 def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:

@@ -258,5 +258,5 @@ def test_a_name_that_is_no_plain_identifier_is_refused(engine: Engine, name: str
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_sqlite_has_no_roles_and_says_how_to_read(engine: Engine) -> None:
-    with pytest.raises(StoreUsageError, match=r"no roles; .*`dtml query`.*mode=ro"):
+    with pytest.raises(StoreUsageError, match=r"no roles: .*`dtml query`.*mode=ro"):
         grant_reader(engine, NAME)

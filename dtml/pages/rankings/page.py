@@ -188,7 +188,7 @@ def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
 
 
 def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each way to trade below `NET_COLUMNS`."""
+    """Yield the row of each way to trade, with a cell below each heading of `NET_COLUMNS`."""
     for row in net_rows(ranking):
         annual_return = signed_percent(row["annual_return"], 1)
         sharpe = with_interval(row, "sharpe", 2)
