@@ -330,7 +330,10 @@ class _Clock:
         try:
             answer, error = answers.get(timeout=max(0, self._ends - time.monotonic()))
         except queue.Empty:
-            raise SecondSourceError(f"no answer within {self._seconds:g} s") from None
+            raise SecondSourceError(
+                f"it took longer than {self._seconds:g} s in all; if the source is slow, raise "
+                "second_source.seconds in the market's file"
+            ) from None
         if error is not None:
             is_expected = isinstance(error, DtmlError | OSError)
             message = error if is_expected else f"{type(error).__name__}: {error}"

@@ -266,11 +266,12 @@ def _trading(table: Table) -> definition.Trading:
     whole_numbers = {
         name: table.typed(name, int) for name in _WHOLE_NUMBERS if name in table.values
     }
+    band = table.optional("band", float, 1.0)
     try:
         return definition.Trading(
             costs=definition.Costs(**rates),
             price_limit=price_limit,
-            band=table.optional("band", float, 1.0),
+            band=band,
             sources=source_of,
             **whole_numbers,
         )

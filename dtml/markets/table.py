@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from dtml.errors import UsageError
 
@@ -86,20 +86,26 @@ class Table:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of texts, empty where the key is missing."""
-        values = self.values.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise self.error(key, f"expected a list of strings, got {shown(values)}")
+        values: Any = self.values.get(key, [])
+        self._require_list(key, values, str, 'strings such as ["A", "B"]')
         return tuple(values)
 
     def dates(self, key: str) -> tuple[date, ...]:
         """Return a list of dates, ascending and each once; empty where the key is missing."""
-        values = self.values.get(key, [])
-        if not isinstance(values, list) or not all(is_a(value, date) for value in values):
-            raise self.error(
-                key, f"expected a list of dates such as 2026-01-20, got {shown(values)}"
-            )
+        values: Any = self.values.get(key, [])
+        self._require_list(key, values, date, "dates without quotes such as [2026-01-20]")
         self.require_ascending(key, values)
         return tuple(values)
+
+    def _require_list(self, key: str, values: Any, kind: type, wanted: str) -> None:
+        """Raise for a value that is no list, and for the first item that is not of a kind."""
+        if not isinstance(values, list):
+            raise self.error(key, f"expected a list of {wanted}, got {shown(values)}")
+        for place, value in enumerate(values, start=1):
+            if not is_a(value, kind):
+                raise self.error(
+                    key, f"expected a list of {wanted}, but item {place} is {shown(value)}"
+                )
 
     def require_ascending(self, key: str, days: Sequence[date]) -> None:
         """Raise for the first of a key's dates that is not after the date listed before it."""

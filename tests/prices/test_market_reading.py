@@ -211,7 +211,12 @@ def test_a_wrong_value_is_named_with_its_key(
             '[sessions]\nsource = "x"\nholiday = []',
             "sessions.holiday: unknown key, perhaps holidays",
         ),
-        ('[sessions]\nsource = "x"\nextra = [5]', "sessions.extra: expected a list of dates"),
+        (
+            '[sessions]\nsource = "x"\nextra = [2026-01-20, 5]',
+            "sessions.extra: expected a list of dates without quotes such as [2026-01-20], but item "
+            "2 is 5",
+        ),
+        ('[trading]\nband = "x"', "trading.band: expected a number"),
         (
             '[sessions]\nsource = "x"\nextra = [2027-02-01, 2027-01-31]',
             "sessions.extra: 2027-01-31 is listed after 2027-02-01; list each date once",

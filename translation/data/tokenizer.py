@@ -30,6 +30,7 @@ MAX_LINES = 1_000_000  # from which pieces are learned: more lines give no bette
 LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
 # SentencePiece reads these characters as spaces or as no text.
 UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")
+RESTORE = "restore its folder from a backup, or delete the folder and train again"
 
 
 class Tokenizer:
@@ -87,7 +88,7 @@ class Tokenizer:
             model = file.read_bytes()
         except OSError as error:
             raise TranslationError(
-                f"tokenizer {file} cannot be read ({error.strerror}): restore it"
+                f"tokenizer {file} cannot be read ({error.strerror}): {RESTORE}"
             ) from error
         try:
             if not model:  # SentencePiece would take it for no file, and raise nothing
@@ -96,7 +97,7 @@ class Tokenizer:
             tokenizer.pieces(range(tokenizer.size))  # some damage is noticed only here
         except (RuntimeError, UnicodeDecodeError) as error:
             raise TranslationError(
-                f"{file} is not a SentencePiece vocabulary, or is damaged: restore it"
+                f"{file} is empty, damaged or not a SentencePiece vocabulary: {RESTORE}"
             ) from error
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
