@@ -49,6 +49,7 @@ from dtml.pages.figures import (
     records,
     signed_percent,
     with_interval,
+    written,
 )
 from dtml.pages.survivorship import of_backtest
 
@@ -84,7 +85,7 @@ def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> 
 
 
 def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
-    """Say whether DTML beats the naive rule with the highest MCC, on all stock-days.
+    """Say whether DTML beats the naive rule with the highest MCC, on all stock-days, by MCC.
 
     The interval of their paired difference on the same days decides. It is not widened for the
     number of rules: if DTML beats the rule that is best in hindsight, it beats them all. That a
@@ -100,12 +101,12 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
     best = max(rules, key=lambda row: _or_least(row["mcc"]))
     return (
-        f"Over {model['days']:,} days and {model['n']:,} stock-days of {backtest['market']} "
-        f"DTML (MCC {with_interval(model, 'mcc')}, ACC {with_interval(model, 'acc')}) "
-        f"{_compared(best, 'model_gain')} the best naive rule in hindsight, "
-        f"{quoted(best['predictor'])} "
-        f"(MCC {with_interval(best, 'mcc')}, ACC {with_interval(best, 'acc')})"
-        f"{_difference(best, 'model_gain')}."
+        f"DTML {_compared(best, 'model_gain')} the best naive rule in hindsight, "
+        f"{quoted(best['predictor'])}, over {model['days']:,} days and {model['n']:,} stock-days "
+        f"of {backtest['market']}{_difference(best, 'model_gain')}. "
+        f"DTML has an MCC of {with_interval(model, 'mcc')} and an ACC of "
+        f"{with_interval(model, 'acc')}, the rule {written(best, 'mcc')} and "
+        f"{written(best, 'acc')}."
     )
 
 

@@ -272,8 +272,11 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
     other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0)
     paper = score("always_up", protocol="published", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
-    assert whole.startswith("Over 252 days and 7,398 stock-days of sp500 DTML (MCC .041")
-    assert f"ACC 52.0 % [50.0, 54.0]) {said}" in whole
+    assert whole.startswith(f"DTML {said}, over 252 days and 7,398 stock-days of sp500")
+    assert (
+        "DTML has an MCC of .041 [-.010, .090] and an ACC of 52.0 % [50.0, 54.0], "
+        "the rule .010 and 51.0 %."
+    ) in whole
     assert whole.endswith("Nothing here promises profit.")
     assert "No prediction for sp500" in verdict(
         BACKTEST, pd.DataFrame([other, best]), random_performances()

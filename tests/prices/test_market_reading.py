@@ -213,8 +213,8 @@ def test_a_wrong_value_is_named_with_its_key(
         ),
         (
             '[sessions]\nsource = "x"\nextra = [2026-01-20, 5]',
-            "sessions.extra: expected a list of dates without quotes such as [2026-01-20], but item "
-            "2 is 5",
+            "sessions.extra: expected a list of dates without quotes such as [2026-01-20], "
+            "but item 2 is 5",
         ),
         ('[trading]\nband = "x"', "trading.band: expected a number"),
         (
