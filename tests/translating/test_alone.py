@@ -65,7 +65,7 @@ def test_mistakes_are_one_line_and_2(folder: Path) -> None:
     for arguments, part in (
         (("train", "none.toml"), "none.toml"),
         (("translate", "models/none"), "models/none"),
-        (("translate", "models/tiny", "--beams", "0"), "1 beam"),
+        (("translate", "models/tiny", "--beams", "0"), "beams must be 1 or more"),
     ):
         said = alone(folder, *arguments)
         assert said.returncode in {1, 2}
