@@ -26,8 +26,8 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
         raise StoreError(
             f"the run {run['id']} is already stored with weights of SHA-256 "
             f"{_beginning(stored['checkpoint_hash'])}, but this training gave "
-            f"{_beginning(run['checkpoint_hash'])}: the stored run stays; restore its file "
-            f"{run['checkpoint_path']} from a backup"
+            f"{_beginning(run['checkpoint_hash'])}: the stored run stays; train with the version "
+            "of dtml that stored it, or restore its weights from a backup"
         )
     return save_row(conn, tables.run, run)
 

@@ -26,16 +26,18 @@ ATTENDED = 5  # nights whose attention is averaged
 SOURCES = 10  # stocks in a table of attention, at most
 KINDS = ("nightly", "backtest", "benchmark")
 WAYS = ("rise, correct", "rise, wrong", "fall, correct", "fall, wrong")
-# The predictions of the page, each at the default level of its model, as the table shows them.
+# The predictions of the page, each at the default level of its model, as the table shows them. Both
+# views are restricted to the stock: joined whole, SQLite would read every prediction of the store.
 DIRECTIONS_SQL = """\
+with band as (
+    select run_id, target, direction from band_direction where is_default = 1 and {conditions}
+)
 select
     h.target, h.symbol, h.place, coalesce(b.direction, h.direction) as direction,
     h.calibrated, h.probability, h.realised_return, h.as_of, h.run_id
 from prediction_history h
-left join band_direction b
-    on b.market = h.market and b.run_id = h.run_id and b.symbol = h.symbol
-    and b.target = h.target and b.is_default = 1
-where {conditions}
+left join band b on b.run_id = h.run_id and b.target = h.target
+where {conditions_of_history}
 order by h.target desc"""
 SCORE_COLUMNS = ["predictor", "n", "rises", "acc", "mcc"]
 
@@ -103,13 +105,16 @@ def directions_sql(
     market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> str:
     """Return the SQL of a stock's directions of the sessions first..last, the newest first."""
-    conditions = {"market": market, "symbol": symbol, "kind": kind}
-    wanted = [f"h.{column} = {_literal(value)}" for column, value in conditions.items()]
+    values = {"market": market, "symbol": symbol, "kind": kind}
+    conditions = [f"{column} = {_literal(value)}" for column, value in values.items()]
     if first is not None:
-        wanted.append(f"h.target >= '{first}'")
+        conditions.append(f"target >= '{first}'")
     if last is not None:
-        wanted.append(f"h.target <= '{last}'")
-    return DIRECTIONS_SQL.format(conditions=" and ".join(wanted))
+        conditions.append(f"target <= '{last}'")
+    return DIRECTIONS_SQL.format(
+        conditions=" and ".join(conditions),
+        conditions_of_history=" and ".join(f"h.{condition}" for condition in conditions),
+    )
 
 
 def _literal(text: str) -> str:

@@ -208,6 +208,11 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
     both = rows.merge(at_level, on=["run_id", "target"], suffixes=("", "_band"))
     assert len(both) > 0
     assert both["direction"].tolist() == both["direction_band"].tolist()
+    if site.engine.dialect.name == "sqlite":
+        statement = directions_sql(MARKET, "S01", "nightly", DAYS[0].date(), None)
+        plan = asked(site, f"explain query plan {statement}")["detail"]
+        assert len(plan) > 0
+        assert not plan.str.startswith("SCAN").any()  # it reads no predictions of other stocks
     of_others = "x' or market = 'simulated"
     assert "market = 'x'' or market = ''simulated'" in directions_sql(
         of_others, "S01", "nightly", None, None

@@ -182,7 +182,8 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     )
     other = (
         "the run first is already stored with weights of SHA-256 .*, but this training gave x...: "
-        "the stored run stays; restore its file .* from a backup"
+        "the stored run stays; train with the version of dtml that stored it, or restore its "
+        "weights from a backup"
     )
     refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 
