@@ -31,7 +31,7 @@ Weights = Float[ndarray, " stocks"]
 Stocks = Bool[ndarray, " stocks"]
 KeptDays = Bool[ndarray, "days stocks"]
 
-PATIENCE = 20  # sessions without a price after which a position is settled at its last one
+PATIENCE = 20  # sessions without a price after which a position is sold at its last one
 FILLED_AGAIN = 3 * PATIENCE  # sessions before a fill that decide how it is traded
 ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
 
@@ -289,16 +289,15 @@ def follow_on(
     The track has a row for each session of a fill, in the columns that `Followed` describes, from
     the fill of the first `as_of` to that of the last without a gap, as far as the prices of the
     next fill are known: the last prediction, not yet sold, has no row. In a session without weights
-    (or with NaN alone) nothing is traded but what is settled or met an unexplained move. A stock
+    (or with NaN alone) nothing is sold but what met an unexplained move or is overdue. A stock
     that is `kept` is not traded while held. `held_before` are the holdings after the fill before
     the first; None is cash.
 
     A stock without a price at the fill is not traded, and one at its price limit is not bought, or
     not sold: cash meant for it stays cash, holdings of it are kept (at its last known price), and
     the others are scaled down where the gross exposure would pass 1. After `PATIENCE` sessions
-    without a price it is settled at that price, at the cost of a trade. As this does not look
-    ahead, it misses what a stock that resumes later has lost or gained, and flatters the holder of
-    a bankrupt one.
+    without a price it is overdue and sold at that price, at the cost of a trade. This misses what a
+    stock that resumes later has lost or gained, and flatters the holder of a bankrupt one.
 
     Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where all
     equity is lost.
@@ -466,19 +465,20 @@ def _trade(
 
 
 def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataFrame:
-    """Return the track of `Followed`, of the fills from row `first` on."""
+    """Return the track of `Followed`: a row for each of `trades`, the first at the fill `first`."""
     holdings = trades.held
     rows = slice(first, first + len(holdings))
     sessions = fills.sessions[rows]
     long = np.maximum(holdings, 0).sum(axis=1)
     short = np.maximum(-holdings, 0).sum(axis=1)
 
-    # A position met a move if the stock's prices break before the next fill.
+    # `broken` is true at the first fill after an unexplained move: a position meets the move on the
+    # row before. It earns the return up to the last price before the move.
     no_break = np.zeros_like(fills.broken[:1])
     breaks_next = np.vstack([fills.broken[1:], no_break])[rows]
-    settled = (holdings != 0) & breaks_next
-    missed = fills.returns_with_moves[rows] - fills.returns[rows]
-    unbooked = np.where(settled, holdings * missed, 0.0)
+    meets_move = (holdings != 0) & breaks_next
+    return_of_move = fills.returns_with_moves[rows] - fills.returns[rows]
+    unbooked = np.where(meets_move, holdings * return_of_move, 0.0)
 
     purchase_rate, sale_rate = costs.of_trades(sessions)
     # The turnover contains the sales, so they are charged the difference of the rates only.
@@ -494,7 +494,7 @@ def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataF
             "net": trades.gross - cost - borrow,
             "long": long,
             "short": short,
-            "settled": settled.sum(axis=1),
+            "settled": meets_move.sum(axis=1),
             "unbooked": unbooked.sum(axis=1),
         }
     )

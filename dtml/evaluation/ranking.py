@@ -258,21 +258,22 @@ def _centred_ranks(values: Days) -> Days:
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
     """Return each day's share of pairs that the scores rank correctly.
 
-    A pair is a stock above the day's median outcome and a stock that is not. A pair with equal
-    scores counts half. NaN on a day without a pair. Scores and outcomes must be known on the same
-    stock-days, as `both_known` gives them.
+    A pair is a stock whose outcome ranks in the upper half of its day and a stock whose outcome
+    does not; equal outcomes share their mean rank, and the middle rank is not in the upper half. A
+    pair with equal scores counts half. NaN on a day without a pair. Scores and outcomes must be
+    known on the same stock-days, as `both_known` gives them.
     """
-    is_above = _above_median(outcome)
+    is_upper = _in_upper_half(outcome)
     has_score = np.isfinite(scores)
-    above_count = is_above.sum(axis=1)
-    below_count = (has_score & ~is_above).sum(axis=1)
+    upper_count = is_upper.sum(axis=1)
+    lower_count = (has_score & ~is_upper).sum(axis=1)
     # The ranks of `ranked`, between -1/2 and 1/2, become 1 for the day's lowest score, 2, ...
     other_stocks = has_score.sum(axis=1, keepdims=True) - 1
     rank = (ranked(scores) + 0.5) * other_stocks + 1
-    # Mann and Whitney's U: among themselves, the stocks above the median would have 1, 2, ...
-    rank_sum = np.where(is_above, rank, 0).sum(axis=1)
-    correct_pairs = rank_sum - above_count * (above_count + 1) / 2
-    pairs = above_count * below_count
+    # Mann and Whitney's U: among themselves, the stocks of the upper half would have 1, 2, ...
+    rank_sum = np.where(is_upper, rank, 0).sum(axis=1)
+    correct_pairs = rank_sum - upper_count * (upper_count + 1) / 2
+    pairs = upper_count * lower_count
     missing = np.full(len(scores), np.nan)
     return np.asarray(np.divide(correct_pairs, pairs, out=missing, where=pairs > 0))
 
@@ -297,12 +298,13 @@ def _daily_mean(outcome: Days, counted: Bool[ndarray, "days stocks"]) -> Daily:
 
 
 def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
-    """Count stock-days predicted and observed above or below the day's medians.
+    """Count stock-days predicted and observed in the upper or lower half of their day.
 
-    Columns: predicted above and observed above, predicted above and observed below, predicted below
-    and observed above, predicted below and observed below. The median itself counts as below.
+    Columns: predicted upper and observed upper, predicted upper and observed lower, predicted lower
+    and observed upper, predicted lower and observed lower. Equal values share their mean rank; the
+    middle rank counts as lower.
     """
-    kinds = confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores))
+    kinds = confusion(_in_upper_half(scores), _in_upper_half(outcome), np.isfinite(scores))
     return np.asarray(kinds.sum(axis=1))
 
 
@@ -335,7 +337,7 @@ def newey_west_t(daily: Daily, *, lags: int) -> float:
     return float(daily.mean() * len(daily) / np.sqrt(variance)) if variance > 0 else float("nan")
 
 
-def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
+def _in_upper_half(values: Days) -> Bool[ndarray, "days stocks"]:
     """Return which values rank in the upper half of their day.
 
     A rank in the middle is not, and a missing value is not.

@@ -30,6 +30,7 @@ from dtml.inference import choose_device
 from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
 from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
+from flows.backtest.bars_digest import digest_of, digest_of_rejected
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context, read_bars
 from flows.nightly.fetch import history_start
@@ -116,19 +117,21 @@ class Backtest:
     plan: Plan
     folds: tuple[Fold, ...]
     known_at: datetime
-    digest: str  # of the bars as known at `known_at`
+    bars_digest: str  # of the bars as known at `known_at`, and of those that were rejected
 
     @cached_property
     def id(self) -> str:
         """Return the name of the backtest: its market, its first session, and a digest.
 
-        The digest is of all that decides the figures.
+        The digest is of all that decides the figures: the settings, the versions and the device
+        that made them, and the bars. Earlier versions of bars are not in it, though prices known
+        "then" read them: a store never changes them.
         """
         made_by = [
             version("dtml-nightshift"),
             torch_build(),
             choose_device(self.context.device).type,
-            self.digest,
+            self.bars_digest,
         ]
         settings = [
             asdict(self.plan),
@@ -209,7 +212,7 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
         plan=plan,
         folds=tuple(laid_out),
         known_at=bars["known_at"].max().to_pydatetime(),
-        digest=digest_of(bars),
+        bars_digest=f"{digest_of(bars)} {digest_of_rejected(context, bars)}",
     )
 
 
@@ -241,16 +244,6 @@ def _require_known(context: MarketContext, as_of: date) -> None:
             f"bars of {context.name} for {as_of}, because it was filled later: choose a --from "
             "after nights had begun to fetch the bars, or leave out the option"
         )
-
-
-def digest_of(bars: pd.DataFrame) -> str:
-    """Return a digest of bars, without their column `known_at`.
-
-    So it is the same for equal bars, whenever they were fetched.
-    """
-    row_hashes = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
-    digest = hashlib.sha256(row_hashes.to_numpy().tobytes())
-    return digest.hexdigest()
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:

@@ -344,6 +344,8 @@ def queue(
     texts_to_queue = list(texts or ())
     if file is not None:
         texts_to_queue.extend(lines_of(file))
+    if not texts_to_queue and file is not None:
+        raise UsageError(f"{file} is empty: name a file with a text on each line, or give texts")
     if not texts_to_queue:
         raise UsageError("there is nothing to queue: give texts, or a file with --file")
     model = folder.chosen(name).name

@@ -29,10 +29,9 @@ from fastapi.responses import (
 )
 from pydantic import AfterValidator, BeforeValidator
 from sqlalchemy import Connection, Engine
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from db.connection.user_sql import Interruption
 from db.engine import reading
@@ -44,33 +43,29 @@ from flows.dashboard import monitoring
 from flows.dashboard.compare import compare_page
 from flows.dashboard.downloads import FORMS, Download, File, answer_file
 from flows.dashboard.explore import rows_link, sql_page, table_page, topics
+from flows.dashboard.guard import OtherSitesRefused, with_raw_paths_and_headers
 from flows.dashboard.market import Asked, market_page
-from flows.dashboard.markets import NotThereError, live_page, markets_page, require_market
-from flows.dashboard.other_sites import OtherSitesRefused
+from flows.dashboard.markets import (
+    NotThereError,
+    live_page,
+    markets_page,
+    require_market,
+    work_page,
+)
 from flows.dashboard.ranking import market_ranking_page
-from flows.dashboard.running import LONGEST_REFRESH_S, running_page
+from flows.dashboard.running import LONGEST_REFRESH_S
 from flows.dashboard.statements import Statements, place_among
 from flows.dashboard.stock import stock_page
 from flows.dashboard.studies import study_page
 from flows.dashboard.terms import TERMS, terms_page
 from flows.failures import innermost_lines
+from flows.service.status import Punctuality
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
-        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",
-}
 KEPT = {"cache-control": "max-age=3600"}  # scripts change only with the program
 USUAL_SORT = "-probability"
 # Threads that read the store, each with one connection: fewer than the engine's pool holds.
@@ -177,31 +172,7 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     guarded = TrustedHostMiddleware(
         OtherSitesRefused(app), allowed_hosts=list(hosts), www_redirect=False
     )
-    return _with_raw_paths_and_headers(guarded)
-
-
-def _with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
-    """Return the application with undecoded paths, and with HEADERS on every answer.
-
-    A name in a path may contain a slash, which is sent as %2F and must not become a separator. The
-    headers, also of refusals, allow a browser to do nothing with an answer but show it.
-    """
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                # An answer may have a header of its own: a browser may keep the script of charts.
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        if scope["type"] != "http":  # such as the start and the end of the server
-            return await app(scope, receive, send)
-        path_as_sent = scope["raw_path"].decode("latin-1")
-        return await app({**scope, "path": path_as_sent}, receive, send_with_headers)
-
-    return answer
+    return with_raw_paths_and_headers(guarded)
 
 
 async def alive() -> PlainTextResponse:
@@ -261,17 +232,15 @@ def live_script() -> Response:
 @pages.get("/")
 def markets(request: Request, every: Every = 0) -> HTMLResponse:
     """Show every market; the page reloads after `every` seconds, or never if 0."""
-    now = datetime.now(UTC)
-    late = monitoring.late_nights(request.app.state.engine, now)
-    return _page(request, "markets", lambda conn: markets_page(conn, now, every, late))
+    now, times = _times(request)
+    return _page(request, "markets", lambda conn: markets_page(conn, now, every, times))
 
 
 @pages.get("/live")
 def live(request: Request) -> HTMLResponse:
     """Show the state of every market and what is running, for the script of live pages."""
-    now = datetime.now(UTC)
-    late = monitoring.late_nights(request.app.state.engine, now)
-    return _page(request, "live", lambda conn: live_page(conn, now, late))
+    now, times = _times(request)
+    return _page(request, "live", lambda conn: live_page(conn, now, times))
 
 
 @pages.get("/terms")
@@ -283,7 +252,8 @@ def terms(request: Request) -> HTMLResponse:
 @pages.get("/running")
 def running(request: Request, every: Every = 0) -> HTMLResponse:
     """Show the nights that are running; the page reloads after `every` seconds, or never if 0."""
-    return _page(request, "running", lambda conn: running_page(conn, datetime.now(UTC), every))
+    now, times = _times(request)
+    return _page(request, "running", lambda conn: work_page(conn, now, every, times))
 
 
 @pages.get("/market/{market}")
@@ -296,10 +266,9 @@ def market(
     every: Every = 0,
 ) -> HTMLResponse:
     """Show a night of a market; the page reloads after `every` seconds, or never if 0."""
-    now = datetime.now(UTC)
-    late = monitoring.late_nights(request.app.state.engine, now, [market])
+    now, times = _times(request, market)
     asked = Asked(as_of=as_of, level=level, sort=sort, every=every)
-    return _page(request, "market", lambda conn: market_page(conn, market, asked, now, late))
+    return _page(request, "market", lambda conn: market_page(conn, market, asked, now, times))
 
 
 @pages.get("/market/{market}/ranking")
@@ -436,6 +405,12 @@ def templates() -> jinja2.Environment:
 def _statements(request: Request) -> Statements:
     statements: Statements = request.app.state.statements
     return statements
+
+
+def _times(request: Request, *names: str) -> tuple[datetime, dict[str, Punctuality]]:
+    """Return the moment, and how late the nights of these markets, of all by default, are then."""
+    now = datetime.now(UTC)
+    return now, monitoring.punctualities(request.app.state.engine, now, names)
 
 
 def _page(

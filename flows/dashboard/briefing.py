@@ -10,10 +10,11 @@ from sqlalchemy import Connection
 
 from db.rows import nights, paper_account, rankings
 from dtml.evaluation.drift import drift_words
-from dtml.pages.figures import count, day, figure, percent, records
+from dtml.pages.figures import count, day, duration, figure, moment, percent, records
 from dtml.pages.night_ranking import promotion_words
 from dtml.pages.sparkline import Sparkline
 from flows.dashboard.running import running_night
+from flows.service.status import TOLERANCE, Punctuality
 
 END_STOCKS = 5  # stocks at each end of a ranking, on the first page
 NIGHTS = 125  # of a small chart, at most: half a year
@@ -25,17 +26,30 @@ Row = Mapping[str, Any]
 
 
 def state_of_night(
-    conn: Connection, night: Row | None, now: datetime, late: str | None
+    conn: Connection, night: Row | None, now: datetime, times: Punctuality | None
 ) -> dict[str, Any]:
     """Return the state of a market's last night, for the macro `state`.
 
     `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
     "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
-    night is late, and since when; None where none is. `hindsight` says how many of the market's
-    nights were run after the session that they predict; empty where none was.
+    night is late, and since when; None where none is. `ended` says whether a complete night ended
+    in time, and `next` when the next one is due; both are empty where `times` does not know.
+    `hindsight` says how many of the market's nights were run after the session that they predict;
+    empty where none was.
     """
     if night is None:
-        return {"kind": "none", "night": None, "work": None, "late": None, "hindsight": ""}
+        return {
+            "kind": "none",
+            "night": None,
+            "work": None,
+            "late": None,
+            "ended": "",
+            "next": "",
+            "hindsight": "",
+        }
+    late = None
+    if times is not None and times.problem is not None:
+        late = times.problem.removeprefix(f"{times.market}: ")
     kind = night["status"]
     work = None
     if kind == "running":
@@ -44,7 +58,36 @@ def state_of_night(
     elif kind in nights.COMPLETE:
         kind = "late" if late else "complete"
     hindsight = _hindsight(*nights.count_hindsight(conn, night["market"]))
-    return {"kind": kind, "night": night, "work": work, "late": late, "hindsight": hindsight}
+    return {
+        "kind": kind,
+        "night": night,
+        "work": work,
+        "late": late,
+        "ended": _ended(night, times),
+        "next": _next(times),
+        "hindsight": hindsight,
+    }
+
+
+def _ended(night: Row, times: Punctuality | None) -> str:
+    """Say how long after its scheduled moment a night ended; empty where either is not known."""
+    if times is None or times.scheduled_at is None or night["finished_at"] is None:
+        return ""
+    after = night["finished_at"] - times.scheduled_at
+    if after < timedelta(0):
+        return "before it was due"
+    if after < TOLERANCE:
+        return f"on time, {duration(after.total_seconds())} after it was due"
+    if after < timedelta(days=2):
+        return f"{duration(after.total_seconds())} after it was due"
+    return f"{count(after.days)} days after it was due"
+
+
+def _next(times: Punctuality | None) -> str:
+    """Say when the next night is due; empty where that is not known."""
+    if times is None or times.next_at is None:
+        return ""
+    return f"The next night is due {moment(times.next_at)}."
 
 
 def _hindsight(complete: int, late: int) -> str:

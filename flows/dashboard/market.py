@@ -55,6 +55,7 @@ from flows.dashboard.markets import (
     skill_of,
 )
 from flows.dashboard.running import REFRESH_S, other_work
+from flows.service.status import Punctuality
 
 NIGHTS = 30  # in the table of a market, at most
 STUDIES = 10  # of each kind, in the lists of a market, at most
@@ -158,12 +159,16 @@ class Asked:
 
 
 def market_page(
-    conn: Connection, market: str, asked: Asked, now: datetime, late: Mapping[str, str]
+    conn: Connection,
+    market: str,
+    asked: Asked,
+    now: datetime,
+    times: Mapping[str, Punctuality],
 ) -> dict[str, Any]:
     """Return the page of a night: its ranking, its directions, its gaps, and the scores up to it.
 
-    `late` maps a market to words on its late night, if it has one; they are shown only on the page
-    of the newest night. `before` and `after` are the `as_of` of the nights next to this one, None
+    `times` maps a market to how late it is, which is shown only on the page of the newest night.
+    `before` and `after` are the `as_of` of the nights next to this one, None
     where there is none. The page of a market without nights has its models instead. Raises
     UsageError for an unknown level or order, and NotThereError for an unknown market or night.
     """
@@ -200,7 +205,7 @@ def market_page(
     is_newest = next_as_of is None
     return {
         **common,
-        "state": state_of_night(conn, night, now, late.get(market) if is_newest else None),
+        "state": state_of_night(conn, night, now, times.get(market) if is_newest else None),
         **_ranking_of_night(conn, night, directions, asked.level, is_newest=is_newest),
         **_directions_of_night(conn, night, level, order, directions),
         **_scores_up_to(conn, night),

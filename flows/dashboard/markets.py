@@ -32,7 +32,8 @@ from flows.dashboard.briefing import (
     state_of_night,
     target_of,
 )
-from flows.dashboard.running import REFRESH_S, other_work
+from flows.dashboard.running import REFRESH_S, other_work, running_page
+from flows.service.status import Punctuality
 
 TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
 STOCKS = 2000  # of a market, on one page, at most
@@ -68,17 +69,16 @@ def require_market(conn: Connection, market: str) -> None:
 
 
 def markets_page(
-    conn: Connection, now: datetime, every: int, late: Mapping[str, str]
+    conn: Connection, now: datetime, every: int, times: Mapping[str, Punctuality]
 ) -> dict[str, Any]:
     """Return the page of every market: the rows of `market_rows`, each with its briefing.
 
-    `late` maps each market with a late night to words on which night it is, and since when.
-    `works` is what is running beside nights. `every` is the number of seconds after which the page
-    is loaded again; 0 for never.
+    `times` has how late each market is. `works` is what is running beside nights. `every` is the
+    number of seconds after which the page is loaded again; 0 for never.
     """
     shown = Shown(conn)
     rows = [
-        {**row, **briefing(conn, row, now, late.get(row["market"]), shown)}
+        {**row, **briefing(conn, row, now, times.get(row["market"]), shown)}
         for row in records(market_rows(conn, now.date(), shown))
     ]
     return {
@@ -89,17 +89,25 @@ def markets_page(
     }
 
 
-def live_page(conn: Connection, now: datetime, late: Mapping[str, str]) -> dict[str, Any]:
+def live_page(conn: Connection, now: datetime, times: Mapping[str, Punctuality]) -> dict[str, Any]:
     """Return the state of every market's last night, and what is running beside nights."""
     states = {}
     for market in markets.all_markets(conn):
         night = nights.night(conn, market)
-        states[market] = state_of_night(conn, night, now, late.get(market))
+        states[market] = state_of_night(conn, night, now, times.get(market))
     return {"states": states, "works": other_work(conn, now)}
 
 
+def work_page(
+    conn: Connection, now: datetime, every: int, times: Mapping[str, Punctuality]
+) -> dict[str, Any]:
+    """Return the page of what is running (`running_page`), with the last nights of all markets."""
+    states = live_page(conn, now, times)["states"]
+    return {**running_page(conn, now, every), "states": states}
+
+
 def briefing(
-    conn: Connection, row: Row, now: datetime, late: str | None, shown: Shown
+    conn: Connection, row: Row, now: datetime, times: Punctuality | None, shown: Shown
 ) -> dict[str, Any]:
     """Return what a market's morning begins with; `row` is its row of `market_rows`.
 
@@ -112,7 +120,7 @@ def briefing(
     newest = nights.night(conn, market)
     night = nights.night(conn, market, complete=True)
     found: dict[str, Any] = {
-        "state": state_of_night(conn, newest, now, late),
+        "state": state_of_night(conn, newest, now, times),
         "best": [],
         "worst": [],
         "leader": None,

@@ -85,19 +85,17 @@ def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[
     return found
 
 
-def late_nights(engine: Engine, now: datetime, names: Sequence[str] = ()) -> dict[str, str]:
-    """Return which of these markets, of all by default, are late: which night, and since when."""
-    late = {}
-    for each in _punctualities(engine, names, now):
-        if each.problem is not None:
-            late[each.market] = each.problem.removeprefix(f"{each.market}: ")
-    return late
+def punctualities(
+    engine: Engine, now: datetime, names: Sequence[str] = ()
+) -> dict[str, Punctuality]:
+    """Return how late the nights of these markets are, of all by default, by market."""
+    return {each.market: each for each in _punctualities(engine, names, now)}
 
 
 def load_calendars(engine: Engine) -> None:
     """Load the calendars of a store's markets, which take seconds, before a page needs them."""
     with suppress(StoreError, DtmlError):  # the first page reports what is wrong
-        late_nights(engine, datetime.now(UTC))
+        punctualities(engine, datetime.now(UTC))
 
 
 def metrics(engine: Engine, now: datetime) -> bytes:

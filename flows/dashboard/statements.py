@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
 from db.connection.user_sql import Interruption
-from flows.dashboard.other_sites import is_of_another_site
+from flows.dashboard.guard import is_of_another_site
 
 STATEMENTS = 2  # at once, each with a thread and a connection of its own
 COME_AGAIN_S = 1  # the time after which a refused client should try again

@@ -176,8 +176,8 @@ class _Part:
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
     """Fetch and check the symbols wanted, `SYMBOLS_AT_ONCE` at a time.
 
-    Once a source stops answering, it is asked no more. If a computed index is all that is wanted,
-    there is one part, which is empty: `FetchResult.of` needs at least one.
+    Once a source stops answering, it is not asked again. Several parts leave their bars in files in
+    `folder`. If only a computed index is wanted, there is one empty part, for `FetchResult.of`.
     """
     asked = list(wanted.asked.items())
     stopped = ""  # the reason why the source stopped answering; empty while it answers
@@ -455,7 +455,7 @@ def _with_restated_histories(
             lacking[symbol] = begin
     if not lacking:
         return brought, restated, known_actions
-    again = context.source.fetch(lacking, wanted.last)
+    again = _ask_source(context, lacking, wanted.last, _why_stopped(brought.outcomes))
     again = without_lost_adjustments(context, stored, again)
     answered = again.outcomes.loc[again.outcomes["status"] == "ok", "symbol"]
     other_bars = brought.bars[~brought.bars["symbol"].isin(lacking)]

@@ -169,7 +169,7 @@ def _start(
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
         raise UsageError(
-            f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: use only ASCII"
+            f"{SERVER_LOGIN} has characters that Prefect's server cannot compare: use only ASCII"
         )
     listening = listen()
     port = listening.getsockname()[1]

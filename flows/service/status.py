@@ -288,10 +288,10 @@ def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
     has ended.
     """
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
-    since = next_night(market, session_close(market.calendar, session), delay)
+    since = _scheduled(market, session, delay)
     while since + TOLERANCE > now:  # closed long enough ago, but its night was scheduled later
         session = previous_session(market.calendar, session)
-        since = next_night(market, session_close(market.calendar, session), delay)
+        since = _scheduled(market, session, delay)
     return Due(session, since)
 
 
@@ -301,7 +301,8 @@ class Punctuality:
 
     `night` and `outcome` are those of its last night. `due` is the first night after the last
     complete one or, where no night is complete, the last night itself; None if that is not due yet.
-    `seconds` have passed since it was due, 0 if it is not. Both are None where the exchange or its
+    `seconds` have passed since it was due, 0 if it is not. `scheduled_at` is when the last night
+    was due, and `next_at` when the next one will be. All four are None where the exchange or its
     sessions are not known.
     """
 
@@ -310,6 +311,8 @@ class Punctuality:
     outcome: str
     due: Due | None
     seconds: float | None
+    scheduled_at: datetime | None = None
+    next_at: datetime | None = None
 
     @property
     def problem(self) -> str | None:
@@ -337,12 +340,22 @@ def punctuality(
     last_complete = complete["as_of"] if complete else None
     due: Due | None = None
     seconds: float | None = None
+    scheduled_at: datetime | None = None
+    next_at: datetime | None = None
     if market is not None:
         with suppress(DtmlError):  # the calendar ends, or begins later
             due = _first_due(market, last["as_of"], last_complete, now, delay)
             seconds = 0.0 if due is None else (now - due.since).total_seconds()
+            scheduled_at = _scheduled(market, last["as_of"], delay)
+            next_at = next_night(market, now, delay)
     return Punctuality(
-        market=name, night=last["as_of"], outcome=last["status"], due=due, seconds=seconds
+        market=name,
+        night=last["as_of"],
+        outcome=last["status"],
+        due=due,
+        seconds=seconds,
+        scheduled_at=scheduled_at,
+        next_at=next_at,
     )
 
 
@@ -358,8 +371,13 @@ def _first_due(
         session = next_known_session(market.calendar, last_complete)
     if session is None:
         return None
-    since = next_night(market, session_close(market.calendar, session), delay)
+    since = _scheduled(market, session, delay)
     return Due(session, since) if since <= now else None
+
+
+def _scheduled(market: Market, session: date, delay: timedelta) -> datetime:
+    """Return when the night of a session is due: the first scheduled moment after its close."""
+    return next_night(market, session_close(market.calendar, session), delay)
 
 
 @dataclass(frozen=True)

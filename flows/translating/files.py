@@ -34,7 +34,8 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
     text, model (by its `receipt`) and search continues after them. Raises UsageError for a file
     that is empty, not UTF-8, or in the target language, and for a place that cannot be written to;
-    TranslationError while another process writes `to`, and where the disk is full.
+    TranslationError for a damaged compressed file, while another process writes `to`, and where
+    writing fails, as on a full disk.
     """
     total, text_hash = _line_count_and_hash(source)
     _require_place(source, to)
@@ -44,6 +45,11 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
         with lock:
             try:
                 _translate_in_parts(model, source, to, how, key)
+            except OSError as error:
+                raise TranslationError(
+                    f"cannot write {error.filename or to}: {error.strerror}; remove the cause, "
+                    "such as a full disk, and run the same command again to resume"
+                ) from error
             finally:
                 # While the lock is held: afterwards another process may already hold this file.
                 Path(lock.lock_file).unlink(missing_ok=True)
@@ -60,8 +66,7 @@ def _translate_in_parts(
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
 
     `key` identifies the work and is stored in the file `notes`: the lines of a run with another key
-    are discarded. Raises UsageError for a text in the target language, TranslationError where the
-    disk is full.
+    are discarded. Raises UsageError for a text in the target language.
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")
@@ -134,14 +139,8 @@ def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) 
 
 
 def _append(file: Path, lines: list[str]) -> None:
-    try:
-        with file.open("a", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(f"{line}\n" for line in lines)
-    except OSError as error:
-        raise TranslationError(
-            f"cannot write {file}: {error.strerror}; remove the cause, such as a full disk, and "
-            "run the same command again to resume"
-        ) from error
+    with file.open("a", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
 
 
 def _require_direction(model: Model, source: Path) -> None:

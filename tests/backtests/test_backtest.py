@@ -301,6 +301,29 @@ def test_what_a_backtest_does_not_read_does_not_make_it_another(run_request: Run
     assert backtest_of(run_request).id == first.row["id"]
 
 
+def test_another_rejected_bar_makes_another_backtest(run_request: RunRequest) -> None:
+    """A portfolio compares no price before a rejected leap with one after it."""
+    before = backtest_of(run_request).id
+    context = context_of(run_request)
+    leaps = pd.DataFrame(
+        {"symbol": ["L01", "L02"], "session": pd.to_datetime([LAST, "2024-07-31"])}
+    )
+    leaps = leaps.assign(reason="unexplained_return", value="+0.900")
+    ids = []
+    for number in (1, 0):  # the later one lies after the plan's last session
+        with transaction(context.engine) as conn:
+            prices.record_rejected(
+                conn,
+                context.name,
+                leaps.iloc[[number]],
+                source="simulated",
+                known_at=datetime.now(UTC),
+            )
+        ids.append(backtest_of(run_request).id)
+    assert ids[0] == before
+    assert ids[1] != before
+
+
 @pytest.mark.soak
 def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_beside_the_first(
     run_request: RunRequest,

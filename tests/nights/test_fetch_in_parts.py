@@ -1,5 +1,6 @@
 """A market too large for memory is fetched in parts, and ends as one that was fetched at once."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from db.engine import reading
+from db.rows import prices
+from dtml.sources import Fetched
 from flows.nightly import fetch
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult, fetch_bars
@@ -105,6 +108,36 @@ def test_a_source_that_stops_answering_is_asked_for_no_further_part(
     assert set(told[asked[1]]) == {"rate_limited"}
     assert set(told.drop([*asked[0], *asked[1]])) == {"not_asked"}
     assert found.stored == found.fetched > 0
+
+
+def test_a_source_that_stops_answering_is_not_asked_for_restated_histories(
+    context: MarketContext,
+) -> None:
+    fetch_bars(context, AS_OF, FIRST)
+    restated = BARS.copy()
+    restated.loc[restated["symbol"] == "L02", "adj_close"] /= 2
+    source = LastOneRefused(restated)
+    found = fetch_bars(replace(context, source=source), NEXT, THEN)
+    assert len(source.asked) == 1
+    told = found.outcomes.set_index("symbol")["status"]
+    assert told["L02"] == "not_asked"
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, context.name, date(2024, 1, 1), NEXT)
+    mine = stored[stored["symbol"] == "L02"]
+    assert mine["session"].max() == pd.Timestamp(AS_OF)  # no part of the restated history
+
+
+class LastOneRefused(FrameSource):
+    """A source that says to wait when it is asked for the last symbol of a request."""
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        whole = super().fetch(first, last)
+        refused = list(first)[-1]
+        is_refused = whole.outcomes["symbol"] == refused
+        return Fetched(
+            whole.bars[whole.bars["symbol"] != refused],
+            whole.outcomes.assign(status=whole.outcomes["status"].mask(is_refused, "rate_limited")),
+        )
 
 
 def test_an_index_of_other_dates_is_found_whichever_part_its_stocks_come_in(

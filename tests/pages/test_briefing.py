@@ -4,7 +4,7 @@ they say is what the store holds.
 
 import gzip
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import unescape
 
 import numpy as np
@@ -25,6 +25,7 @@ from flows.dashboard.market import Asked, market_page, night_of
 from flows.dashboard.stock import at_default_level
 from flows.dashboard.terms import TERMS
 from flows.nightly.context import MarketContext
+from flows.service.status import Punctuality
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     BARE,
@@ -329,3 +330,32 @@ def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> Non
     assert late == (ended > done["target"].astype(str).str[:10]).sum()
     assert briefing._hindsight(60, 0) == ""
     assert briefing._hindsight(1260, 1259).startswith("1,259 of 1,260 nights were run after")
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (timedelta(minutes=-5), "before it was due"),
+        (timedelta(minutes=11, seconds=4), "on time, 11 min 04 s after it was due"),
+        (timedelta(hours=3), "3 h 00 min after it was due"),
+        (timedelta(days=41, hours=2), "41 days after it was due"),
+    ],
+)
+def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
+    after: timedelta, words: str
+) -> None:
+    due = datetime(2024, 7, 1, 22, 30, tzinfo=UTC)
+    times = Punctuality(
+        market=MARKET,
+        night=due.date(),
+        outcome="complete",
+        due=None,
+        seconds=0.0,
+        scheduled_at=due,
+        next_at=due + timedelta(days=1),
+    )
+    assert briefing._ended({"finished_at": due + after}, times) == words
+    assert briefing._ended({"finished_at": None}, times) == ""
+    assert briefing._ended({"finished_at": due}, None) == ""
+    assert briefing._next(times) == "The next night is due 2024-07-02 22:30+00:00."
+    assert briefing._next(None) == ""

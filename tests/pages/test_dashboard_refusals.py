@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine, create_engine, text
 
-from flows.dashboard.app import HEADERS, dashboard
+from flows.dashboard.app import dashboard
+from flows.dashboard.guard import HEADERS
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     DAYS,

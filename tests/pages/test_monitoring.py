@@ -110,6 +110,11 @@ def test_a_store_whose_nights_come_in_time_is_well(site: Site, engine: Engine) -
     assert (status, report["status"], report["reasons"]) == (200, "ok", [])
     late = {row["market"]: row["late_seconds"] for row in report["markets"]}
     assert late == {"of_nobody": None, "simulated": 0.0}
+    for address in ("/", "/running", "/market/simulated"):
+        seen = Page(site.get(address).body).seen
+        assert f"night of {LAST}" in seen
+        assert "it was due" in seen
+        assert "The next night is due " in seen
 
 
 @pytest.mark.parametrize("status", ["refused", "running"])

@@ -2,6 +2,7 @@
 all, and goes on where it was killed.
 """
 
+import errno
 import gzip
 import os
 import resource
@@ -181,6 +182,18 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     assert not (home / "out").exists()
     assert translate("file", "text", "--to", "out")[0] == 0
     assert (home / "out").read_bytes() == (home / "whole").read_bytes()
+
+
+def test_a_disk_that_is_full_before_the_first_line_is_one_line_too(
+    translate: Command, text: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(file: Path, _: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+    monkeypatch.setattr(translate_files, "write_whole", no_space)
+    code, _, complaint = translate("file", "text", "--to", "out")
+    assert (code, is_one_line(complaint)) == (1, True), complaint
+    assert "cannot write out.partial.json: No space left on device" in complaint
 
 
 @pytest.mark.soak

@@ -190,6 +190,7 @@ def _only_member(content: bytes) -> bytes | None:
         tables = [name for name in names if is_table(PurePosixPath(name))]
         if len(tables) != 1:
             raise ValueError(
-                f"the archive holds {len(tables)} tables where one was expected: leave one in it"
+                f"the zip archive packed inside it holds {len(tables)} tables, but only one can be "
+                "read there: unpack it"
             )
         return archive.read(tables[0])
