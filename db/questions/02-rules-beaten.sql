@@ -3,9 +3,9 @@
 -- `better` names the better of model and rule if the difference between them is significant. As
 -- there are three rules, each is tested at a level of 1.67 % instead of 5 % (Bonferroni). The
 -- interval from `gain_low` to `gain_high` is not corrected for this. The interval from `acc_low` to
--- `acc_high` resamples days. `model_gains` is the mean over nights of the model's ACC minus the
--- rule's; its interval is 1.96 standard errors either way, as if nights were independent. Below 20
--- nights there is no interval.
+-- `acc_high` comes from resampling days. `model_gains` is the mean over nights of the model's ACC
+-- minus the rule's; its interval is 1.96 standard errors either way, as if nights were independent.
+-- Below 20 nights there is no interval.
 with nightly as (
     select r.predictor, m.acc - r.acc as gain
     from daily_score r

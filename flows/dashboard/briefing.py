@@ -20,6 +20,7 @@ END_STOCKS = 5  # stocks at each end of a ranking, on the first page
 NIGHTS = 125  # of a small chart, at most: half a year
 SPAN = timedelta(days=183)  # of as many nights
 # Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
+SMALLEST_TRADE = 0.00005  # of the equity: the page shows hundredths of a percent
 SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
 
 Row = Mapping[str, Any]
@@ -207,9 +208,9 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     Columns: symbol, weight (the share of equity to hold, 0 for a sale), held (the share held after
     the last open, NaN without), kept (whether the holding stays as it is), action, and place (of
     the action: 0 buy, 1 sell, 2 adjust, 3 keep). The action is "sell" for a stock to hold no
-    longer, "buy" for one that is not held, "keep" for one that is `kept`, and else "adjust". The
-    rows are sorted by place, then the largest weight first. There are no rows where nothing was
-    decided.
+    longer, "buy" for one that is not held, "keep" for one that is `kept` or whose weight changes by
+    less than `SMALLEST_TRADE`, and else "adjust". The rows are sorted by place, then the largest
+    weight first. There are no rows where nothing was decided.
     """
     market = night["market"]
     wanted = paper_account.paper_orders(conn, market, target_of(night)).set_index("symbol")
@@ -228,8 +229,9 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
             "kept": wanted["kept"].reindex(symbols).fillna(0).to_numpy() == 1,
         }
     )
+    is_unchanged = (orders["weight"] - orders["held"]).abs() < SMALLEST_TRADE
     actions = np.select(
-        [orders["weight"] == 0, orders["held"].isna(), orders["kept"]],
+        [orders["weight"] == 0, orders["held"].isna(), orders["kept"] | is_unchanged],
         ["sell", "buy", "keep"],
         default="adjust",
     )

@@ -57,8 +57,8 @@ def stock_page(
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
     stock by kind of model. Scores count every session, by the raw probability. `_in_newest_night`,
-    `_explained` and `attention_tables` describe the other keys. Raises UsageError for an unknown
-    kind or a wrong span, NotThereError for an unknown market or stock.
+    `_months`, `_explained` and `attention_tables` describe the other keys. Raises UsageError for an
+    unknown kind or a wrong span, NotThereError for an unknown market or stock.
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
@@ -94,11 +94,29 @@ def stock_page(
         "spans": records(span_scores(directions)),
         "whole": records(scores_of_all_sessions),
         "chart": stock_chart(symbol, decided, bars),
+        "months": _months(conn, market, symbol, kind),
         "marks": marks,
         "record": _counts_of_outcomes(marks),
         "explained": _explained(conn, market),
         **attention_tables(conn, market, symbol),
     }
+
+
+def _months(conn: Connection, market: str, symbol: str, kind: str) -> list[dict[str, Any]]:
+    """Return the months of the newest SHOWN predictions of a stock, the newest first.
+
+    Each has its `name`, as 2026-10, and its `first` and `last` day.
+    """
+    statement = predictions.stock_directions(market, symbol, kind, None, None)
+    targets = pd.DatetimeIndex(head(conn, statement, SHOWN)["target"])
+    return [
+        {
+            "name": str(month),
+            "first": month.start_time.date(),
+            "last": month.end_time.date(),
+        }
+        for month in targets.to_period("M").unique()
+    ]
 
 
 def directions_sql(
