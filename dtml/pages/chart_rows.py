@@ -8,25 +8,26 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-POINTS = 300  # of a line, at most, in a static chart
+POINTS = 150  # of a line, at most, in a static chart
+LIVE_POINTS = 400  # of a line, at most, in a chart that can be zoomed
 # A line is broken where it has no value for longer than both: no exchange is closed for so many
 # days, and values of each month or year are further apart.
 BREAK_DAYS = 21
 BREAK_STEPS = 5  # times the median distance of its values
 
 
-def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
-    """Return the positions of the values to draw, `POINTS` at most, ascending.
+def thin(values: Float[ndarray, " sessions"], points: int = POINTS) -> Int[ndarray, " kept"]:
+    """Return the positions of the values to draw, at most `points`, ascending.
 
     If there are more values, they are the first, the last, and the lowest and highest of each of
     some stretches of equal length. A stretch of missing values (NaN) keeps its first place, where
     the line is broken.
     """
-    if len(values) <= POINTS:
+    if len(values) <= points:
         return np.arange(len(values))
     places = [0, len(values) - 1]
     # Two values of each stretch, and the two ends.
-    for stretch in np.array_split(np.arange(len(values)), POINTS // 2 - 1):
+    for stretch in np.array_split(np.arange(len(values)), points // 2 - 1):
         known = stretch[np.isfinite(values[stretch])]
         if len(known) == 0:
             places.append(stretch[0])
@@ -49,15 +50,15 @@ def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
     return np.concatenate([[0], np.cumsum(is_break)])
 
 
-def thinned(frame: pd.DataFrame) -> pd.DataFrame:
+def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
     """Return the rows to draw of lines over sessions `t`; all rows of any other chart.
 
-    A row is drawn if `thin` keeps it for any of the lines.
+    A row is drawn if `thin` keeps it for any of the lines, each with at most `points`.
     """
-    if "t" not in frame or len(frame) <= POINTS:
+    if "t" not in frame or len(frame) <= points:
         return frame
     lines = frame.drop(columns="t").to_numpy(dtype=float).T  # [lines sessions]
-    places_of_lines = [thin(line) for line in lines if np.isfinite(line).any()]
+    places_of_lines = [thin(line, points) for line in lines if np.isfinite(line).any()]
     return frame.iloc[np.unique(np.concatenate(places_of_lines))]
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from dtml.baselines.naive_rules import MODEL
-from dtml.pages.chart_rows import known_values, short, stretches, thinned
+from dtml.pages.chart_rows import LIVE_POINTS, known_values, short, stretches, thinned
 from dtml.pages.colours import PALETTE, colour
 from dtml.pages.figures import WORDS, day, figure, named, percent
 from dtml.pages.svg import compact
@@ -112,7 +112,8 @@ class Chart:
         description = self._described(live=True)
         datasets = {}
         for name, frame in self.data.items():
-            rows = [list(map(short, row)) for row in frame.to_numpy(object)]
+            shown = thinned(frame, LIVE_POINTS)
+            rows = [list(map(short, row)) for row in shown.to_numpy(object)]
             datasets[name] = {"names": list(frame), "rows": rows}
         description["datasets"] = datasets
         text = json.dumps(description, ensure_ascii=False, separators=(",", ":"))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dtml.pages.backtest_returns import extremes, rolling_chart, tracks_chart
-from dtml.pages.chart_rows import POINTS, thin
+from dtml.pages.chart_rows import LIVE_POINTS, POINTS, thin, thinned
 from dtml.pages.charts import Panel, over_sessions
 from dtml.pages.colours import colour
 from tests.support.backtest_page import (
@@ -91,8 +91,16 @@ def test_a_thinned_line_keeps_the_extremes_of_a_stretch_that_lacks_a_value_or_al
     for stretch in np.array_split(np.arange(3000), POINTS // 2 - 1):
         values[stretch[7]] = NAN
     assert thin(values).tolist() == thin(whole).tolist()
-    values[1000:1100] = NAN
+    values[1000:1200] = NAN
     assert np.isnan(values[thin(values)]).sum() >= 3  # the line is broken there
+
+
+def test_a_chart_that_can_be_zoomed_keeps_more_of_each_line() -> None:
+    drawn = np.random.default_rng(7).standard_normal((2, 3000))
+    frame = pd.DataFrame({"t": np.arange(3000), "v0": drawn[0], "v1": drawn[1]})
+    assert len(thinned(frame)) <= 2 * POINTS < len(thinned(frame, LIVE_POINTS)) <= 2 * LIVE_POINTS
+    for line in ("v0", "v1"):
+        assert {frame[line].idxmin(), frame[line].idxmax()} <= set(thinned(frame).index)
 
 
 def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
@@ -126,10 +134,10 @@ def test_the_value_beside_a_line_is_that_of_its_newest_session() -> None:
 
 
 def test_the_same_description_is_drawn_still_and_alive() -> None:
-    days = pd.bdate_range("2018-01-01", periods=1000)
+    days = pd.bdate_range("2018-01-01", periods=LIVE_POINTS)
     lines = {
-        "dtml": pd.Series(np.arange(1000.0), days),
-        "</script>": pd.Series(np.arange(1000.0) % 7, days),
+        "dtml": pd.Series(np.arange(float(LIVE_POINTS)), days),
+        "</script>": pd.Series(np.arange(float(LIVE_POINTS)) % 7, days),
     }
     chart = over_sessions(
         "title", [Panel("upwards", lines, base=3.0)], hidden=["</script>"], dashed=["dtml"]
@@ -137,7 +145,7 @@ def test_the_same_description_is_drawn_still_and_alive() -> None:
     assert chart
     alive = json.loads(chart.json)
     assert "<" not in chart.json
-    assert len(alive["datasets"]["panel0"]["rows"]) == 1000
+    assert len(alive["datasets"]["panel0"]["rows"]) == LIVE_POINTS
     assert [each["name"] for each in alive["params"]] == ["hidden", "zoom"]
     assert alive["params"][0]["value"] == ["v1"]
     drawn = chart.svg

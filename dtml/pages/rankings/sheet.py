@@ -27,7 +27,8 @@ from dtml.pages.night_ranking import LEG_WORDS
 from dtml.pages.rankings.charts import charts_of
 
 YES, NO, UNCLEAR = "Yes", "No", "Not proven"
-SUMS = ["total", "gross_total", "net_total"]  # of daily figures; columns of the daily tables
+# Columns of the daily tables that others give: sums so far, and gross less net.
+DERIVED = ["total", "gross_total", "net_total", "cost"]
 # The table that a chart draws, where it has another name than the chart.
 TABLES = {"distribution": "cumulative", "autocorrelation": "horizons", "replaced": "horizons"}
 HEADINGS = {
@@ -132,10 +133,10 @@ def sheet_values(
 def csv_address(table: pd.DataFrame) -> str:
     """Return an address that is the table as CSV itself, so that a page alone can offer it.
 
-    It makes the page heavier, so figures have five digits, and sums so far (SUMS) are left to the
-    reader, who has what is summed.
+    It makes the page heavier, so figures have five digits, and columns that follow from others
+    (DERIVED) are left out.
     """
-    rows = table.drop(columns=SUMS, errors="ignore")
+    rows = table.drop(columns=DERIVED, errors="ignore")
     text = rows.to_csv(index=False, float_format="%.5g", date_format="%Y-%m-%d")
     return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
 
