@@ -287,8 +287,11 @@ def day(value: Any) -> str:
 
 
 def moment(value: Any) -> str:
-    """Return a time as 2026-01-20 08:12+00:00, from a time or words."""
-    return value.isoformat(sep=" ", timespec="minutes") if hasattr(value, "hour") else str(value)
+    """Return a time as 2026-01-20 08:12 UTC, in its own time zone if it has another; words stay."""
+    if not hasattr(value, "hour"):
+        return str(value)
+    text: str = value.isoformat(sep=" ", timespec="minutes")
+    return f"{text.removesuffix('+00:00')} UTC" if text.endswith("+00:00") else text
 
 
 def duration(seconds: float | None) -> str:

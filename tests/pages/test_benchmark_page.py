@@ -92,7 +92,7 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
             if name in FIGURES and not pd.isna(value):
                 assert _written(name, value) in read.seen, (row["predictor"], name)
     for said in (
-        "read once, at 2026-01-20 08:12+00:00",
+        "read once, at 2026-01-20 08:12 UTC",
         "2 h 05 min",
         "NVIDIA H100",
         "96.4 %",

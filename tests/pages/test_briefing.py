@@ -357,5 +357,5 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
     assert briefing._ended({"finished_at": due + after}, times) == words
     assert briefing._ended({"finished_at": None}, times) == ""
     assert briefing._ended({"finished_at": due}, None) == ""
-    assert briefing._next(times) == "The next night is due 2024-07-02 22:30+00:00."
+    assert briefing._next(times) == "The next night is due 2024-07-02 22:30 UTC."
     assert briefing._next(None) == ""
