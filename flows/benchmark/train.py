@@ -196,9 +196,10 @@ class PublishedExperiment:
         return train, validation
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
-        """Return the test days by the length of their windows, all bars, and their watermark.
+        """Return the test days by the length of their windows, and the bars up to their end.
 
-        Until the scores are made, nothing else loads bars of the test span.
+        The third value is the watermark of these bars. Until the scores are made, nothing else
+        loads bars of the test span.
         """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
         test_days: dict[int, Windows] = {}
@@ -264,7 +265,8 @@ def train_models(
 ) -> dict[str, list[Trial]]:
     """Fit every configuration of every model with every seed, and return the trials by model.
 
-    A training that was interrupted resumes where it stopped.
+    The logistic regression, which no seed changes, is fitted once. The training of a network that
+    was interrupted resumes after the last epoch that was kept.
     """
     trials = _train_networks(experiment, on_epoch)
     for kind in get_args(Kind):
