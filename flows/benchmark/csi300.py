@@ -126,8 +126,8 @@ def market_of(members: Path, last: date) -> Market:
 
     Its file is the shipped one with another source, index and list of constituents, and without the
     facts, which are about the shipped list. It is written to the data folder and read from there.
-    `members` is the table, and `last` the last day on which it is true.
-    Raises UsageError for a table in which a session has not 300 constituents.
+    `members` is the table, and `last` the last day on which it is true. Raises UsageError for a
+    table that cannot be read, or in which a session has not 300 constituents.
     """
     shipped = (resources.files("dtml.markets") / "csi300.toml").read_text(encoding="utf-8")
     head, rest = shipped.split("[index]\n")
@@ -392,10 +392,10 @@ def _table_figures(
 
     `scores` are those of the `days`, [days stocks], and `index` has the closes of the index on all
     sessions. `rank_ic` and `ic` are means over the days; `rank_icir` and `icir` are these over the
-    standard deviation of the days. `excess` is the mean of the portfolio's return, after costs, less
-    the index's, where both are known, in a year of QLIB_YEAR sessions. `ratio` is that mean over
-    the standard deviation, scaled to such a year. `turnover` is the mean over the days, without an
-    interval.
+    standard deviation of the days. `excess` is the mean of the portfolio's return, after costs,
+    less the index's, where both are known, in a year of QLIB_YEAR sessions. `ratio` is that mean
+    over the standard deviation, scaled to such a year. `turnover` is the mean over the days,
+    without an interval.
     """
     known_scores, known_outcome = both_known(scores, history.outcome[days])
     rank_ic = rank_ics(known_scores, known_outcome)

@@ -45,7 +45,10 @@ Probabilities = Callable[[Windows], Float[ndarray, "members days stocks"]]
 
 @dataclass(frozen=True)
 class TrainedMember:
-    """Hold one seed of one configuration, and its figures on validation."""
+    """Hold one seed of one configuration, and its figures on validation.
+
+    A classifier has the accuracy alone: it has no loss and no epochs.
+    """
 
     seed: int
     validation_acc: float

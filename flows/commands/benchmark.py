@@ -178,9 +178,10 @@ def run_published(
 ) -> None:
     """Run the published experiment on a set, or read the stored one, and print its scoreboard.
 
-    The options must have passed `require_matching_options`. Prices of a source or of files that
-    the request names are stored first, unless the store has them. With `as_json` the scoreboard is one document, with `as_markdown` the table of the
-    README. Raises UsageError for a market that is none of SETS.
+    The options must have passed `require_matching_options`. Prices of a source or of files that the
+    request names are stored first, unless the store has them. With `as_json` the scoreboard is one
+    document, with `as_markdown` the table of the README. Raises UsageError for a market that is
+    none of SETS.
     """
     if request.market not in SETS:
         raise UsageError(

@@ -145,8 +145,9 @@ To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     """Return the application that serves a store.
 
-    It answers only requests whose Host header is one of `hosts` ("*": any). Otherwise another site could point
-    a name of its own to this machine, and scripts of its pages could then read the answers.
+    It answers only requests whose Host header is one of `hosts` ("*": any). Otherwise another site
+    could point a name of its own to this machine, and scripts of its pages could then read the
+    answers.
     """
     app = FastAPI(
         docs_url=None,
