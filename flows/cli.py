@@ -91,7 +91,8 @@ def common(
 def main() -> None:
     """Run a command and exit: with 2 after a user's mistake, with 1 after any other failure.
 
-    A failure is one line on standard error.
+    The code is 130 after an interrupt. A failure is one line on standard error, but Typer explains
+    wrong options in several.
     """
     exit_on_windows()
     # Imports make many objects and no garbage: the default threshold costs a short command a tenth

@@ -30,9 +30,9 @@ INTERRUPTED = 128 + signal.SIGINT
 def run_command(app: typer.Typer) -> int:
     """Run the command line and return its exit code.
 
-    A failure is printed in one line on standard error; `--debug` shows the traceback as well. An
-    error of dtml, the store or a translation has an exit code of its own; after any other error the
-    code is FAILED.
+    A failure is printed in one line on standard error; `--debug` shows the traceback as well. Typer
+    prints wrong options by itself. An error of dtml, the store or a translation has an exit code of
+    its own, and so has an interrupt (INTERRUPTED); after any other error the code is FAILED.
     """
     try:
         app()

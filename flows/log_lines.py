@@ -94,7 +94,10 @@ def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> Non
 
 @contextmanager
 def logged_stage(name: str) -> Iterator[None]:
-    """Time a stage of the run in progress, and log a line for it, which only JSON logs show."""
+    """Time a stage of the run in progress, and log a line for it.
+
+    Only JSON logs and `--debug` show that line.
+    """
     run = _run_in_progress.get() or Run(stage=name)
     run.stage = name
     begun = time.monotonic()

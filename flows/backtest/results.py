@@ -71,10 +71,11 @@ def run_backtest(
     """Train and predict fold by fold, then score.
 
     A backtest that is stored is not run again, and neither are the folds that an interrupted one
-    has finished. In any case attention between stocks is stored for the sessions `attention_on`,
-    and the page is written if it is missing. `on_fold` is called after each fold. Raises UsageError
-    for a day of `attention_on` that is no session of the backtest, and DtmlError when another
-    process is running the same backtest or when every night was refused.
+    has finished. In any case attention between stocks is stored for the sessions `attention_on`
+    (`keep_attention`), and the page is written if it is missing. `on_fold` is called after each
+    fold. Raises UsageError for a day of `attention_on` that is no session of the backtest, and
+    DtmlError when another process is running the same backtest, when a fold cannot be trained, when
+    every night was refused, and when a portfolio has lost all its equity.
     """
     _require_sessions(backtest, attention_on)
     backtest.folder.mkdir(parents=True, exist_ok=True)
@@ -144,8 +145,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         first = first_needed(context, model.ensemble.windows, as_of)
         known_at = known_before(context, as_of, backtest.known_at, backtest.plan.prices_known)
         bars = read_bars(context, first, as_of, known_at)
-        pairs = look(context, model, as_of, bars).rows()
-        pairs = pairs.assign(run_id=model.run_id, target=target)
+        pairs = look(context, model, as_of, bars).rows().assign(run_id=model.run_id, target=target)
         with transaction(context.engine) as conn:
             attention.save_attention(conn, context.name, pairs)
 
@@ -169,11 +169,9 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
     """Return the validation accuracy in the chosen epoch of each seed, as a mean over the seeds."""
-    accuracies: list[float] = []
-    for seed in run["losses"]:
-        best_epoch = seed["epochs"][seed["best_epoch"] - 1]  # epochs are numbered from 1
-        accuracies.append(best_epoch["validation_acc"])
-    return float(np.mean(accuracies))
+    # Epochs are numbered from 1.
+    chosen_epochs = [seed["epochs"][seed["best_epoch"] - 1] for seed in run["losses"]]
+    return float(np.mean([epoch["validation_acc"] for epoch in chosen_epochs]))
 
 
 def _backtest_row(backtest: Backtest) -> dict[str, Any]:
@@ -210,13 +208,12 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
         "refused": card["refused"],
         "seconds": card["seconds"],
     }
-    market = backtest.context.market
     now = datetime.now(UTC)
     with transaction(backtest.context.engine) as conn:
         runs.save_run(conn, run)
         if card["bands"]:
             bands = pd.DataFrame(card["bands"])
-            calibration.save_bands(conn, run["id"], bands, default=market.level)
+            calibration.save_bands(conn, run["id"], bands, default=backtest.context.market.level)
         # `save_predictions` takes predictions of a single watermark, `known_at`. Without
         # predictions the frame has no columns.
         moments = predicted["known_at"].unique() if len(predicted) else ()
@@ -238,8 +235,8 @@ class TrackRecord:
 
     A day has the session `as_of`, from whose bars it was predicted, and the session `target` that
     follows. `probability` is that of a rise, NaN where nothing was predicted. `movement` is the
-    return from `as_of` to `target`, a ratio minus 1, NaN where it is not known. `losers` is the
-    negative return to `as_of` from the session before it: a rule that ranks the losers first.
+    return from `as_of` to `target`, a ratio minus 1, NaN where it is unknown or beyond the market's
+    `max_return`. `losers` is minus the return to `as_of`: a rule that ranks the losers first.
     """
 
     probability: Float[ndarray, "days stocks"]
@@ -290,9 +287,12 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     fold_of_day = folds["first"].searchsorted(days["target"], side="right") - 1
     day_before = pd.DatetimeIndex([previous_session(market.calendar, day.date()) for day in as_of])
     by_session = predicted.rename(columns={"target": "session"})  # the column that `on_grid` reads
+    movement = returns_between(bars, as_of, target, market.symbols, market.returns)
+    # A larger move has only been accepted because a split was recorded: it is no return.
+    movement[np.abs(movement) > market.checks.max_return] = np.nan
     return TrackRecord(
         probability=on_grid(by_session, "probability", target, market.symbols),
-        movement=returns_between(bars, as_of, target, market.symbols, market.returns),
+        movement=movement,
         as_of=as_of,
         target=target,
         fold=folds["number"].to_numpy()[fold_of_day],

@@ -126,8 +126,8 @@ def market_of(members: Path, last: date) -> Market:
 
     Its file is the shipped one with another source, index and list of constituents, and without the
     facts, which are about the shipped list. It is written to the data folder and read from there.
-    `members` is the table, and `last` the last day on which it is true.
-    Raises UsageError for a table in which a session has not 300 constituents.
+    `members` is the table, and `last` the last day on which it is true. Raises UsageError for a
+    table that cannot be read, or in which a session has not 300 constituents.
     """
     shipped = (resources.files("dtml.markets") / "csi300.toml").read_text(encoding="utf-8")
     head, rest = shipped.split("[index]\n")
@@ -202,8 +202,9 @@ def split_of(history: History, table: Table) -> tuple[Split, slice]:
 def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> Ranking:
     """Train every model, score it on the test span, store the figures and write the page.
 
-    What is stored already is only read, and trainings that an interrupted run has finished are
-    not made again.
+    A benchmark that is stored already is only read, and its page written if it is missing.
+    Trainings that an interrupted run has finished are not made again. Raises UsageError for files
+    that lack the index, and for a table of constituents that `market_of` refuses.
     """
     start = time.perf_counter()
     table = Table.read()
@@ -264,7 +265,7 @@ def _settings(config: RankersConfig) -> dict[str, Any]:
 
 
 def _id(data_set: Set, config: RankersConfig) -> str:
-    """Return the name of the benchmark, with a digest of all that decides its figures."""
+    """Return the name of the benchmark, with a digest of settings, version and accepted bars."""
     settings = [_settings(config), data_set.market.settings, version("dtml-nightshift")]
     digest = hashlib.sha256(json.dumps(settings, default=str).encode())
     digest.update(pd.util.hash_pandas_object(data_set.bars, index=False).to_numpy().tobytes())
@@ -391,9 +392,10 @@ def _table_figures(
 
     `scores` are those of the `days`, [days stocks], and `index` has the closes of the index on all
     sessions. `rank_ic` and `ic` are means over the days; `rank_icir` and `icir` are these over the
-    standard deviation of the days. `excess` is the portfolio's return less the index's, in a year
-    of QLIB_YEAR sessions, and `ratio` is its mean over its standard deviation, scaled to such a
-    year. `turnover` is the mean over the days, without an interval.
+    standard deviation of the days. `excess` is the mean of the portfolio's return, after costs,
+    less the index's, where both are known, in a year of QLIB_YEAR sessions. `ratio` is that mean
+    over the standard deviation, scaled to such a year. `turnover` is the mean over the days,
+    without an interval.
     """
     known_scores, known_outcome = both_known(scores, history.outcome[days])
     rank_ic = rank_ics(known_scores, known_outcome)

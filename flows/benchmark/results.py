@@ -86,10 +86,10 @@ class Test:
 def run_benchmark(
     experiment: PublishedExperiment, stage: Stage = directly, on_epoch: EpochReport = no_report
 ) -> Benchmark:
-    """Train every model, then read the test span once and store its scores.
+    """Train every model, read the test span once, store its scores, and write the page.
 
     A benchmark that is already stored is returned without training. Raises DtmlError where the
-    store lacks a part of the test span.
+    stored prices end before the test span does, and where they have no label in one of the spans.
     """
     experiment.require_test_span()
     stored = stored_benchmark(experiment.context.engine, experiment.id)
@@ -161,7 +161,10 @@ def _calibration_curves(
 
 
 def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
-    """Train every model, and sort the trials of each by accuracy on validation, best first."""
+    """Train every model, sort the trials of each, and choose the naive rule to beat.
+
+    Trials are sorted by accuracy on validation, best first.
+    """
     start = time.perf_counter()
     # An earlier process may have done a part, whose time is not known.
     is_whole = not was_begun(experiment)
@@ -209,7 +212,7 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
     """Score every model and rule on the test span, and store the benchmark with its runs.
 
     The outcomes of the test span are stored too, and nights of the market that they settle are
-    scored (`record_outcomes`).
+    scored (`record_outcomes`). A page of the benchmark's name is removed.
     """
     predictors = _predictors(chosen, test)
     scores = scoreboard(
@@ -220,7 +223,7 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
     scores["run_id"] = [
         None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()
     ]
-    # Seeds are scored on the stock-days that all predictors have.
+    # Seeds are scored on none but the stock-days that all predictors have.
     is_common = common_stock_days(predictors, test.movement, test.days.target)
     seeds = _seed_rows(chosen, test, np.where(is_common, test.movement, np.nan))
     row = _benchmark_row(experiment, chosen, test)
@@ -241,7 +244,7 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
             recorded_at=test.read_at,
         )
         backtests.save_benchmark(conn, row, scores, seeds)
-    # A page of this name may be left from another store: `stored_benchmark` then writes a new one.
+    # A page of this name may be left from another store. `stored_benchmark` writes the new one.
     page_of("benchmark", row).unlink(missing_ok=True)
 
 
@@ -279,8 +282,8 @@ def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) 
 def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[str, Any]:
     """Return the row of a benchmark: its spans, and the settings of the chosen trials.
 
-    A model's chosen trial is its first. If the published set has notes on its data, they lie beside
-    the settings, under "data", and the counts of its list of stocks under "list".
+    A model's chosen trial is its first. Beside the settings lie the counts of the list of stocks,
+    under "list", and the notes of the published set on its data, if it has any, under "data".
     """
     train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": test.days}
@@ -308,7 +311,7 @@ def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) 
 def _seed_rows(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
     """Return the rows of the table `benchmark_seed`: one for each model, configuration and seed.
 
-    Seeds are scored on the stock-days where `movement` is known.
+    Seeds are scored on the paper's labels (`member_scores`), where `movement` is known.
     """
     rows: list[dict[str, Any]] = []
     for name, trials in chosen.models.items():

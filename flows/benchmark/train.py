@@ -45,7 +45,10 @@ Probabilities = Callable[[Windows], Float[ndarray, "members days stocks"]]
 
 @dataclass(frozen=True)
 class TrainedMember:
-    """Hold one seed of one configuration, and its figures on validation."""
+    """Hold one seed of one configuration, and its figures on validation.
+
+    A classifier has the accuracy alone: it has no loss and no epochs.
+    """
 
     seed: int
     validation_acc: float
@@ -196,9 +199,10 @@ class PublishedExperiment:
         return train, validation
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
-        """Return the test days by the length of their windows, all bars, and their watermark.
+        """Return the test days by the length of their windows, and the bars up to their end.
 
-        Until the scores are made, nothing else loads bars of the test span.
+        The third value is the watermark of these bars. Until the scores are made, nothing else
+        loads bars of the test span.
         """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
         test_days: dict[int, Windows] = {}
@@ -264,7 +268,8 @@ def train_models(
 ) -> dict[str, list[Trial]]:
     """Fit every configuration of every model with every seed, and return the trials by model.
 
-    A training that was interrupted resumes where it stopped.
+    The logistic regression, which no seed changes, is fitted once. The training of a network that
+    was interrupted resumes after the last epoch that was kept.
     """
     trials = _train_networks(experiment, on_epoch)
     for kind in get_args(Kind):

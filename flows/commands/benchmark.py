@@ -124,7 +124,10 @@ def _names(networks: NetworksOption) -> tuple[NetworkName, ...]:
 def _csi300(
     request: RunRequest, members: Path | None, networks: tuple[NetworkName, ...], seeds: int
 ) -> ranking_pages.Ranking:
-    """Run Qlib's benchmark on the files that the user names; a stored result is only read."""
+    """Run Qlib's benchmark on three files of the user; a stored result is only read.
+
+    Raises UsageError where one of the files is not named.
+    """
     if request.prices is None or request.index is None or members is None:
         raise UsageError(
             "csi300 needs its three files: dtml benchmark csi300 --prices FILE --index FILE "
@@ -175,9 +178,10 @@ def run_published(
 ) -> None:
     """Run the published experiment on a set, or read the stored one, and print its scoreboard.
 
-    The options must have passed `require_matching_options`. Prices that the request names are
-    stored first. With `as_json` the scoreboard is one document, with `as_markdown` the table of the
-    README. Raises UsageError for a market that is none of SETS.
+    The options must have passed `require_matching_options`. Prices of a source or of files that the
+    request names are stored first, unless the store has them. With `as_json` the scoreboard is one
+    document, with `as_markdown` the table of the README. Raises UsageError for a market that is
+    none of SETS.
     """
     if request.market not in SETS:
         raise UsageError(

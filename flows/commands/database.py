@@ -300,7 +300,9 @@ def _compact(engine: Engine) -> None:
 def grant_reader(
     name: Annotated[str, typer.Argument(help="A PostgreSQL role; it is created if missing.")],
 ) -> None:
-    """Let a role read only the documented views; its password is taken from DTML_READER_PASSWORD.
+    """Let a role read only the documented views and the results of studies.
+
+    Its password is taken from DTML_READER_PASSWORD.
 
     Example: dtml db grant-reader analyst
     """
@@ -337,7 +339,10 @@ def _open_existing() -> Engine:
 
 
 def _findings(engine: Engine) -> Iterator[Finding]:
-    """Yield what each check of a store found, the weights of its models last."""
+    """Yield what each check of a store found, the weights of its models last.
+
+    The weights are not checked in a store of another schema.
+    """
     yield from check_store(engine)
     try:
         require_current_schema(engine)

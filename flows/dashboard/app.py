@@ -79,7 +79,7 @@ DOWNLOADS = 8  # files, at most, that are being made or sent
 
 @asynccontextmanager
 async def workers(app: FastAPI) -> AsyncIterator[None]:
-    """Set what an application needs while it runs: its limits, and its script.
+    """Set what an application needs while it runs: its limits, its script and the calendars.
 
     Pages have at most `WORKERS` threads, so that each of these gets a connection.
     """
@@ -145,8 +145,9 @@ To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     """Return the application that serves a store.
 
-    It answers only requests whose Host header is one of `hosts`. Otherwise another site could point
-    a name of its own to this machine, and scripts of its pages could then read the answers.
+    It answers only requests whose Host header is one of `hosts` ("*": any). Otherwise another site
+    could point a name of its own to this machine, and scripts of its pages could then read the
+    answers.
     """
     app = FastAPI(
         docs_url=None,
@@ -431,7 +432,7 @@ def _rendered(
 
 
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
-    """Show an error in one line on a page, and log it if it is not the visitor's mistake.
+    """Show an error in one line on a page, and log it if its status is 500 or more.
 
     As a coroutine it needs no thread, so a 429 does not wait for the requests that caused it.
     """

@@ -19,8 +19,8 @@ from flows.service.status import TOLERANCE, Punctuality
 END_STOCKS = 5  # stocks at each end of a ranking, on the first page
 NIGHTS = 125  # of a small chart, at most: half a year
 SPAN = timedelta(days=183)  # of as many nights
-# Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
 SMALLEST_TRADE = 0.00005  # of the equity: the page shows hundredths of a percent
+# Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
 SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
 
 Row = Mapping[str, Any]
@@ -33,8 +33,9 @@ def state_of_night(
 
     `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
     "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
-    night is late, and since when; None where none is. `ended` says whether a complete night ended
-    in time, and `next` when the next one is due; both are empty where `times` does not know.
+    night is late, and since when; None where none is. `ended` says how long after it was due the
+    night ended, and `next` when the next one is due. What `times` does not tell, as where it is
+    None, is None or empty.
     `hindsight` says how many of the market's nights were run after the session that they predict;
     empty where none was.
     """
@@ -186,8 +187,8 @@ def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataF
 
     `ranking` must have every stock that was ranked, because its length gives its halves. The
     columns `direction`, `calibrated` and `raw` (the probability before calibration) are missing for
-    a stock without a prediction. `disagrees` is true where a stock of the better half is predicted
-    to fall, or one of the worse half to rise.
+    a stock without a prediction. `disagrees` is true where a stock of the better half (with the
+    middle one of an odd number) is predicted to fall, or one of the worse half to rise.
     """
     said = directions.set_index("symbol")
     with_said = ranking.assign(
@@ -306,8 +307,8 @@ def skill_line(
 ) -> Sparkline | None:
     """Return a drawing of the rank IC of a predictor, added up over the nights up to a session.
 
-    Beside it is the rule with the best sum. None where the predictor has a rank IC on fewer than
-    two nights.
+    They are the last NIGHTS nights, of a time of SPAN, at most. Beside the predictor is the rule
+    with the best sum. None where the predictor has a rank IC on fewer than two of these nights.
     """
     rank_ics = rankings.night_rank_ics(conn, market, leg, predictor, last - SPAN, last)
     daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)

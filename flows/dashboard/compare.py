@@ -95,10 +95,10 @@ def compare_page(
 
 
 def _newest_pair(conn: Connection, market: str) -> tuple[str, str] | tuple[None, None]:
-    """Return the two newest runs of a market that predicted days in common.
+    """Return the two newest runs of a market whose spans of predicted days overlap.
 
-    Only the newest `PAIRED` runs are searched. If no two of them have a day in common, the two
-    newest are returned; without two runs, None and None.
+    Only the newest `PAIRED` runs are searched. If no two of these overlap, the two newest are
+    returned; without two runs, None and None.
     """
     newest = head(conn, runs.models(market), PAIRED)["run_id"].tolist()
     if len(newest) < 2:

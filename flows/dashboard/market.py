@@ -168,9 +168,9 @@ def market_page(
     """Return the page of a night: its ranking, its directions, its gaps, and the scores up to it.
 
     `times` maps a market to how late it is, which is shown only on the page of the newest night.
-    `before` and `after` are the `as_of` of the nights next to this one, None
-    where there is none. The page of a market without nights has its models instead. Raises
-    UsageError for an unknown level or order, and NotThereError for an unknown market or night.
+    `before` and `after` are the `as_of` of the nights next to this one, None where there is none.
+    The page of a market without nights has its models instead. Raises UsageError for an unknown
+    level or order, and NotThereError for an unknown market or night.
     """
     order = Sort.read(asked.sort)
     require_level(asked.level)

@@ -279,11 +279,11 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
     """Return what a strategy gained after costs beside a benchmark portfolio, in words.
 
     The strategy is the last year of the paper account, if it has MINIMUM_DAYS sessions; else the
-    newest walk of rankings; else the newest backtest, of which only portfolios that trade at the
-    next open count. `left` has the words of `told_apart` about the gain, `left_beside` names the
-    benchmark portfolio, `left_figures` has the gain with its interval, `left_from` names the source
-    and `left_link` is its page. All are None where there is no such source. `paper` has the rows of
-    `paper_account.paper_returns`, by default all of the market.
+    newest walk of rankings; else the newest backtest's portfolio with the best Sharpe ratio among
+    those that trade at the next open. `left` has the words of `told_apart` about the gain,
+    `left_beside` names the benchmark portfolio, `left_figures` has the gain with its interval,
+    `left_from` names the source and `left_link` is its page. All are None where there is no such
+    source. `paper` has the rows of `paper_account.paper_returns`, by default all of the market.
     """
     if paper is None:
         paper = paper_account.paper_returns(conn, market)

@@ -49,14 +49,15 @@ def stock_page(
 
     The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
     where neither is given; `held` is their number. `directions` has the newest SHOWN of them, and
-    `directions_sql` is the SQL of all.
+    `directions_sql` is the SQL of all, without a limit.
+
     `chart` draws the newest one of each session with the prices, `marks` counts these by direction
     and outcome (`way_counts`), and `record` has how many are `decided` and `correct`. All of these
     directions are at the default level of their model. `shown` is the first and the last session
     with a prediction or a price, None without any.
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
-    stock by kind of model. Scores count every session, by the raw probability. `_in_newest_night`,
+    stock by kind of model. Scores go by the raw probability, without a band. `_in_newest_night`,
     `_months`, `_explained` and `attention_tables` describe the other keys. Raises UsageError for an
     unknown kind or a wrong span, NotThereError for an unknown market or stock.
     """
@@ -146,8 +147,8 @@ def _in_newest_night(
     """Return the place and the direction of a stock in the newest night of its market.
 
     `newest` are the directions of that night, and `stocks` all their symbols. `stock` is the row of
-    the stock, None if the night did not predict it. `ranked` is the number of stocks ranked, and
-    `disagrees` says that the direction contradicts the place (`_disagrees`).
+    the stock, None if the night did not predict it. `ranked` is how many of the stocks predicted
+    were ranked, and `disagrees` says that the direction contradicts the place (`_disagrees`).
     `moved` are the places gained since the stock's ranking before, which is found in `directions`,
     the newest first. With a `last`, these may lack that ranking, and `moved` is None.
     """
@@ -197,7 +198,8 @@ def _places_gained(newest_of_stock: list[dict[str, Any]], directions: pd.DataFra
 def _disagrees(newest_of_stock: list[dict[str, Any]], ranked: int) -> bool:
     """Return whether a stock of the better half is predicted to fall, or of the worse to rise.
 
-    `ranked` is the number of stocks in the ranking.
+    `ranked` is the number of stocks in the ranking; the middle one of an odd number is of the
+    better half.
     """
     if not newest_of_stock or pd.isna(newest_of_stock[0]["place"]):
         return False

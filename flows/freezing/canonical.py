@@ -14,7 +14,7 @@ Table = dict[str, list[Any]]  # `columns` and `rows`, as JSON has them
 
 
 def canonical(content: object) -> str:
-    """Return the JSON of a content: keys sorted, no blanks, ASCII alone.
+    """Return the JSON of a content: keys sorted, no blanks between its parts, ASCII alone.
 
     A float has the fewest digits that give it back to the last bit, as Python writes it. Raises
     ValueError for a number that is not finite: missing is None.

@@ -71,9 +71,10 @@ def _nearest(days: Sequence[date], day: date) -> date:
 def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]:
     """Add a link for each complete night that has none or was run again since; return these links.
 
-    A market without a chain gets one that begins with the night of `first`, or none if `first` is
-    None. A chain that exists keeps its beginning, whatever `first` is. No other process may work on
-    the market meanwhile.
+    They are in the order in which the nights ended. Nights before that of the first link get none.
+    A market without a chain gets one of the nights from `first` on, or none if `first` is None. A
+    chain that exists keeps its beginning, whatever `first` is. No other process may work on the
+    market meanwhile.
     """
     with transaction(engine) as conn:
         chain: list[Link] = [*nights.links(conn, market)]

@@ -67,8 +67,8 @@ def check_chain(engine: Engine, market: str, *, first: date | None = None) -> Ch
 
     The parts are what the store and the files of weights have of the link's night. For a link that
     was replaced, a link that is altered itself, and nights before `first`, they are not compared.
-    The stored list of constituents is compared with the last link. Raises UsageError for a market
-    without a chain.
+    The stored list of constituents is compared with the last link, unless that is altered. Raises
+    UsageError for a market without a chain.
     """
     with reading(engine) as conn:
         chain = nights.links(conn, market)

@@ -53,8 +53,8 @@ class Parts:
 def read_parts(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -> dict[int, Parts]:
     """Return the parts of links, by their numbers.
 
-    Each kind of row is read by one statement for all links. There must be at least one link. Raises
-    StoreUsageError where the store lacks the run of one.
+    Predictions, rankings and bars are read at once for all links. There must be at least one link.
+    Raises StoreUsageError where the store lacks the run of one.
     """
     first = min(link.as_of for link in of_links)
     last = max(link.as_of for link in of_links)

@@ -108,7 +108,8 @@ def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None 
 
     It is the session asked for, or else the last closed one that the source has; where the source
     does not say which it has, it is the last closed one. Raises UsageError for a day asked for that
-    is no session, or whose session has not closed yet.
+    is no session, or whose session has not closed yet, and DtmlError where the calendar has ended
+    and no day up to its end is asked for.
     """
     calendar = opened.market.calendar
     now = now or datetime.now(UTC)

@@ -31,7 +31,8 @@ class Night:
 
     `row` is its row in the store, `report` its page. If an earlier run had completed the night,
     `fetch_result` and `scored` are None, and `changed` says how the market's own code has changed
-    since its rankers were trained; it is empty otherwise, and where the code has not changed.
+    since its rankers were trained, or why its file cannot be read; it is empty otherwise, and where
+    the code has not changed.
     """
 
     row: dict[str, Any]

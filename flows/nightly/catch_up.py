@@ -108,9 +108,10 @@ def _one_fetch_for_all(context: MarketContext, last: date) -> Callable[[date], F
 def _part_of_night(fetch_result: FetchResult, day: date) -> FetchResult:
     """Return a fetch as the night of `day`, not the last one, records it.
 
-    It has only the rejected bars of that day, and none asked for, fetched or stored: these counts
-    belong to the last night, so that all nights together count each bar once. The rest, such as the
-    answers by symbol, concerns every night and stays.
+    It has only the rejected bars of that day, which the result of the last night has too. Nothing
+    counts as asked for, fetched or stored: these counts belong to the last night, so that all
+    nights together count each bar once. The rest, such as the answers by symbol, concerns every
+    night and stays.
     """
     rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
     return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

@@ -165,6 +165,7 @@ def doubtful_stocks(
     `known_actions` are the stored bars with a split or dividend, of the sessions fetched.
     `with_index` has the accepted bars and those of the index, which may have come in an earlier
     part. If few bars of a stock with a new action came, its stored ones from `begin` on are added.
+    Adjusted closes are judged only where the market's returns come from them.
     """
     market = context.market
     histories = _histories(context, known_actions, accepted, begin)

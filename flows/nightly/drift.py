@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
     """Measure the drift of a night, and store a row for each measure, whether it drifted or not.
 
-    Rows that are already stored stay as they are. If the inputs cannot be compared, a warning says
-    so, and only the other measures are stored.
+    A measure that cannot be judged yet has no row. Rows that are already stored stay as they are.
+    If the inputs cannot be compared, a warning says so, and only the other measures are stored.
     """
     as_of = night_bars.as_of
     with reading(context.engine) as conn:

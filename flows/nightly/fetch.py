@@ -40,8 +40,7 @@ FAILURE = ["symbol", "status", "detail"]
 SYMBOLS_AT_ONCE = 300  # whose bars are in memory together
 # Stored sessions asked for again, to find restatements and to check the returns of new bars.
 OVERLAP = 10
-# Sessions after an ex-day in which its adjustment is still looked for. The next dividend comes a
-# quarter later, and shows what was missed before.
+# Sessions after an ex-day in which its adjustment is looked for: the next dividend shows it too.
 LATE = 63
 
 
@@ -82,7 +81,7 @@ class FetchResult:
 
     @property
     def failures(self) -> pd.DataFrame:
-        """Return the symbols that the source could not answer for."""
+        """Return the symbols without a usable answer, and those of which the source has no data."""
         return self.outcomes[self.outcomes["status"] != "ok"]
 
     @property
@@ -121,7 +120,8 @@ def fetch_bars(
 
     A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched again
     from its start; if that fails, none of its bars are stored, and the next fetch finds the
-    restatement again.
+    restatement again. Raises DtmlError for wrong dates or a wrong index (`_checked_part`), and
+    StoreError under a wrong clock.
     """
     with transaction(context.engine) as conn:
         save_universe(conn, context)

@@ -221,7 +221,8 @@ def _run_last_stages(
 ) -> tuple[Scored, Path]:
     """Run the stages that follow the predictions of a night; return what was scored and the page.
 
-    All of them may run again after a run that was killed.
+    All of them may run again after a run that was killed. Then views are exported, if the user has
+    asked for that.
     """
     if is_frozen(context.engine, context.name):
         stage("freeze", lambda: _freeze(context))
@@ -280,7 +281,8 @@ def _ensure_last_stages(context: MarketContext, completed: Mapping[str, Any]) ->
 def _own_code_change(context: MarketContext, as_of: date) -> str:
     """Say how the market's own code has changed since its rankers were trained; empty if not.
 
-    The next night audits the new code.
+    A file that cannot be read does not count as changed: the words say why it cannot. The next
+    night audits the new code.
     """
     with reading(context.engine) as conn:
         latest = rankings.latest_ranker(conn, context.name, on_or_before=as_of)

@@ -132,7 +132,8 @@ def walk_own(
     A fold is a pair of slices of the history's days: those fitted and those scored. Other days have
     NaN. Each of the `workers` asks for a part of the folds, which does not change the scores: the
     random numbers begin anew in each fold. The code is audited first, unless it is `audited`.
-    Raises OwnCodeError if the audit refuses it or if it fails.
+    Raises OwnCodeError if the audit refuses it or if it fails, UsageError if its file cannot be
+    read.
     """
     assert context.market.code is not None
     code = IsolatedCode(OwnCode.read(context.market.code))

@@ -205,7 +205,8 @@ def _yardstick_tracks(
 ) -> dict[str, pd.DataFrame]:
     """Return the tracks of equal parts of the constituents and of the index, at the same fills.
 
-    Neither has costs, and their turnover counts as 0.
+    A constituent without an open at a fill gets no part. Neither track has costs, and their
+    turnover counts as 0.
     """
     market = context.market
     index_quotes = quotes_of(context, bars, (market.index.symbol,))

@@ -243,26 +243,52 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
     assert said in unescape(result.page.read_text())
 
 
+def test_a_move_that_only_a_recorded_split_excuses_is_no_outcome(
+    run_request: RunRequest, engine: Engine
+) -> None:
+    """L01 is worth ten times as much from 2024-03-12 on, whose bar has a split."""
+    stock = "(select id from instrument where market = 'past' and symbol = 'L01')"
+    tenfold = ", ".join(
+        f"{price} = 10 * {price}" for price in ("open", "high", "low", "close", "adj_close")
+    )
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"update price set {tenfold} where session >= '2024-03-12' and instrument_id = {stock}"
+        )
+        conn.exec_driver_sql(
+            f"update price set split = 0.1 where session = '2024-03-12' and instrument_id = {stock}"
+        )
+    run_backtest(unusual(run_request))
+    span = f"instrument_id = {stock} and target between '2024-03-11' and '2024-03-12'"
+    assert len(pd.read_sql(f"select target from prediction where {span}", engine)) == 2
+    known = pd.read_sql(
+        f"select session from outcome where {span.replace('target', 'session')}", engine
+    )
+    assert known["session"].astype(str).str[:10].tolist() == ["2024-03-11"]
+
+
 @pytest.mark.soak
 def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
     run_request: RunRequest, engine: Engine
 ) -> None:
     """All prices before the session that the first night predicted are restated
-    to half: every stock doubled.
+    to four fifths: every stock rose by about a quarter.
     """
     context = context_of(run_request)
     for day in (date(2024, 3, 8), date(2024, 3, 11)):
         run_night(context, day)
-    night = "from daily_score where predictor = 'dtml' and protocol = 'all'"
+    night = (
+        "from daily_score where predictor = 'dtml' and protocol = 'all' and target = '2024-03-11'"
+    )
     before = pd.read_sql(f"select rises, running_acc {night}", engine)
-    half = ", ".join(
-        f"{price} = {price} / 2" for price in ("open", "high", "low", "close", "adj_close")
+    lower = ", ".join(
+        f"{price} = 0.8 * {price}" for price in ("open", "high", "low", "close", "adj_close")
     )
     with engine.begin() as conn:
         stocks = (
             "instrument_id in (select id from instrument where market = 'past' and kind = 'stock')"
         )
-        conn.exec_driver_sql(f"update price set {half} where session < '2024-03-11' and {stocks}")
+        conn.exec_driver_sql(f"update price set {lower} where session < '2024-03-11' and {stocks}")
     run_backtest(unusual(run_request))
     law = "the score of a night matches its outcomes"
     assert {finding.check: finding.state for finding in check_store(engine)}[law] == "ok"
