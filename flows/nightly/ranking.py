@@ -268,10 +268,10 @@ def rank_night(
 
     `probabilities` are those that the night's model gives, by symbol: they rank stocks too. There
     is a row for each predictor and stock that has a score, with the columns of `ranking_of_day` and
-    `ranker_id, as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows.
-    The frame's `attrs["note"]` holds what the night's row is to say of a user's own code; it is
-    empty if there is nothing to say. If the bars do not end at `as_of`, there are no rows, no
-    columns and no note.
+    `ranker_id, as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows,
+    and none if that one has no scores. The frame's `attrs["note"]` holds what the night's row is to
+    say of a user's own code; it is empty if there is nothing to say. If the bars do not end at
+    `as_of`, there are no rows, no columns and no note.
     """
     as_of = night_bars.as_of
     own = trained.rankers.own
