@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-LOGGED_EPOCHS = 10  # about so many of a member's epochs get a line in a log
+LOGGED_EPOCHS = 10  # so many of a member's epochs get a line in a log, or up to twice as many
 PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last five minutes
 
 
@@ -30,8 +30,9 @@ def training_progress(
 
     One bar shows the progress of all members together, each weighted by the cost of its epochs.
     `windows` has for each member how many sessions its windows have, where these numbers differ.
-    About LOGGED_EPOCHS epochs of each member are logged. The epochs that a resumed fit had done
-    before are added to the bar, and not logged again.
+    LOGGED_EPOCHS epochs of each member are logged, up to twice as many where their number does not
+    divide evenly, and all of fewer. The epochs that a resumed fit had done before are added to the
+    bar, and not logged again.
     """
     sessions_of = windows or [1] * len(members)  # equal windows: their length does not matter
     costs = {}  # of an epoch of each member

@@ -85,7 +85,8 @@ def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -
     the last OVERLAP + 1, for which a night asks as a rule: OVERLAP stored ones and a new one. They
     begin earlier where values that differed before are compared again (`_first_sessions`). A symbol
     that the first source did not answer is left out: the store lacks its bars for another reason. A
-    second comparison up to the same session that finds nothing new adds no row (`_is_same`).
+    second comparison up to the same session that finds nothing new, and fails for the same symbols
+    and reasons, adds no row (`_is_same`); what the first one found is said again.
     """
     second = context.market.second_source
     if second is None:
@@ -139,7 +140,8 @@ def _first_sessions(
 
     `differing` are the values that differed so far. Those of the last LOOK_BACK sessions, and all
     those of stocks that the fetch found restated, are compared again. A symbol that the first
-    source did not answer, and an index computed from the constituents, are left out.
+    source did not answer, one that the fetch asked for only after `as_of`, and an index computed
+    from the constituents are left out.
     """
     market = context.market
     usual_first = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
@@ -164,7 +166,6 @@ def _first_sessions(
             begin = earliest[symbol].date()
             session_count = 2 if symbol in needs_one_more else 1
             first = min(first, sessions_up_to(market.calendar, begin, session_count)[0].date())
-        # Nothing is compared of a symbol that the fetch asked for only after `as_of`.
         if symbol not in left_out and first <= as_of:
             first_sessions[symbol] = first
     return first_sessions
@@ -180,7 +181,8 @@ def _compare(
     """Ask the second source for some symbols at a time, and compare what it answers.
 
     `first_sessions` has the first session to compare of each symbol, and `differing` the values
-    that differed before. An error ends the comparison; what was found by then is kept.
+    that differed before. An error or a limit of the source ends the comparison; what was found by
+    then is kept.
     """
     found = _Found()
     clock = _Clock(second.seconds)
@@ -399,7 +401,7 @@ def _say(market: str, row: Mapping[str, Any], newly_found: pd.DataFrame) -> None
     """Log what a comparison found.
 
     `row` is its row of price_comparison. `newly_found` are the rows of the view price_disagreement
-    that it added; each sentence about them is a warning.
+    that the comparison of this row added; each sentence about them is a warning.
     """
     level = logging.INFO if row["failure"] is None else logging.WARNING
     words = comparison_words(row)

@@ -239,7 +239,10 @@ def _as_printed(value: Any, *, as_float: bool) -> Any:
 
 
 def _cell(value: Any, write: Callable[[Any], str] | None) -> str:
-    """Return the text of a cell: "-" for what is missing; a text over LONGEST_CELL is cut."""
+    """Return the text of a cell: "-" for what is missing or no finite number.
+
+    A text over LONGEST_CELL is cut, and says how long it was.
+    """
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     # Rich would widen a tab only when it prints it.

@@ -130,9 +130,9 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run the command line and return its exit code: 0, 2 for a user's mistake, 1 for the rest.
 
-    A TranslationError or an OSError is printed as one line on standard error. Every other error is
-    a fault of this program and ends it with a traceback. With several `--processes`, `train` exits
-    by itself.
+    A TranslationError or an OSError is printed as one line on standard error. Every other error, an
+    interrupt among them, ends the program with a traceback. With several `--processes`, `train`
+    exits by itself.
     """
     options = _parser().parse_args()
     try:

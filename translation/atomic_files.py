@@ -19,7 +19,7 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
 
     `write` gets the path of a temporary file beside `file` and must fill this file, which then
     replaces `file`. The temporary file is locked: other writers of `file` wait. If a writer is
-    killed, the next one overwrites its temporary file.
+    killed, the next one overwrites its temporary file. Folders above `file` are made where missing.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -45,8 +45,8 @@ def write_folder_whole(
     """Write `folder` atomically, as `write_whole` does a file.
 
     `fill` gets an empty folder beside it, .NAME.partial. If `replaces`, a folder that is already
-    there is exchanged for the new one in one step. Otherwise OSError is raised for one that has
-    files; an empty one is replaced.
+    there is exchanged for the new one, in one step where the system can (`_exchange`). Otherwise
+    OSError is raised for one that has files; an empty one is replaced.
     """
     folder = folder.resolve()  # a symbolic link stays, and the folder that it names is replaced
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -138,7 +138,10 @@ def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
 
 
 def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
-    """Return the configuration of a network; raises UsageError for an unknown kind or value."""
+    """Return the configuration of a network.
+
+    Raises UsageError for an unknown kind or setting, and for an RNN's values that cannot work.
+    """
     if kind not in KINDS:
         raise UsageError(
             f"unknown kind of network {kind!r}: this version knows {' and '.join(KINDS)}; correct "

@@ -63,7 +63,7 @@ def translate(
     A text of more than `MAX_PIECES` pieces is translated part by part: its best translation joins
     the best one of each part, its second best the second best ones, and so on. The translation of
     an empty text is empty. `report` is called with the number of parts translated since its last
-    call.
+    call. Raises TranslationError as `search` does.
     """
     parts_of_texts = [_parts(model, composed(text)) for text in texts]
     parts = list(chain.from_iterable(parts_of_texts))

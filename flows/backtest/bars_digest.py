@@ -1,4 +1,4 @@
-"""Digest the bars that a backtest reads, so that equal figures are recognised."""
+"""Digest the bars that a backtest or a ranking reads, so that equal figures are recognised."""
 
 import hashlib
 

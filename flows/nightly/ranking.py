@@ -63,7 +63,7 @@ def history_of(
 ) -> History:
     """Return what rankers read of bars: ranked features, and outcomes of the return `leg`.
 
-    The stocks ranked are each day's constituents or, if `symbols` are given, these on all days.
+    The stocks ranked are each day's constituents or, if there are any `symbols`, these on all days.
     `names` are the features to compute, by default all.
     """
     panel = market_panel(context.market, bars, symbols or ())
@@ -101,7 +101,8 @@ def rankers_for(
     Only rankers trained on sessions up to `as_of`, on prices known at `known_at` (None: now), serve
     a night. Rankers whose checkpoint is lost are trained again. Without `anew`, none are trained
     with `only_stored`, or where the policy is "never". Returns None, with a warning in the log, if
-    there are no rankers or their training fails: the night then ranks no stocks.
+    none can be loaded and none may be trained, or their training fails: the night then ranks no
+    stocks.
     """
     with reading(context.engine) as conn:
         latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -137,7 +138,7 @@ def _latest_trained(
 ) -> Trained | None:
     """Load the latest rankers; return None where others are to be trained in their place.
 
-    Raises DtmlError where the checkpoint is lost and no others may be trained.
+    Raises DtmlError where the checkpoint cannot be used and no others may be trained.
     """
     if may_train and _is_due(context, latest, as_of):
         return None
@@ -172,8 +173,9 @@ def _with_note(
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
     """Return whether others are to be trained in place of the latest rankers.
 
-    They are if the market's settings or its own code have changed since the training, if the ranker
-    chosen in the training is no longer eligible, or if the latest are as old as the policy allows.
+    They are if the settings of the training (`_config`) or the market's own code have changed since
+    then, if the ranker that it chose is no longer eligible, or if the latest are as old as the
+    policy allows.
     """
     config = {name: value for name, value in latest["config"].items() if name != OWN}
     has_same_config = config == _config(context)
@@ -198,8 +200,8 @@ def train_rankers(
 
     `previous` is the row of the rankers trained before; None if there are none. Own code that they
     were trained with is not audited again. A market whose ranker is "earned" and that has no
-    champion gets its first one, which is stored too (`choose_ranker`). Raises DtmlError for a
-    history that is too short.
+    champion among its candidates gets one, which is stored too (`choose_ranker`). Raises DtmlError
+    where there are no bars, or too few.
     """
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
@@ -245,7 +247,7 @@ def _config(context: MarketContext) -> dict[str, Any]:
 def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
     """Load the rankers of a row of the table `ranker`, and check the checkpoint against it.
 
-    Raises DtmlError where the checkpoint is lost or changed.
+    Raises DtmlError where the checkpoint is lost, changed, or of other features than the market's.
     """
     rankers = load_rankers(
         weights_file(row["checkpoint_path"]),
@@ -266,10 +268,10 @@ def rank_night(
 
     `probabilities` are those that the night's model gives, by symbol: they rank stocks too. There
     is a row for each predictor and stock that has a score, with the columns of `ranking_of_day` and
-    `ranker_id, as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows.
-    The frame's `attrs["note"]` holds what the night's row is to say of a user's own code; it is
-    empty if there is nothing to say. If the bars do not end at `as_of`, there are no rows, no
-    columns and no note.
+    `ranker_id, as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows,
+    and none if that one has no scores. The frame's `attrs["note"]` holds what the night's row is to
+    say of a user's own code; it is empty if there is nothing to say. If the bars do not end at
+    `as_of`, there are no rows, no columns and no note.
     """
     as_of = night_bars.as_of
     own = trained.rankers.own
@@ -325,8 +327,11 @@ def score_rankings(
     compared = scores_now.merge(
         scores_before, on=["target", "predictor"], how="left", suffixes=("", "_before")
     )
-    is_same = np.isclose(compared["rank_ic"], compared["rank_ic_before"], equal_nan=True)
-    # For a new score without a rank IC, `is_same` is true: NaN beside NaN. Only a score that was
+    figures = compared[[*DAILY_FIGURES]].to_numpy(dtype=float)
+    names_before = [f"{figure}_before" for figure in DAILY_FIGURES]
+    figures_before = compared[names_before].to_numpy(dtype=float)
+    is_same = np.isclose(figures, figures_before, equal_nan=True).all(axis=1)
+    # A new score without figures would count as the same: NaN beside NaN. Only a score that was
     # stored before has an `n_before`.
     is_new = compared["n_before"].isna()
     new_or_changed = compared[~is_same | is_new]

@@ -50,8 +50,9 @@ def publish_night(
 ) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
-    Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`. None is the
-    market's own; the name of a page at another level says so, as in AS_OF-level-0.9.html.
+    The night must be complete. Directions are decided at a nominal level, one of
+    `dtml.markets.definition.LEVELS`. None is the market's own; the name of a page at another level
+    says so, as in AS_OF-level-0.9.html.
     """
     as_of = night_bars.as_of
     since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
@@ -129,13 +130,13 @@ def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date
 def rolling(
     conn: Connection, context: MarketContext, night_bars: NightBars, scores: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the curve of each predictor's rolling scores in the last `ROLLED_NIGHTS` nights.
+    """Return the curve of each predictor's rolling scores over the last `ROLLED_NIGHTS` sessions.
 
     A row is a session and has the scores of a window of sessions that ends with it, as
     `rolling_scores` computes them; sessions before the first whole window have no row. Columns:
     those of `rolling_scores` and `predictor`. All stock-days count, not only those that the
     published protocol labels. `scores` are the stored running scores: if none is of one of these
-    nights, no prediction has an outcome, and the result has no rows and no columns.
+    sessions, no prediction of them has an outcome, and the result has no rows and no columns.
     """
     as_of = night_bars.as_of
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]

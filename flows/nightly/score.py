@@ -185,7 +185,7 @@ def _targets_to_score(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.
     """Return the targets whose stored score of the model is missing or has other counts.
 
     `scores` are the stored ones. The rules are scored on the same stock-days as the model, so their
-    scores need not be compared.
+    scores are not compared: that a restated index turns the direction of a rule is not noticed.
     """
     stored = scores[scores["predictor"] == MODEL].set_index(["protocol", "target"])
     to_score: set[pd.Timestamp] = set()
@@ -313,7 +313,7 @@ def day_counts(
     """Return the counts of the model and of each rule, by target, under each label protocol.
 
     Only directions of the model that have an outcome count, and a rule is counted on the same
-    stock-days; it has no days until it has enough history of the index. The targets are
+    stock-days; it has no days on which the index has no bar or too short a history. The targets are
     first..last; `first` is by default that of the first night. Without any count, return [].
     """
     stored = stored_outcomes.direction_counts(conn, context.name, last, first=first)

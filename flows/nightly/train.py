@@ -140,7 +140,8 @@ def train_model(
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record the run.
 
     Equal data, settings and seeds give an equal run. A run that is stored already is loaded. A
-    training that was interrupted resumes from its last epoch.
+    training that was interrupted resumes from its last epoch. Raises DtmlError for a history that
+    is too short, and where the weights with which a warm start begins are lost.
     """
     previous = _model_to_start_from(context, as_of, known_at)
     model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=previous)
@@ -280,7 +281,7 @@ def _model_to_start_from(
 
     It is the latest one trained on sessions before `as_of`, on prices known at `known_at` (None:
     now), if its settings are the same. None where there is no such model, or where the experiment
-    makes no warm start.
+    makes no warm start. Raises DtmlError where its weights are lost.
     """
     if not context.experiment.warm_start:
         return None
@@ -347,8 +348,9 @@ def _run_id(
 ) -> str:
     """Return the name of a run: its market, its date, and a digest.
 
-    The digest is of all that decides the weights, and of their `purpose`: the kind of training,
-    what it serves, and the run that a warm start begins with.
+    The digest is of all that decides the weights, except for the processor, which may decide their
+    last bits, and of their `purpose`: the kind of training, what it serves, and the run that a warm
+    start begins with.
     """
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), torch_build(), device, CALIBRATED]

@@ -142,9 +142,10 @@ def write_sheet(row: Mapping[str, Any], sheet: TearSheet) -> None:
 
 
 def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
-    """Return the sheet of a stored ranking; None where its file is missing or of another version.
+    """Return the sheet of a stored ranking; None where its file is missing or damaged.
 
-    The file is missing on a machine other than the walk's, and for walks of earlier versions.
+    The file is missing on a machine other than the walk's, and for walks of earlier versions. One
+    of another version counts as damaged.
     """
     file = sheet_file(row)
     if file.name != f"ranking-{row['id']}.json":  # the store may name a path outside the folder

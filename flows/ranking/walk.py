@@ -56,6 +56,7 @@ from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import NETWORKS, RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, earliest, folds
+from flows.backtest.bars_digest import digest_of_rejected
 from flows.nightly.context import MarketContext, newest_source, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.own_code import own_code_record, walk_own
@@ -170,15 +171,16 @@ class Walk:
     def id(self) -> str:
         """Return the name of the ranking: its market, its first day, and a digest.
 
-        The digest is of all that decides its figures.
+        The digest is of the settings, of the version, and of the bars, the rejected ones included.
         """
+        bars, _watermark = self.bars
         settings = [
             asdict(self.plan),
             self.config,
             self.context.market.settings,
             version("dtml-nightshift"),
+            digest_of_rejected(self.context, bars),
         ]
-        bars, _watermark = self.bars
         row_hashes = pd.util.hash_pandas_object(bars, index=False)
         digest = hashlib.sha256(json.dumps(settings, default=str).encode())
         digest.update(row_hashes.to_numpy().tobytes())
@@ -194,10 +196,11 @@ class Walk:
 def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Ranking:
     """Walk every model and rule through the plan's days, store their scores, and write the page.
 
-    A ranking that is already stored is returned without a walk. With several `workers`, so many
-    processes of this machine train side by side, which does not change the figures. The scores of
-    each training are kept in a folder until the ranking is stored, so that an interrupted walk
-    resumes. Raises DtmlError for days that cannot be walked (`dtml.ranking.walk.folds`).
+    A ranking that is already stored is returned without a walk; its page is written if missing.
+    With several `workers`, so many processes of this machine train side by side, which does not
+    change the figures. The scores of each training are kept in a folder until the ranking is
+    stored, so that an interrupted walk resumes. Raises DtmlError for days that cannot be walked
+    (`dtml.ranking.walk.folds`), and for own code that its audit refuses or that fails.
     """
     stored = stored_ranking(walk.context.engine, walk.id)
     if stored is not None:
@@ -392,8 +395,7 @@ def _score_and_store(
     predictions: dict[str, Grid] = {}
     for name, scores in {**models, **rules}.items():
         predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
-    legs = measured_legs(walk.history.panel)
-    returns = {leg: walk.outcome(leg)[days] for leg in legs}
+    returns = {leg: walk.outcome(leg)[days] for leg in measured_legs(walk.history.panel)}
     parts = dict(_parts_of_stock_days(walk, days))
     # [stocks], on any day. Every walk trains ridge, and ridge scores each stock that is ranked.
     is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)
@@ -418,17 +420,12 @@ def _score_and_store(
         "seconds": time.perf_counter() - start,
         "read_at": datetime.now(UTC),
     }
-    score_rows = list(_score_rows(walk.plan.leg, predictions, returns, parts))
     leg = walk.plan.leg
-    differences = rank_differences(predictions, returns[leg], overlap=overlap_of(leg))
+    score_rows = pd.DataFrame(list(_score_rows(leg, predictions, returns, parts)))
+    pairs = rank_differences(predictions, returns[leg], overlap=overlap_of(leg))
+    differences = pd.DataFrame(list(pairs)).assign(leg=leg)
     with transaction(walk.context.engine) as conn:
-        rankings.save_ranking(
-            conn,
-            row,
-            pd.DataFrame(score_rows),
-            pd.DataFrame(differences).assign(leg=leg),
-            portfolios,
-        )
+        rankings.save_ranking(conn, row, score_rows, differences, portfolios)
 
 
 def best_rule(rules: Mapping[str, Grid], outcome: Grid, days: slice) -> str:
@@ -478,7 +475,8 @@ def _parts_of_stock_days(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, s
 
     The kinds are "all" stock-days (with an empty value), "year", "sector", and "move": thirds of
     each day's stocks by how far their return is from the day's median. The mask, [days stocks],
-    says which stock-days are in the part. A stock without a sector is in no part of that kind.
+    says which stock-days are in the part. A stock without a sector is in no part of that kind, nor
+    is a stock-day without a return in a third.
     """
     outcome = walk.history.outcome[days]
     yield ("all", ""), np.ones(outcome.shape, dtype=bool)

@@ -165,7 +165,8 @@ class Archive:
     ) -> tuple[pd.DataFrame, str]:
         """Predict the session after `as_of` again, from bars as known at a moment.
 
-        Returns a row `symbol, FIGURES` for each stock, and the SHA-256 of the model's inputs.
+        Returns a row `symbol, FIGURES` for each stock, and the SHA-256 of the model's inputs. There
+        is no row if the bars end before `as_of`. Raises DtmlError for too few bars.
         """
         bars = self.bars(context, model, as_of, known_at)
         tonight = night_windows(context, model, as_of, bars)
@@ -270,9 +271,9 @@ class Replay:
     figure is missing where there is no prediction. `inputs_hash` is the SHA-256 of the model's
     inputs now. `failure` says why the stocks could not be predicted again, or why they could not be
     ranked again; None if neither failed. `ranking_difference` says what differs in the rankings of
-    the stocks; None if nothing does, or if the night ranked none. `link` is the number of the
-    night's link in the market's chain, None if the night is not frozen. `changes_since_frozen` says
-    in words what of the night has changed since.
+    the stocks; None if nothing does, if the night ranked none, or after a failure. `link` is the
+    number of the night's link in the market's chain, None if the night is not frozen.
+    `changes_since_frozen` says in words what of the night has changed since.
     """
 
     night: Mapping[str, Any]
@@ -458,6 +459,8 @@ def _ranking_difference(
     probabilities = again.set_index("symbol")["probability"]
     night_bars = NightBars(context, night["as_of"], moment)
     ranking = rank_night(context, trained, night_bars, probabilities)
+    if ranking.empty:  # it has no columns then: the bars known at `moment` end before the night
+        ranking = stored.iloc[:0]
     return ranking_difference(stored, ranking)
 
 
@@ -476,12 +479,10 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     beside = pd.concat([then, now], axis=1, keys=["then", "now"])
     in_both = beside.dropna()
     is_restated = in_both["then"] != in_both["now"]
-    is_new = beside["then"].isna()
-    is_gone = beside["now"].isna()
     return {
         "restated": int(is_restated.sum()),
-        "new": int(is_new.sum()),
-        "gone": int(is_gone.sum()),
+        "new": int(beside["then"].isna().sum()),
+        "gone": int(beside["now"].isna().sum()),
     }
 
 

@@ -34,8 +34,8 @@ class RankingDifference:
     """Hold how many stocks of a night's rankings have another place or score, of how many.
 
     A stock counts once for each predictor. `is_close` says that all scores are within TOLERANCE of
-    the stored ones (of a score above 1, within that share of it), and that stocks changed places
-    only where their scores are that close.
+    the stored ones (of a score beyond 1 or -1, within that share of it), and that stocks changed
+    places only where their scores are that close.
     """
 
     differing: int

@@ -319,9 +319,9 @@ def retrain(
 
     The training begins anew, not from a state that an interrupted one left. A checkpoint that is
     missing or damaged is restored if training gives the same weights; if not, `archive` predicts
-    with the new ones from then on, without storing them. Raises UsageError for a run that began
-    with another run's weights, and DtmlError for one whose checkpoint would lie outside the folder
-    of models.
+    with the new ones from then on, without storing them. Raises UsageError for a run whose settings
+    ask for warm starts, and DtmlError for one whose checkpoint would lie outside the folder of
+    models, whose settings this version lacks, or whose bars are lost.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:

@@ -79,12 +79,12 @@ def watch_markets(
     now: datetime | None = None,
     delay: timedelta = DELAY,
 ) -> list[MarketStatus]:
-    """Return the status of each market, after raising their alerts and sending those that wait.
+    """Take the status of each market, raise its alerts, send all that wait; return the statuses.
 
-    There is an alert for each last night that is refused, each night that is late, and each
-    calendar that ends soon. `markets` maps each name to its definition, or to None if that is
-    unknown: such a market is never late. `now` is the moment of the check, by default that of the
-    call; a night is due `delay` after the usual close.
+    A market has an alert if its last night is refused, if the last night due is late, and if its
+    calendar ends soon. `markets` maps each name to its definition, or to None if that is unknown:
+    such a market is never late. `now` is the moment of the check, by default that of the call; a
+    night is due `delay` after the usual close.
     """
     now = now or datetime.now(UTC)
     statuses: list[MarketStatus] = []
@@ -98,7 +98,7 @@ def watch_markets(
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Store each alert once, emit new ones as Prefect events, and send all that wait.
+    """Store each alert once, log and emit (`_emit`) new ones, and send all that wait.
 
     Returns the new ones. Raises StoreError where they cannot be stored.
     """
@@ -157,9 +157,10 @@ def send_waiting(engine: Engine, now: datetime) -> None:
 def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
     """Yield the alerts of a night that has ended.
 
-    After any night: what its comparison with a second source found. After a refused night: that it
-    was refused. After a complete night: that a rule has begun to beat the model, that the night
-    chose another champion for sessions after its target, and that measures have drifted.
+    After any night: what is grave in its comparison with a second source. After a refused night:
+    that it was refused. After a complete night: that a rule has begun to beat the model, that the
+    night chose another champion for sessions after its target, and that measures have drifted that
+    had not in the night before.
     """
     row = nights.night(conn, market, as_of)
     if row is None:

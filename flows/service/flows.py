@@ -81,7 +81,7 @@ def missed(request: RunRequest, last: date) -> CaughtUp:
 
 @flow(name="train", flow_run_name="{request.market} {as_of}", persist_result=False)
 def train(request: RunRequest, as_of: date) -> Model:
-    """Train one market's model on its stored prices; see `flows.nightly.train.train_model`."""
+    """Train one market's model, then its rankers, on its stored prices; return the model."""
     with signals_of(request.attended):
         return _train_with_rankers(open_stored_context(request), as_of)
 
@@ -144,9 +144,10 @@ def scheduled_night(
 ) -> Outcome:
     """Run the night of the last session that had closed when the run was due, or of `as_of`.
 
-    Nights that were missed before it are run too. The run is skipped on a day without a session,
-    unless `any_day` or `as_of` is given. When the source fails, the night is tried again after each
-    of `waits`, in seconds.
+    Where the source ends earlier, as a file does, it is the night of its last session. Nights that
+    were missed before it are run too. The run is skipped if the night is complete, and on a day
+    without a session unless `any_day` or `as_of` is given. When the source fails, the night is
+    tried again after each of `waits`, in seconds.
     """
     due = _due()
     context = open_context(request)
@@ -175,7 +176,7 @@ def scheduled_night(
 @flow(name="training", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_training(request: RunRequest) -> Outcome:
-    """Train on the stored sessions that had closed when the run was due."""
+    """Train model and rankers on the stored sessions that had closed when the run was due."""
     context = open_stored_context(request)
     as_of = choose_as_of(context, None, _due())
     model = _train_with_rankers(context, as_of)
@@ -213,7 +214,7 @@ def watch(
     market_files: Sequence[Path] = (),
     delay_minutes: int = DELAY // MINUTE,
 ) -> list[str]:
-    """Raise the alerts of these markets, and return a line for each late or refused night.
+    """Raise the alerts of these markets; return a line for each whose night is late or refused.
 
     See `flows.service.alerts.watch_markets`. Without names, all markets of the store are watched.
     Names that the store lacks are ignored. `market_files` are the files of users' own markets.
@@ -242,7 +243,8 @@ def _run_missed_nights(context: MarketContext, as_of: date, waits: Sequence[int]
     """Run the missed nights up to `as_of`, the stages of each as tasks, and return how they ended.
 
     While the night of `as_of` is refused for a reason that may pass, such as a source that fails,
-    the nights that are not complete are tried again after each of `waits`, in seconds.
+    the nights that are not complete are tried again after each of `waits`, in seconds. A night that
+    ends leaves its artifact and raises its alerts; one that stays refused raises them at the end.
     """
     total = CaughtUp()
     for wait in (*waits, None):  # there is no wait after the last try

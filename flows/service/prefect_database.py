@@ -76,7 +76,7 @@ def tidy_apart(folder: Path) -> None:
 
 
 def old_runs(folder: Path) -> int:
-    """Return how many runs in Prefect's database ended too long ago to be kept."""
+    """Return how many runs, but for those inside others, ended too long ago for Prefect to keep."""
     database = folder / DATABASE
     if not database.exists():
         return 0

@@ -304,7 +304,7 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
 def warning_of_open_server() -> str | None:
     """Return a warning if the server of PREFECT_API_URL requires no login; else None.
 
-    None also if the server does not answer, and if the variable is not set.
+    None also if the server does not answer, and if the variable is not set or no URL.
     """
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
@@ -322,7 +322,7 @@ def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
     """Return whether the Prefect server of an API accepts requests without a login.
 
     Raises OSError if it does not answer, or answers with any other error than that it requires a
-    login.
+    login, HTTPException if it answers in another protocol, and ValueError if `url` is no URL.
     """
     try:
         ask(url.rstrip("/"), None, answer_s)
@@ -337,7 +337,7 @@ def ask(url: str, login: str | None, answer_s: float) -> None:
     """Request the version of a Prefect API, with a login unless it is None.
 
     Raises OSError if the API does not answer within `answer_s`, or refuses the request without a
-    login or with this one.
+    login or with this one, HTTPException and ValueError as `is_open` does.
     """
     headers = {}
     if login is not None:

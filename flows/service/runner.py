@@ -84,7 +84,8 @@ class Service:
 def serve_markets(service: Service) -> None:
     """Serve until SIGTERM or Ctrl-C, without the environment variables that no run needs.
 
-    Raises DtmlError when Prefect's server cannot be started, and when it ends by itself.
+    Raises DtmlError where another service uses the data folder, when Prefect's server cannot be
+    started, and when it ends by itself; UsageError for a `cron` that is no cron expression.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM then ends it as Ctrl-C does
     keep_needed_variables(

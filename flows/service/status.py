@@ -253,7 +253,7 @@ def _second_source(conn: Connection, market: Market | None) -> str | None:
     """Return how the last comparison with a market's second source ended, in words.
 
     None where the market has none, or nothing was compared yet. The values that differ are counted
-    of the REJECTED_SESSIONS sessions up to the last one compared.
+    from the first of the REJECTED_SESSIONS sessions that end with that of the comparison.
     """
     if market is None or market.second_source is None:
         return None
@@ -302,8 +302,8 @@ class Punctuality:
     `night` and `outcome` are those of its last night. `due` is the first night after the last
     complete one or, where no night is complete, the last night itself; None if that is not due yet.
     `seconds` have passed since it was due, 0 if it is not. `scheduled_at` is when the last night
-    was due, and `next_at` when the next one will be. All four are None where the exchange or its
-    sessions are not known.
+    was due, and `next_at` when the next one will be. Each of these four is None where the exchange
+    is not known, or where its calendar lacks a session that it needs.
     """
 
     market: str

@@ -33,9 +33,9 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
 
     The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
     text, model (by its `receipt`) and search continues after them. Raises UsageError for a file
-    that is empty, not UTF-8, or in the target language, and for a place that cannot be written to;
-    TranslationError for a damaged compressed file, while another process writes `to`, and where
-    writing fails, as on a full disk.
+    that is missing, empty, not UTF-8, or in the target language, and for a place that cannot be
+    written to; TranslationError for a file that is damaged or cannot be read, while another process
+    writes `to`, where writing fails, as on a full disk, and as `translate` does.
     """
     total, text_hash = _line_count_and_hash(source)
     _require_place(source, to)
@@ -66,7 +66,8 @@ def _translate_in_parts(
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
 
     `key` identifies the work and is stored in the file `notes`: the lines of a run with another key
-    are discarded. Raises UsageError for a text in the target language.
+    are discarded. Raises UsageError for a text in the target language, and OSError where writing
+    fails.
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")

@@ -71,8 +71,9 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     """Write the store as it is at one moment, and its checkpoints, into a new folder.
 
-    Other processes may write to the store meanwhile. The folder appears whole or not at all. Raises
-    UsageError for a folder that is not empty.
+    Checkpoints that are lost or damaged are left out (`Manifest.absent`). Other processes may write
+    to the store meanwhile. The folder appears whole or not at all. Raises UsageError for a folder
+    that is not empty, and for a file; DtmlError for a checkpoint that changes meanwhile.
     """
     folder = folder.absolute()
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())

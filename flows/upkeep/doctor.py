@@ -68,8 +68,8 @@ def examined(device: str = "auto") -> Iterator[Finding]:
 
     A check that fails is a finding too. The self-test runs on the `device`: cpu, cuda, or auto for
     every device of the machine. The checks start a temporary Prefect server where none is set, ask
-    Yahoo and the user's own feeds for the prices of a week, and make the store's tables where there
-    are none.
+    Yahoo and the user's own feeds for the prices of a week, and make the folders and the store's
+    tables where there are none.
     """
     checks: dict[str, Callable[[], str]] = {
         "python": _python,
@@ -318,7 +318,8 @@ def _last_week(market: Market, source: Source) -> str:
 def _device(name: str) -> str:
     """Return what a device is, and how a self-test of a few seconds ended on it.
 
-    Raises DtmlError where a training or a translation differs from that on the CPU.
+    Raises DtmlError where a training or a translation differs from that on the CPU, and where the
+    machine has no such device.
     """
     # Trainings call this too: it raises where the machine has no GPU, and makes operations
     # repeatable.

@@ -118,7 +118,7 @@ def exported(folder: Path) -> dict[str, list[Path]]:
 
 
 def _claim(folder: Path, store: str) -> None:
-    """Mark an empty folder as this store's; raise UsageError for one that holds anything else."""
+    """Mark an empty folder as this store's; raise UsageError for any but its own exports."""
     marker = folder / MARKER
     if not marker.is_file():
         contents = [folder] if folder.is_file() else folder.glob("*")

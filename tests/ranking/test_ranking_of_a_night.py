@@ -4,7 +4,7 @@ rules, and made of the past alone.
 
 import logging
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from html import unescape
 from typing import Any
 
@@ -22,7 +22,7 @@ from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.markets.definition import LEGS
 from dtml.pages.figures import named
-from dtml.prices.sessions import next_session
+from dtml.prices.sessions import next_session, previous_session
 from dtml.ranking.rules import RULES
 from flows.dashboard.app import dashboard
 from flows.nightly import ranking
@@ -240,6 +240,38 @@ def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -
         "rank_ic"
     ]
     assert after["next_close", "ridge"] != before["next_close", "ridge"]
+
+
+@pytest.mark.soak
+def test_a_price_that_moves_no_rank_corrects_the_running_spread(long: MarketContext) -> None:
+    after_nights(long, AS_OF)
+    run_night(long, TARGET)
+    best = said(long).query("predictor == 'ridge' and place == 1")["symbol"].item()
+    corrected = BARS.copy()
+    row = (corrected["symbol"] == best) & (corrected["session"] == pd.Timestamp(TARGET))
+    corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= 1.0002
+    before = of_ridge(long, "running")
+    run_night(replace(long, source=FrameSource(corrected)), next_session("XNYS", TARGET))
+    after = of_ridge(long, "running")
+    assert after["rank_ic"] == before["rank_ic"]
+    assert after["decile_spread"] != before["decile_spread"]
+    assert after["decile_spread"] == of_ridge(long, "night")["decile_spread"]
+
+
+def of_ridge(context: MarketContext, span: str) -> "pd.Series[Any]":
+    """The scores of ridge at TARGET, the first session that is scored."""
+    of_all = scored(context, span).query("leg == 'next_close' and predictor == 'ridge'")
+    return of_all.set_index("target").loc[pd.Timestamp(TARGET)]
+
+
+def test_a_night_replayed_from_bars_that_end_before_it_says_that_it_has_no_order(
+    long: MarketContext, archive: Archive
+) -> None:
+    fetched(long, previous_session("XNYS", AS_OF))
+    moment = datetime.now(UTC)
+    run_night(long, AS_OF)
+    reasons = replay_of(archive, archive.night(AS_OF), moment).reasons
+    assert reasons[-1] == "ranking: 36 of 36 places and scores"
 
 
 def test_a_market_with_too_little_history_has_its_night_without_an_order(

@@ -5,7 +5,7 @@ stored, printed, and known when.
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
-from db.engine import reading
-from db.rows import rankings
+from db.engine import reading, transaction
+from db.rows import prices, rankings
 from dtml.errors import DtmlError
 from dtml.evaluation.ranking import score_ranking
 from dtml.pages.figures import quoted
@@ -328,3 +328,18 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
 
 def test_the_context_of_a_walk_asks_no_source(walk: Walk) -> None:
     assert walk.context.source.name == "store"
+
+
+def test_another_rejected_bar_makes_another_ranking(walk: Walk) -> None:
+    """A portfolio compares no price before a rejected leap with one after it."""
+    leap = pd.DataFrame({"symbol": ["L01"], "session": [pd.Timestamp(LAST)]})
+    before = walk.id
+    with transaction(walk.context.engine) as conn:
+        prices.record_rejected(
+            conn,
+            walk.context.name,
+            leap.assign(reason="unexplained_return", value="+0.900"),
+            source="simulated",
+            known_at=datetime.now(UTC),
+        )
+    assert walk.id != before

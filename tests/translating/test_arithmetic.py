@@ -51,6 +51,8 @@ def test_auto_takes_what_the_processor_multiplies_faster(
         ("float32", FAST, "1.9 times as slowly here as"),
         ("bfloat16", FAST, ""),
         ("float32", SLOW, ""),
+        ("bfloat16", 1.1, ""),
+        ("float32", 1.1, ""),
     ],
 )
 def test_a_named_format_is_taken_and_said_to_be_slow(

@@ -49,7 +49,8 @@ def cache_corpus(
 
     Unless the folder has those of this recipe, they are first made and written there. If the recipe
     names no size of network, `choose` returns one. Without `choose`, the size depends on the number
-    of pairs. Raises UsageError for corpora that cannot be used; see `translation.data.corpus`.
+    of pairs. Raises UsageError for corpora that cannot be used, and TranslationError for damaged
+    files; see `translation.data.corpus`.
     """
     scored = [recipe.validation, *recipe.tests.values()]
     for corpus in (recipe.train, *scored):
@@ -82,9 +83,10 @@ def _read_through(corpus: Corpus) -> None:
 
 
 def _key(recipe: Recipe, corpus_hash: str) -> str:
-    """Return a text of all settings on which the cached files depend.
+    """Return a text of the settings with which the cached files are made again if they change.
 
-    Without a size, it is chosen for the minutes of the training, and so depends on them.
+    Without a size, it is chosen for the minutes of the training, so these count. What else decides
+    it, such as the number of seeds and the speed of the machine, does not: a size stays.
     """
     size_or_minutes = recipe.size or recipe.training.get("minutes")
     parts = [

@@ -34,9 +34,9 @@ class Search:
 
     The defaults are those of Wu et al. (2016) and section 6.1 of Vaswani et al., but with 5 beams.
     The search of a sentence ends when as many translations are finished as there are beams, or when
-    no unfinished one can become better than these. With `exact` only the second condition counts;
-    with a large `alpha` it is met only at the limit of tokens. Raises UsageError for a number out
-    of its range.
+    no unfinished one can become one of the `best`. With `exact` and several beams only the second
+    condition counts; with a large `alpha` it is met only at the limit of tokens. Raises UsageError
+    for a number out of its range.
     """
 
     beams: int = 5  # unfinished translations of a sentence

@@ -67,7 +67,7 @@ def format_of(precision: Precision, dtype: torch.dtype) -> Format:
 
 
 def slower_format_warning(setting: str, precision: Precision, gain: float) -> str:
-    """Return a warning if a named precision is slower on this machine than the other, else "".
+    """Return a warning if a named precision is slower here than that of "auto", else "".
 
     `setting` is the key of the recipe that names it.
     """
@@ -75,6 +75,8 @@ def slower_format_warning(setting: str, precision: Precision, gain: float) -> st
     if precision in ("auto", faster):
         return ""
     times = gain if faster == "bfloat16" else 1 / gain
+    if times <= 1:  # bfloat16 is faster, but not by WORTH_ROUNDING
+        return ""
     return (
         f'{setting} = "{precision}" multiplies matrices {times:.1f} times as slowly here as '
         f'"{faster}": leave it out, or write "auto", to train faster'

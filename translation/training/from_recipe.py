@@ -251,10 +251,11 @@ def _auto_resolved(
     """Return the settings with a number format in place of each "auto".
 
     The settings are `precision` and `muon_precision`, the formats float32 and bfloat16. "auto"
-    becomes the format that is faster on the machine of rank 0, in all processes. `on_message` gets
-    that format if `precision` was "auto", and a warning for each setting in use that names the
-    slower one. CUDA mixes both formats whatever the settings are: "auto" becomes float32 without a
-    measurement, and the only message says that the formats are mixed.
+    becomes bfloat16 if that is faster by `WORTH_ROUNDING` on the machine of rank 0, else float32,
+    in all processes. `on_message` gets that format if `precision` was "auto", and a warning for
+    each setting in use that names the slower one. CUDA mixes both formats whatever the settings
+    are: "auto" becomes float32 without a measurement, and the only message says that the formats
+    are mixed.
     """
     on_cuda = device.type == "cuda"
     # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is not used there.

@@ -251,7 +251,7 @@ class _SinceCheck:
 
     begun: float = field(default_factory=time.monotonic)  # when the last check began
     trained_from: float = field(default_factory=time.monotonic)  # when the last check ended
-    reported: float = field(default_factory=time.monotonic)  # when the last message was sent
+    reported: float = field(default_factory=time.monotonic)  # of the last message or check
     loss: float = 0.0
     tokens: int = 0
 
@@ -265,7 +265,7 @@ class _SinceCheck:
     ) -> float:
         """Return the share of the budget that is used up, 1 at most, the same for all processes."""
         share_of_updates = progress.step / (config.updates + 1)  # below 1, so no rate is 0
-        if config.minutes is None or config.schedule != "linear":
+        if config.minutes is None or config.schedule != "linear":  # inverse_sqrt needs no share
             return share_of_updates
         seconds = process_group.broadcast(progress.seconds + time.monotonic() - self.begun)
         share_of_minutes = seconds / (60 * config.minutes)
@@ -291,7 +291,7 @@ class _SinceCheck:
         return now - self.trained_from > seconds_between or is_over
 
     def report(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
-        """Send a message about the training if the last one was `MESSAGE_INTERVAL_S` ago."""
+        """Send a message if the last one, or the last check, was `MESSAGE_INTERVAL_S` ago."""
         now = time.monotonic()
         if now - self.reported < MESSAGE_INTERVAL_S:
             return
@@ -340,8 +340,8 @@ def _load_best(
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
     """Return the lists of steps whose mean weights may be saved, without repetitions.
 
-    The steps are those of checks: the last `average` after the warm-up, the last `SHORT_AVERAGE`
-    after the warm-up, the last one alone, and the best one alone.
+    The steps are those of checks: the last `average` after the warm-up, the last `SHORT_AVERAGE` of
+    these, the last one alone, and the best one alone.
     """
     # No mean has weights of the warm-up, which differ much. Here `warmup` counts updates: with the
     # linear schedule it is a share of those made.

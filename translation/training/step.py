@@ -83,8 +83,9 @@ class TrainingStep:
     ) -> StepResult | None:
         """Make a step of learning rate `rate`; return None if memory runs out.
 
-        `request_check` asks all processes for a check after the step. A process has no batch, and
-        adds nothing, if the update has fewer pairs than there are processes.
+        `request_check` asks all processes for a check after the step. A process may have no batch
+        in an update of few pairs, and then adds nothing. Raises TranslationError if the loss is not
+        finite, and if another process has ended.
         """
         try:
             return self._step(batches, rate, request_check)
