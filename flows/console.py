@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import numpy as np
 import pandas as pd
 
 from dtml.pages.figures import WORDS, are_whole, named, records, with_interval
@@ -50,6 +51,8 @@ def as_json_values(value: Any) -> Any:
 
 
 def _as_json_scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     is_missing = value is None or value is pd.NaT or value is pd.NA
     if is_missing or (isinstance(value, float) and not math.isfinite(value)):
         return None
@@ -59,8 +62,6 @@ def _as_json_scalar(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
-    if hasattr(value, "item"):  # a scalar of numpy
-        return value.item()
     return value
 
 

@@ -216,7 +216,7 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     market = night["market"]
     wanted = paper_account.paper_orders(conn, market, target_of(night)).set_index("symbol")
     if wanted.empty:
-        return pd.DataFrame(columns=["symbol", "action", "weight", "held"])
+        return pd.DataFrame(columns=["symbol", "weight", "held", "kept", "action", "place"])
     held = pd.Series(dtype=float)
     if before is not None:
         orders_before = paper_account.paper_orders(conn, market, target_of(before))

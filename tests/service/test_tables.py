@@ -1,10 +1,12 @@
 """Laws of the tables on the console: they fit it, and nothing in them is broken."""
 
 import io
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -15,7 +17,7 @@ from dtml.pages.benchmark import PROTOCOL_WORDS
 from flows import printed_studies, text_tables
 from flows.commands import history, nightly, questions, ranking, status
 from flows.commands.query import query
-from flows.console import print_frame, print_scores
+from flows.console import as_json_values, print_frame, print_scores
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.paper import Orders
@@ -235,3 +237,10 @@ def test_studies_and_orders_fit_the_console(width: int, printing: Callable[[int]
     print_scores(scores.assign(**dict.fromkeys(figures, 0.5)))
     require_whole(printed)
     assert width == NARROW or printed.left_out == set()
+
+
+def test_a_value_of_numpy_that_is_not_finite_is_null_in_json() -> None:
+    frame = pd.DataFrame({"share": np.array([0.5, np.nan, np.inf], dtype=np.float32)})
+    values = [*frame["share"].to_numpy(), np.int64(3), np.bool_(True)]
+    assert as_json_values(values) == [0.5, None, None, 3, True]
+    assert json.dumps(as_json_values(frame)) == '[{"share": 0.5}, {"share": null}, {"share": null}]'
