@@ -93,7 +93,7 @@ def open_reader() -> Engine:
 def open_store() -> Engine:
     """Open the store, and create its tables where it is empty.
 
-    Raises StoreError for a store of another schema.
+    Raises what `open_engine` raises, and StoreUsageError for a store of another schema.
     """
     engine = open_engine()
     prepare(engine)
@@ -134,8 +134,8 @@ def upgrade(engine: Engine) -> bool:
     """Bring the schema to this code's version; return whether that changed anything.
 
     An empty database gets all tables and views. The schema changes completely or not at all. Raises
-    StoreUsageError for a schema newer than this code and for a database that is not a dtml store,
-    and StoreError for a damaged store.
+    StoreUsageError for a schema of a later or an unreleased version and for the database of another
+    program, and StoreError for a damaged store.
     """
     with transaction(engine) as conn:
         stored = _stored_revision(conn)
@@ -151,7 +151,7 @@ def upgrade(engine: Engine) -> bool:
 def require_current_schema(engine: Engine) -> None:
     """Raise StoreUsageError, saying what to do, unless the store has this code's schema.
 
-    Raises StoreError for a damaged store.
+    It is raised for an empty store too. Raises StoreError for a damaged one.
     """
     with reading(engine) as conn:
         stored = _stored_revision(conn)
@@ -381,9 +381,8 @@ def _free_space(file: Path) -> str:
 def _stored_revision(conn: Connection) -> str | None:
     """Return the revision of a store's schema; None for an empty database.
 
-    The revision is one that this code knows, and the store has all tables and columns of it.
-
-    Raises StoreUsageError for a store of a later or an unreleased version and for the database of
+    The revision is one that this code knows, and the store has all tables and columns of it. Raises
+    StoreUsageError for a store of a later or an unreleased version and for the database of
     another program, and StoreError for a damaged store.
     """
     columns = stored_columns(conn)
