@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -234,12 +235,12 @@ def _parse_url(url: str) -> URL:
 def _open_sqlite(url: URL, read_only: bool) -> Engine:
     """Return an engine for an SQLite file; create its folder unless it is opened `read_only`.
 
-    Raises StoreUsageError where the file to read is missing, and StoreError where the folder cannot
-    be created.
+    Raises StoreUsageError where the file to read is missing, and StoreError where its folder may
+    not be entered or cannot be created.
     """
     path = Path(str(url.database))
     if read_only:
-        if not path.is_file():
+        if not _is_file(path):
             raise StoreUsageError(f"no store at {path}: run a night first, or set {URL_VARIABLE}")
         # SQLite takes the mode, ro for read-only, only in a URI.
         url = url.set(database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
@@ -256,6 +257,19 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
     event.listen(engine, "connect", partial(prepare_sqlite, read_only))
     event.listen(engine, "begin", begin_sqlite)
     return engine
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file at a path; raises StoreError where that cannot be seen."""
+    try:
+        return S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError for a NUL in the path
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"cannot look for a store at {path}: {error.strerror}; check the path and the "
+            f"permissions of its folders, or set {URL_VARIABLE}"
+        ) from error
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:

@@ -58,10 +58,10 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     Without a `password`, none is set. PUBLIC loses the rights by which any role may write in this
     database; roles that use it keep them (`_close_to_the_public`). A second call has the same
     effect as the first, and adds views that are new since. A reader can lift two of its limits,
-    read only and 30 s a statement, but it has no right that would let it write. Raises StoreUsageError for SQLite, which has no
-    roles, for a name that is not a plain identifier, for a store of another schema, for a role with
-    rights from elsewhere, for a right beyond reading that PUBLIC keeps, and unless the caller is a
-    superuser; StoreError when the server refuses.
+    read only and 30 s a statement, but it has no right that would let it write. Raises
+    StoreUsageError for SQLite, which has no roles, for a name that is not a plain identifier, for a
+    store of another schema, for a role with rights from elsewhere, for a right beyond reading that
+    PUBLIC keeps, and unless the caller is a superuser; StoreError when the server refuses.
     """
     _require_possible_reader(engine, name)
     require_current_schema(engine)
