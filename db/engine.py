@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -93,7 +94,7 @@ def open_reader() -> Engine:
 def open_store() -> Engine:
     """Open the store, and create its tables where it is empty.
 
-    Raises StoreError for a store of another schema.
+    Raises what `open_engine` raises, and StoreUsageError for a store of another schema.
     """
     engine = open_engine()
     prepare(engine)
@@ -134,8 +135,8 @@ def upgrade(engine: Engine) -> bool:
     """Bring the schema to this code's version; return whether that changed anything.
 
     An empty database gets all tables and views. The schema changes completely or not at all. Raises
-    StoreUsageError for a schema newer than this code and for a database that is not a dtml store,
-    and StoreError for a damaged store.
+    StoreUsageError for a schema of a later or an unreleased version and for the database of another
+    program, and StoreError for a damaged store.
     """
     with transaction(engine) as conn:
         stored = _stored_revision(conn)
@@ -151,7 +152,7 @@ def upgrade(engine: Engine) -> bool:
 def require_current_schema(engine: Engine) -> None:
     """Raise StoreUsageError, saying what to do, unless the store has this code's schema.
 
-    Raises StoreError for a damaged store.
+    It is raised for an empty store too. Raises StoreError for a damaged one.
     """
     with reading(engine) as conn:
         stored = _stored_revision(conn)
@@ -234,12 +235,12 @@ def _parse_url(url: str) -> URL:
 def _open_sqlite(url: URL, read_only: bool) -> Engine:
     """Return an engine for an SQLite file; create its folder unless it is opened `read_only`.
 
-    Raises StoreUsageError where the file to read is missing, and StoreError where the folder cannot
-    be created.
+    Raises StoreUsageError where the file to read is missing, and StoreError where its folder may
+    not be entered or cannot be created.
     """
     path = Path(str(url.database))
     if read_only:
-        if not path.is_file():
+        if not _is_file(path):
             raise StoreUsageError(f"no store at {path}: run a night first, or set {URL_VARIABLE}")
         # SQLite takes the mode, ro for read-only, only in a URI.
         url = url.set(database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
@@ -256,6 +257,19 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
     event.listen(engine, "connect", partial(prepare_sqlite, read_only))
     event.listen(engine, "begin", begin_sqlite)
     return engine
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file at a path; raises StoreError where that cannot be seen."""
+    try:
+        return S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError for a NUL in the path
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"cannot look for a store at {path}: {error.strerror}; check the path and the "
+            f"permissions of its folders, or set {URL_VARIABLE}"
+        ) from error
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:
@@ -381,9 +395,8 @@ def _free_space(file: Path) -> str:
 def _stored_revision(conn: Connection) -> str | None:
     """Return the revision of a store's schema; None for an empty database.
 
-    The revision is one that this code knows, and the store has all tables and columns of it.
-
-    Raises StoreUsageError for a store of a later or an unreleased version and for the database of
+    The revision is one that this code knows, and the store has all tables and columns of it. Raises
+    StoreUsageError for a store of a later or an unreleased version and for the database of
     another program, and StoreError for a damaged store.
     """
     columns = stored_columns(conn)

@@ -104,7 +104,8 @@ def nightly_of(
 ) -> Experiment:
     """Return `nightly` with a market's settings.
 
-    `overrides` are those under `[model]` of its file; the others say how it reads bars.
+    `overrides` are those under `[model]` of its file; the others say how it reads bars. Raises
+    UsageError for an override out of its range.
     """
     bar_settings = {"z_close": z_close, "returns": returns, "max_return": max_return}
     return vary(nightly(), {**bar_settings, **overrides})
@@ -114,7 +115,8 @@ def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
     """Return the experiment with settings replaced by name.
 
     A setting is replaced in every part that has one of that name: the experiment itself, its
-    windows, its model and its training. Names that no part has are ignored.
+    windows, its model and its training. Names that no part has are ignored. Raises UsageError for a
+    value that a part refuses.
     """
     parts = {}
     for part in ("windows", "model", "training"):

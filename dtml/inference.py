@@ -42,7 +42,7 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
     `probability` is the mean over the seeds, in [0, 1], `probability_std` their standard deviation
     (0 for a single seed), `lowest` and `highest` are the extremes over the seeds, and
     `rising_share` is the share of the seeds that predict a rise. Rows are ordered by day. Without
-    an observed stock there is no row.
+    an observed stock there is no row. Raises DtmlError where the weights do not fit the model.
     """
     members = member_probabilities(ensemble, windows, device)
     mean = members.mean(dim=0)

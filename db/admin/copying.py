@@ -76,10 +76,10 @@ def copy_store(
 ) -> dict[str, int]:
     """Copy all rows of a `snapshot` into an empty store and compare both.
 
-    Returns the number of rows of each table. Copies all rows or none. On PostgreSQL it sets the
-    time zone of either connection to UTC, until its transaction ends. Raises StoreUsageError when
-    the target has another schema or holds a row. Raises StoreError, which names the row, when a
-    copied row differs.
+    Returns the number of rows of each table. Copies all rows or none; the tables that it creates in
+    an empty target stay. On PostgreSQL it sets the time zone of either connection to UTC, until its
+    transaction ends. Raises StoreUsageError when the target has another schema or holds a row.
+    Raises StoreError, which names the row, when a copied row differs.
     """
     prepare(target)  # creates the tables
     with transaction(target) as conn:

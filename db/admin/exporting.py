@@ -35,8 +35,9 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 
-# The views whose parts have a fingerprint, and the tables that each reads. A year's rows of such a
-# view come only from these tables' rows of that year, by the date column named here, and whatever
+# The views whose parts have a fingerprint, and the tables that each reads, without those whose
+# columns shown there never change (run, ranker, most of instrument). A year's rows of such a view
+# come only from these tables' rows of that year, by the date column named here, and whatever
 # changes a row of them in place changes one of its moments too. A table without a date column
 # (None) is read whole. The parts of all other views are written again by each export.
 GROWING: Final[Mapping[str, Mapping[str, str | None]]] = {
@@ -122,10 +123,10 @@ class Part:
         return list(conn.execute(statement).one())
 
     def tables(self, conn: Connection) -> Iterator[pa.Table]:
-        """Yield the part's rows in the order of their day, in tables of ROWS rows or a few more.
+        """Yield the part's rows in the order of their day, in tables of about ROWS rows.
 
-        Only the last table may have fewer. A table's rows are read only once the caller asks for
-        the table. A part without rows yields none.
+        Only the last table may have fewer than ROWS. A table's rows are read only once the caller
+        asks for the table. A part without rows yields none.
         """
         shown = view(self.view)
         columns = [column for column in shown.c if column.name != "market"]
@@ -175,8 +176,8 @@ def day_column_of(name: str) -> str:
 def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part]:
     """Yield the parts of a view that may have rows, by market and year.
 
-    The parts are those of `markets`; an empty set means all markets. Raises StoreUsageError for a
-    view that cannot be exported.
+    The parts are those of `markets`; an empty set means all markets. Raises StoreUsageError, once
+    the first part is asked for, for a view that cannot be exported.
     """
     if name not in exportable():
         raise StoreUsageError(

@@ -55,12 +55,13 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     """Let a role only read the store; return whether the role was created.
 
     It reads the documented views, the tables of studies' `FINDINGS`, and the schema's revision.
-    Without a `password`, none is set. A second call has the same effect as the first, and adds
-    views that are new since. A reader can lift two of its limits, read only and 30 s a statement,
-    but it has no right that would let it write. Raises StoreUsageError for SQLite, which has no
-    roles, for a name that is not a plain identifier, for a store of another schema, for a role with
-    rights from elsewhere, for a right beyond reading that PUBLIC keeps, and unless the caller is a
-    superuser; StoreError when the server refuses.
+    Without a `password`, none is set. PUBLIC loses the rights by which any role may write in this
+    database; roles that use it keep them (`_close_to_the_public`). A second call has the same
+    effect as the first, and adds views that are new since. A reader can lift two of its limits,
+    read only and 30 s a statement, but it has no right that would let it write. Raises
+    StoreUsageError for SQLite, which has no roles, for a name that is not a plain identifier, for a
+    store of another schema, for a role with rights from elsewhere, for a right beyond reading that
+    PUBLIC keeps, and unless the caller is a superuser; StoreError when the server refuses.
     """
     _require_possible_reader(engine, name)
     require_current_schema(engine)
@@ -153,7 +154,7 @@ def _require_harmless(conn: Connection, name: str) -> None:
 
 
 def _revoke_all(conn: Connection, name: str, database: str) -> None:
-    """Revoke every right in this database that was granted to a role directly."""
+    """Revoke a role's own rights to this database, its schemas, tables, sequences and routines."""
     _run(conn, f'revoke all on database {database} from "{name}"')
     granted_schemas = text(SQL["schemas with what a role was granted"])
     for schema_name in conn.execute(granted_schemas, {"name": name}).scalars().all():
@@ -166,9 +167,9 @@ def _revoke_all(conn: Connection, name: str, database: str) -> None:
 def _close_to_the_public(conn: Connection, name: str, database: str, schema: str) -> None:
     """Revoke from PUBLIC the rights by which any role may write in this database.
 
-    Other roles keep these rights, as they get them directly first: the owners of tables may make
-    tables, and the roles that `_keepers` returns may make temporary ones and call the functions
-    that `WRITING` names. The reader `name` and all other readers lose them.
+    The roles that use it keep these rights, as they get them directly first: the owners of tables
+    may make tables, and the roles that `_keepers` returns may make temporary ones and call the
+    functions that `WRITING` names. All other roles, the reader `name` among them, lose them.
     """
     # Before PostgreSQL 15, PUBLIC may make tables, and the owners of tables may have no other right
     # to do so.

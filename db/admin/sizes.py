@@ -52,9 +52,10 @@ def has_much_free(conn: Connection) -> bool:
 def compact(engine: Engine) -> None:
     """Give the free pages of an SQLite file back to the disk; leave PostgreSQL to its autovacuum.
 
-    It needs as much free disk space as the size of the file. Others may read meanwhile, and writers
-    wait. Raises StoreError when the disk is full, or when another process writes for longer than
-    `db.engine.LOCK_WAIT_S`.
+    It needs up to twice the size of the file in free disk space: once beside the file, once in
+    SQLite's folder of temporary files. Others may read meanwhile, and writers wait. Raises
+    StoreError when the disk is full, or when another process writes for longer than
+    `db.engine.LOCK_WAIT_S`. Where one reads for longer, the file becomes smaller only later.
     """
     if engine.dialect.name != "sqlite":
         return
@@ -68,6 +69,6 @@ def compact(engine: Engine) -> None:
 
 
 def _measured(conn: Connection, what: str, **values: str) -> int:
-    """Return the number that a statement of sizes.sql gives on the engine of a connection."""
+    """Return the number that a statement of sizes.sql gives on an engine; 0 where it is NULL."""
     statement = text(SIZES[f"{conn.dialect.name}: {what}"])
     return int(conn.execute(statement, values).scalar_one() or 0)

@@ -35,8 +35,9 @@ CHUNK = 50_000  # rows that are Python objects at once
 def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     """Insert rows whose keys are new, by executemany or COPY; return how many.
 
-    The frame has columns of the table; NaN and NaT become NULL. A key that is stored already is an
-    error. Several times faster than `upsert`.
+    The frame has columns of the table, none of JSON; NaN and NaT become NULL. A key that is stored
+    already is an error. Several times faster than `upsert`. Raises StoreError for values that
+    `_python_values` refuses.
     """
     names = [str(name) for name in frame]
     # In chunks: as Python objects, values take ten times as much memory as in the frame.
@@ -125,8 +126,8 @@ def upsert_frame(
 ) -> int:
     """Do as `upsert` does, by the primary key, for very many rows; return how many were new.
 
-    The rows go to a temporary table, from which two statements at most write all of them. `stamps`
-    is as in `upsert`.
+    The rows, no two of one key, go to a temporary table, from which two statements at most write
+    all of them. `stamps` is as in `upsert`.
     """
     names = [str(name) for name in frame]
     key_columns = _key(table, ())
@@ -195,9 +196,10 @@ def _python_values(
     """Return a column's values as plain Python values.
 
     Missing values are None. With the `dialect` of an engine, dates and timestamps have the form in
-    which its driver takes them, which on SQLite is text; without one they are `date` and aware
-    `datetime`. Raises StoreError where a column of whole numbers holds a fraction, infinity or more
-    than 64 bits, and where a column of dates holds a time of day or a time zone.
+    which its driver takes them, which on SQLite is text; without one they are `date` and
+    `datetime`. Raises StoreError where floats for a column of whole numbers hold a fraction,
+    infinity or more than 64 bits, where a column of dates holds a time of day or a time zone, and,
+    with a `dialect`, where a timestamp has no time zone.
     """
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)

@@ -44,7 +44,7 @@ def market_lock(engine: Engine, market: str) -> Iterator[None]:
 
 
 def is_free(engine: Engine, market: str) -> bool:
-    """Return whether no other process holds a market, by locking it for a moment."""
+    """Return whether nobody, not even this process, holds a market, by locking it for a moment."""
     try:
         with market_lock(engine, market):
             return True
@@ -55,9 +55,10 @@ def is_free(engine: Engine, market: str) -> bool:
 def is_held(conn: Connection, market: str) -> bool:
     """Return whether a process holds a market now, without waiting.
 
-    On SQLite it locks the market's file for a moment, shared, for which who takes the market waits.
-    It needs no right to write, neither in the store nor in its folder. On PostgreSQL a process that
-    was killed counts as alive until the server has ended its connection.
+    On SQLite it holds a shared lock on the market's file for a moment; whoever takes the market
+    then waits for it. It needs no right to write, neither in the store nor in its folder; a file
+    that it may not read counts as held. On PostgreSQL a process that was killed counts as alive
+    until the server has ended its connection.
     """
     if conn.dialect.name == "postgresql":
         key = {"lock": MARKET_LOCK, "market": market}
@@ -66,7 +67,7 @@ def is_held(conn: Connection, market: str) -> bool:
         file = _lock_file(conn.engine, market).open("rb")
     except FileNotFoundError:
         return False
-    except PermissionError:  # Another user's lock cannot be tested: take it for held.
+    except PermissionError:  # another user's lock cannot be tested
         return True
     with file:
         try:

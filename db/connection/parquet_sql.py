@@ -35,9 +35,9 @@ def open_parquet_answer(
 
     The answer's rows must be read inside the context. `files` are the files of each view, by its
     name. A view has its documented columns and `year`. Raises StoreUsageError, in one line: where
-    DuckDB is not installed, for files that have changed since the export, for SQL that does not
-    run, is neither a select nor an explain or needs more than MEMORY, and after READ_LIMIT_S for a
-    statement that `is_time_limited`.
+    DuckDB is not installed, for files that cannot be read, for SQL that does not run, is not a
+    single select or explain or needs more than MEMORY, and after READ_LIMIT_S, the reading of the
+    rows included, for a statement that `is_time_limited`.
     """
     try:
         import duckdb

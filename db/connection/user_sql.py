@@ -127,9 +127,10 @@ def open_answer(
     `is_trusted` marks a statement that this program wrote, not a user: any role of PostgreSQL may
     run it. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
     `interruption` ends any at once. Raises StoreUsageError, in one line, for SQL that does not run,
-    that writes, that holds more than one statement or returns no columns; for an engine that was
-    not opened read only; for a user's SQL under a role that can reach the server's files or
-    programs, such as a superuser; and for a statement that was interrupted.
+    that writes, that holds more than one statement or returns no columns, or that on PostgreSQL
+    begins with none of FIRST_WORDS; for an engine that was not opened read only; for a user's SQL
+    under a role that can reach the server's files or programs, such as a superuser; and for a
+    statement that was interrupted.
     """
     if not engines.is_read_only(engine):
         raise StoreUsageError(

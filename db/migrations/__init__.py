@@ -66,7 +66,7 @@ def create(conn: Connection) -> None:
 def migrate(conn: Connection) -> None:
     """Run the revisions that a store lacks, and create its views again.
 
-    Roles that could read a view still can.
+    PostgreSQL's comments are renewed too. Roles that could read a view still can.
     """
     from alembic import command
 

@@ -54,9 +54,9 @@ def fingerprint(columns: Mapping[Column, bool]) -> str:
 
 
 def difference(stored: Mapping[Column, bool], later: Changes) -> str | None:
-    """Name the first table or column that a store lacks or has otherwise; None where there is none.
+    """Return words on the first table or column that a store lacks or has otherwise.
 
-    `later` is what revisions after the store's change.
+    None where there is none. `later` is what revisions after the store's change.
     """
     if later == Changes() and fingerprint(stored) == NEWEST:
         return None

@@ -43,7 +43,8 @@ def questions() -> tuple[Question, ...]:
 def parse_question(text: str) -> Question:
     """Return the question of a file's text; the module describes its parts.
 
-    Raises ValueError for a text without a title, a note or a statement.
+    Raises ValueError for a text without a title that ends with a question mark, without a note
+    after an empty comment line, or without a statement.
     """
     lines = text.splitlines()
     comments = list(takewhile(lambda line: line.startswith("--"), lines))

@@ -32,8 +32,8 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
 
     Columns: run_id, target, symbol (the stock predicted, whose attention it is), source (the stock
     that it attends to), weight in [0, 1]. Stored rows never change: raises StoreError, naming the
-    first such row, when a stored weight differs by more than `WEIGHT_TOLERANCE`, and for two rows
-    of one run_id, target, symbol and source.
+    first such row, when a stored weight differs by more than `WEIGHT_TOLERANCE`, for two rows of
+    one run_id, target, symbol and source, and for a symbol or source that is not stored.
     """
     if attention.empty:
         return 0
@@ -115,9 +115,9 @@ def mean_weights(
     looks_at_others: bool,
     row_limit: int,
 ) -> pd.DataFrame:
-    """Return the `row_limit` stocks that a stock attended to most, the most first.
+    """Return the other stocks that a stock attended to most, at most `row_limit`, the most first.
 
-    Without `looks_at_others`, return the stocks that attended most to this one. `attended_nights`
+    Without `looks_at_others`, return those that attended most to this one. `attended_nights`
     has a run and a target for each night, as `attended` returns them. Columns: symbol (the other
     stock), weight (mean over all these nights), nights (how many of them stored a weight). A night
     stores only the largest weights of each stock: a weight that is not stored counts as 0.

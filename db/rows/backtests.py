@@ -106,7 +106,8 @@ def finish_backtest(
     backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` has the numbers
     that `COUNTS` names, which are stored in the backtest's own row. The same figures may be stored
     again; the first `finished_at` and `seconds` then stay. Raises StoreError for a backtest that
-    was never started, and for a figure that is stored with another value, which the message names.
+    was never started, and for a figure that is stored with another value, which the message names:
+    `counts` must be equal exactly, all others as `save_figures` compares them.
     """
     stored = backtest(conn, backtest_id)
     if stored is None:

@@ -73,8 +73,8 @@ def newest_code(conn: Connection, market: str, source: str) -> str | None:
 def require_clocks_agree(conn: Connection, market: str) -> None:
     """Raise StoreError when this machine's clock is more than a day off.
 
-    It is compared with the clock of the database's server, and with the newest fetch, which cannot
-    be later. A fetch under a clock a year ahead would date all later ones a year ahead too, because
+    It is compared with the clock of a PostgreSQL server, and with the newest fetch, which cannot be
+    later. A fetch under a clock a year ahead would date all later ones a year ahead too, because
     they must come after it.
     """
     _checked_newest(conn, market, datetime.now(UTC))
@@ -89,10 +89,10 @@ def dated_ahead(conn: Connection) -> pd.DataFrame:
 
 
 def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | None:
-    """Return the newest `known_at` of a market; None before its first fetch.
+    """Return the newest `known_at` of a market's fetches, else of its bars; None without any.
 
-    Raises StoreError where `now` differs from the server's clock, or lies behind the newest fetch,
-    by more than AHEAD.
+    Raises StoreError where `now` differs from the clock of a PostgreSQL server, or lies behind the
+    newest `known_at`, by more than AHEAD.
     """
     if conn.dialect.name == "postgresql":
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
@@ -192,7 +192,8 @@ def append_disagreements(
     and settled_by (None while the values differ). Each is stored as a version of its value, known
     at `known_at`, unless the version in force says the same: if each of the two values is the
     stored one, but for a relative `PRICE_TOLERANCE`, and if both rows are settled or neither is.
-    Raises StoreError for two rows of one session, symbol and field.
+    Raises StoreError for two rows of one session, symbol and field, and for a symbol that is not
+    stored.
     """
     if rows.empty:
         return 0

@@ -34,7 +34,7 @@ def save_outcomes(
     (that of the published protocol: 1 a rise, -1 a fall, 0 between). `known_at` is the newest
     moment of the prices that they come from, and `recorded_at` that of this call. A row that
     differs from the stored one in these two moments alone stays as it is. Raises StoreError for two
-    outcomes of one symbol and session.
+    outcomes of one symbol and session, and for a symbol that is not stored.
     """
     require_distinct(outcomes, ["symbol", "session"])
     columns = ["instrument_id", "session", "realised_return", "rise", "label"]

@@ -35,7 +35,8 @@ def save_predictions(
     NaN: unknown), and, where known, calibrated, lowest, highest, rising_share, all in [0, 1]. A
     stored prediction never changes: raises StoreError, naming it, when its probability or deviation
     differs by more than `PROBABILITY_TOLERANCE`, relatively. Of other columns, no difference is
-    noticed. Raises StoreError, too, for two rows of one run_id, target and symbol.
+    noticed. Raises StoreError, too, for two rows of one run_id, target and symbol, and for a symbol
+    that is not stored.
     """
     if predictions.empty:
         return 0

@@ -41,7 +41,7 @@ def append_prices(
     session; a missing value is NaN. Values that differ by at most `PRICE_TOLERANCE`, relatively,
     are equal. Raises StoreError, naming symbol and session, for two rows of one bar, for a missing
     close, for a price that is not above 0, and for a second version of a bar with the same
-    `known_at`.
+    `known_at`; and, naming the symbol alone, for one that is not stored.
     """
     if bars.empty:
         return 0
@@ -78,7 +78,7 @@ def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at:
     Reads as known at `known_at` or later leave them out; reads as known earlier still return them.
     `rejected` has symbol, session, close and adj_close as the source gives them now, and `reason`,
     the check that they fail. A stored bar with prices of another level (`SAME_LEVEL`) is not the
-    bar that fails now, so it stays.
+    bar that fails now, so it stays; a price that either of the two lacks is not compared.
     """
     if rejected.empty:
         return 0
@@ -97,7 +97,8 @@ def record_rejected(
 ) -> int:
     """Store rejected bars: symbol, session, reason, value in words; return how many were new.
 
-    Where the same finding is stored already, it stays with the moment at which it was first made.
+    Where a bar of this source is stored already with the same reason, that row stays as it is, with
+    the value and the moment of then.
     """
     rows = identified(conn, market, rejected)[["instrument_id", "session", "reason", "value"]]
     rows = rows.assign(source=source, first_known_at=known_at)

@@ -139,9 +139,10 @@ def save_night_ranking(
     """Store the ranking of a session and return how many rows were new.
 
     `ranking` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
-    chosen. A stored score never changes: raises StoreError, naming predictor, target and symbol,
-    when it differs by more than `SCORE_TOLERANCE`, relatively. Raises StoreError, too, for two rows
-    of one ranker_id, predictor, target and symbol.
+    chosen. A stored row never changes: raises StoreError, naming predictor, target and symbol, when
+    its score differs by more than `SCORE_TOLERANCE`, relatively. Of other columns, no difference is
+    noticed. Raises StoreError, too, for two rows of one ranker_id, predictor, target and symbol,
+    and for a symbol that is not stored.
     """
     if ranking.empty:
         return 0
@@ -177,15 +178,16 @@ def night_ranking(
 
     It is that of the predictor chosen for the session, and the newest where there are several.
     `shown` is the pair that `shown_rankings` has for the market: with it, the ranking is found
-    faster. With `ends`, only so many stocks of each end are read, with `symbols` only those.
+    faster. With `ends`, only so many stocks of each end are read, with `symbols` only those, and
+    with both only those of `symbols` that are at an end.
     Columns: place, symbol, name, sector, score, probability, predictor, leg (the name of the return
     that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
     for a session that was not ranked.
     """
     history = view("ranking_history").c
     is_shown = [history.market == market, history.target == target, history.chosen == 1]
-    # The last place, from which `ends` counts, must be that of one ranking.
-    if shown is None and ends is not None:
+    # A part must be one of the newest ranking: an older one may have other stocks and places.
+    if shown is None and (ends is not None or symbols is not None):
         shown = shown_rankings(conn, target).get(market)
     if shown is not None:
         ranker_id, predictor = shown

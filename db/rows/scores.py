@@ -26,7 +26,7 @@ def save_scores_of(
 ) -> int:
     """Do as `save_scores` does, in a table of scores: its columns but market and scored_at.
 
-    Return how many rows were new.
+    A column that is left out is stored as missing. Return how many rows were new.
     """
     columns = [column.name for column in table.c if column.name not in ("market", "scored_at")]
     complete = scores.reindex(columns=columns).assign(market=market, scored_at=scored_at)

@@ -90,9 +90,9 @@ def take_texts(
 
     Each is a mapping of id, model, text, priority, attempts (with this one), and unfit: None, or
     why a text that was put in by an INSERT cannot be translated. Nobody else takes the texts for
-    `lease_s` seconds from `now`, by default the current time. A text that was taken `MAX_ATTEMPTS`
-    times and never finished is marked as failed.
-    Raises StoreUsageError for a limit below 1.
+    `lease_s` seconds from `now`, by default the current time. A text of these models whose lease
+    has expired is queued again, or marked as failed if it was taken `MAX_ATTEMPTS` times. Raises
+    StoreUsageError for a limit below 1.
     """
     if limit < 1:
         raise StoreUsageError(f"a worker cannot take {limit} texts: let it take 1 or more")

@@ -42,7 +42,8 @@ def follow_dropout(
     for a stock that is not ranked. `close` is adjusted, NaN where a stock does not trade: it is
     then neither bought nor sold, and keeps its last price. There is a row for each session from the
     one after the first purchase on. Columns: `session`, `net` (the return from the close before,
-    costs deducted) and `turnover` (value bought and sold, as a share of equity).
+    costs deducted) and `turnover` (value sold, and paid for purchases with their costs, as a share
+    of equity).
     """
     settings = settings or Dropout()
     last_close = pd.DataFrame(close).ffill().to_numpy()

@@ -68,9 +68,10 @@ def staggered_track(
 
     Each part has the same equity at first, and an account of its own from then on. On the days on
     which it is traded, it trades to the best stocks as `dtml.backtest.turnover.targets` does; in
-    between it lets them drift. `trading.smooth` counts all ranked days, also those without a trade.
-    The columns of `SHARES` (returns, costs, turnover, values held) are means over the parts,
-    weighted by their equity at the fill; `settled` is the sum over the parts.
+    between it lets them drift. `trading.smooth` counts all days, also those without a trade. The
+    columns of `SHARES` (returns, costs, turnover, values held) are means over the parts, weighted
+    by their equity at the fill; `settled` is the sum over the parts. Raises DtmlError where a part
+    loses all its equity.
     """
     place = places(mean_of_last(ranked(scores), trading.smooth))
     tracks = []
@@ -87,7 +88,7 @@ def two_rank_track(
 ) -> pd.DataFrame:
     """Return what a portfolio of `two_rank_targets` earned, in the columns of `follow_on`'s track.
 
-    `trading.smooth` ranked days are averaged in both rankings.
+    In both rankings, ranks are averaged over the last `trading.smooth` days.
     """
     weights, is_kept = two_rank_targets(buy, hold, trading)
     return follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept).track

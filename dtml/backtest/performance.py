@@ -24,7 +24,8 @@ class Performance:
     - `sharpe` is per year, with its 95 % interval; NaN where returns do not vary, the ends also
       below `dtml.evaluation.metrics.MINIMUM_DAYS`;
     - `index_gain` is this ratio less that of the index on the same sessions, with the interval of
-      that difference; NaN without an index, and where either does not vary;
+      that difference; NaN without an index, and where either does not vary, the ends also below
+      `MINIMUM_DAYS` such sessions;
     - `deflated_sharpe`, in [0, 1], is that of the function of this name; NaN without trials;
     - `max_drawdown` is 0 or less; `hit_rate` is the share of days with a return above 0;
     - `turnover` is the mean per day, a share of the equity;

@@ -106,9 +106,9 @@ class Quotes:
         the factor of their session's close. Where a recorded split explains a move of more than
         `max_return`, all prices from then on are multiplied by it. Other moves of that size are
         unexplained, and their bars get no price. The bars that the checks refused for their return
-        (`refused`: `symbol, session`) count as such moves too. If only the open is more than
-        `max_return` away from the close before it, it alone gets no price. `price_limit` is the
-        market's largest move of an open from the last close, a ratio; None is no limit.
+        (`refused`: `symbol, session`) count as such moves, in place of the price after each. If the
+        open alone is more than `max_return` away from the close before it, it gets no price.
+        `price_limit` is the largest move of an open from the last close, a ratio; None is no limit.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
@@ -288,8 +288,8 @@ def follow_on(
 
     The track has a row for each session of a fill, in the columns that `Followed` describes, from
     the fill of the first `as_of` to that of the last without a gap, as far as the prices of the
-    next fill are known: the last prediction, not yet sold, has no row. In a session without weights
-    (or with NaN alone) nothing is sold but what met an unexplained move or is overdue. A stock
+    next fill are known: a prediction that is not yet sold has none. In a session without weights
+    (or with NaN alone) nothing is traded but what met an unexplained move or is overdue. A stock
     that is `kept` is not traded while held. `held_before` are the holdings after the fill before
     the first; None is cash.
 

@@ -157,7 +157,7 @@ def after_costs(
     which it does not use), and `FIGURES` as `dtml.backtest.performance.performance` gives them,
     with the track of equal parts as its index. But `break_even` is the cost, in basis points of the
     value traded, at which the mean return equals that of equal parts; NaN for equal parts
-    themselves.
+    themselves and without turnover. Raises ValueError where no return from `first` on is known.
     """
     begin = int(as_of.searchsorted(first))
     # The last ranking before `first` is left out, because its return ends after `first`.

@@ -82,11 +82,11 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
 
     `influence` is how much each day changes the statistic of each model. The block is that of
     Politis & White (2004), corrected by Patton, Politis & White (2009), and rounded to a power of
-    the square root of 2, so that models share resamples. It is 1 for independent days, and at most
-    a third of the days, or three times their square root if that is fewer, rounded up. Negatively
-    dependent days count as independent: blocks may widen an interval but never narrow it. The
-    widening, at least 1, is the long-run standard deviation in units of the one that blocks of that
-    length reproduce.
+    the square root of 2, so that models share resamples. It is 1 where the days seem independent,
+    and at most a third of the days, or three times their square root if that is fewer, rounded up.
+    Days that seem negatively dependent count as independent: blocks may widen an interval but never
+    narrow it. The widening, at least 1, is the long-run standard deviation in units of the one that
+    blocks of that length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
@@ -101,7 +101,7 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     block = np.where(long_run_variance > 1, best_block, 1)
 
     # The bounds of Patton's code for that paper. With days / 3, a sample has about three blocks or
-    # more, of which `_level` needs several; the other bound is lower from 81 days on.
+    # more, of which `_level` needs several; the other bound is lower above 81 days.
     longest_block = np.ceil(min(3 * np.sqrt(days), days / 3))
     at_least_a_day = np.maximum(block, 1)
     half_powers = np.round(2 * np.log2(at_least_a_day))

@@ -402,9 +402,9 @@ def calibration_curve(
 ) -> pd.DataFrame:
     """Return the share that rose for each bin of probabilities, a row a bin.
 
-    Columns: `bin_low, bin_high, mean_probability, share_risen, n`. Bins hold equal shares of the
-    stock-days, as a model's probabilities may all lie near .5; ties may leave fewer bins. NaN is
-    left out. Raises ValueError when no probability is left.
+    Columns: `bin_low, bin_high, mean_probability, share_risen, n`. Bins hold about equal shares of
+    the stock-days, as a model's probabilities may all lie near .5; ties may leave fewer and unequal
+    bins. NaN is left out. Raises ValueError when no probability is left.
     """
     is_known = np.isfinite(probability)
     if not is_known.any():

@@ -42,8 +42,8 @@ def score(directions: pd.DataFrame) -> Score:
     """Score directions given as rows of `session`, `predicted` and `rose` (booleans).
 
     ACC and MCC are pooled over all rows and equal scikit-learn's; MCC is 0 when one class is never
-    predicted. The intervals resample days (`dtml.evaluation.bootstrap`), and are missing (NaN)
-    below `MINIMUM_DAYS`. Raises ValueError where there is no row.
+    predicted or never happens. The intervals resample days (`dtml.evaluation.bootstrap`), and are
+    missing (NaN) below `MINIMUM_DAYS`. Raises ValueError where there is no row.
     """
     if directions.empty:
         raise ValueError(

@@ -2,8 +2,9 @@
 
 ACC and MCC are against the median. Without skill the rank IC is 0, the AUC and the ACC are one half
 and the MCC is 0, whatever the market does: a move that all stocks share changes no figure. The
-sample is days: each figure is one number a day, averaged, and intervals resample blocks of days
-(`dtml.evaluation.bootstrap`).
+sample is days: each figure is one number a day, averaged, but for ACC and MCC, which are of the
+counts of all days. Intervals resample blocks of days (`dtml.evaluation.bootstrap`) or, where
+outcomes overlap, are those of `dtml.evaluation.overlapping`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -281,7 +282,8 @@ def within_day_aucs(scores: Days, outcome: Days) -> Daily:
 def decile_spreads(scores: Days, outcome: Days) -> Daily:
     """Return the mean outcome of the day's highest tenth, by scores, less that of the lowest.
 
-    NaN on a day without scores, or where a stock of either tenth has no outcome.
+    NaN where a tenth has no stock, without scores or with equal ones at that end, and where a stock
+    of either tenth has no outcome.
     """
     share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
     top = _daily_mean(outcome, share_below >= 1 - 1 / DECILES)

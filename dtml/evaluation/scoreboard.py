@@ -126,7 +126,8 @@ def scoreboard(
       have the same ones;
     - gains are paired differences to the rule `best_rule`, NaN for that rule itself; `acc_gain_p`
       and `mcc_gain_p` are their p-values, adjusted for all predictors (`family_p`);
-    - `brier` is a mean squared error; a calibrated predictor has slope 1 and intercept 0;
+    - `brier` is a mean squared error; a calibrated predictor has slope 1 and intercept 0, which are
+      NaN where `calibration_line` finds none;
     - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of the same day in which
       the riser was the more probable, NaN without such a pair;
     - `rank_ic` is the mean over days of the rank correlation of probability and return within the
@@ -136,10 +137,10 @@ def scoreboard(
 
     The 0.0 and 1.0 of a rule are directions, not probabilities. Rules therefore have ACC, MCC, the
     gains and `same_direction`, but NaN for the figures of probabilities (`brier`, slope, intercept,
-    `auc`, `rank_ic`) and of seeds (`seeds`, `configurations`, means and sd). Ends of intervals are
-    NaN below `dtml.evaluation.metrics.MINIMUM_DAYS`. Raises ValueError when shapes or names do not
-    fit, when a rule has no direction where the models have a probability, or when no stock-day
-    counts under a protocol.
+    `auc`, `rank_ic`) and of seeds (`seeds`, `configurations`, means and sd). Ends of intervals and
+    p-values are NaN below `dtml.evaluation.metrics.MINIMUM_DAYS`. Raises ValueError when shapes or
+    names do not fit, when a rule has no direction where the models have a probability, or when no
+    stock-day counts under a protocol.
     """
     _check(predictors, movement, target, best_rule)
     is_common = common_stock_days(predictors, movement, target)

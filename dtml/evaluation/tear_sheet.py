@@ -1,8 +1,8 @@
 """What the tear sheet of a ranking shows: is there an order, is it steady, can it be traded?
 
-Every figure is one number a day, averaged, with an interval that resamples blocks of days, as in
-`dtml.evaluation.ranking`; below `MINIMUM_DAYS` an interval is missing (NaN). Grids are [days
-stocks], NaN where a stock is not ranked or has no outcome. Returns are ratios minus 1.
+Every figure is one number a day, averaged, with an interval as in `dtml.evaluation.ranking`; below
+`MINIMUM_DAYS` an interval is missing (NaN). Grids are [days stocks], NaN where a stock is not
+ranked or has no outcome. Returns are ratios minus 1.
 """
 
 from collections.abc import Sequence
@@ -226,8 +226,8 @@ def net_spread(
     to these weights on every ranked day; it pays `costs` (None: unknown) on each purchase and sale,
     and for borrowing the short side. Columns: `session, gross, cost, net, turnover, gross_total,
     net_total`; `turnover` is the value traded, 4 if every holding is replaced. Totals add up daily
-    returns without compounding. Days without a spread have no row; without costs, `cost`, `net` and
-    `net_total` are NaN.
+    returns without compounding. Days without a spread have no row, and what is traded on them is
+    not in the totals; without costs, `cost`, `net` and `net_total` are NaN.
     """
     bought, sold = _trades(_tenth_weights(scores))
     cost = np.full(len(gross), np.nan)

@@ -340,7 +340,7 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
 
     A drawing in which almost all predictions have one direction shows nothing, and another is made
     in its place, up to `DRAWINGS` in all. Without enough informative drawings the check has no
-    power.
+    power. Raises DtmlError where too few days can be scored.
     """
     details: list[str] = []
     sides: list[int] = []  # of each interval: 1 above 0, -1 below it, 0 where it covers 0
@@ -466,8 +466,8 @@ def _dates(
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
     """Yield drawn dates, each with the date of the training that serves it.
 
-    Every date has the days before it that a training needs (`training_days`; None: those of the
-    pipeline's experiment), and `LOOK_AHEAD` after it. The first is trained at its own close.
+    Each has the days before it that a training needs (`training_days`; None: as the experiment
+    says) and `LOOK_AHEAD` after it; too few raise DtmlError. The first is trained at its own close.
     """
     # The honest windows, whatever a leak makes of them: all pipelines are checked at equal dates.
     windows = Pipeline.windows(pipeline, history)

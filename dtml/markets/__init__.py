@@ -99,8 +99,9 @@ def read_calendars(path: Path) -> dict[str, Calendar]:
 def read_market(path: Path, text: str | None = None) -> Market:
     """Read the market that a TOML file, or its `text`, describes; it is named after the file.
 
-    Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or
-    impossible.
+    Raises UsageError, one line with file and key, for a file that cannot be read, for a name that
+    no market can have, and for a key that is missing, unknown, mistyped or impossible. The ranges
+    of [model] are checked later, by the configurations that it changes.
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
@@ -228,7 +229,7 @@ def _index(table: Table) -> Index:
 
 
 def _checks(table: Table) -> Checks:
-    """Read the table [checks]; raise UsageError for a bound outside of its range."""
+    """Read the table [checks]; raise UsageError for an unknown key or a bound out of range."""
     table.allow("max_return", "max_missing", "stale_share", "max_rank_ic")
     numbers = {key: table.typed(key, float) for key in table.values}
     checks = Checks(**numbers)

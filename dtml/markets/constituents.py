@@ -115,7 +115,7 @@ def _refuse_other_count(
 def _constituent(table: Table, position: int, row: object, suffix: str) -> Constituent:
     """Read one stay in the index, which a `row` gives as a symbol alone or as a table.
 
-    `position` counts the rows from 1, for errors.
+    `position`, from 1, names the row in the UsageError that a mistake in it raises.
     """
     values = row if isinstance(row, dict) else {"symbol": row}
     entry = Table(table.path, f"{table.prefix}symbols[{position}].", values)
@@ -142,7 +142,7 @@ def _constituent(table: Table, position: int, row: object, suffix: str) -> Const
 
 
 def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
-    """Raise UsageError where stays of one symbol overlap or are not in order of time.
+    """Raise UsageError where stays of one symbol are not dated one after the other.
 
     Raise it too where two symbols have the same source symbol.
     """

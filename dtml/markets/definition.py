@@ -248,8 +248,9 @@ class Trading:
     A stock that opens `price_limit` (a ratio; 0.3 is 30 %) above the close before cannot be bought,
     one that opens as far below it cannot be sold; None where the exchange has no such limit. Orders
     are for multiples of `lot` shares. The nights hold the `top` stocks of the ranking, in equal
-    parts: by the mean rank of the last `smooth` nights, and a stock held is kept while its place is
-    at most `band` times `top`. `sources` gives the source and the date of each fact.
+    parts, or fewer of a short ranking (`dtml.backtest.turnover.targets`): by the mean rank of the
+    last `smooth` nights. With a `band` above 1, a stock held is kept while its place is at most
+    `band` times their number. `sources` gives the source and the date of each fact.
     """
 
     costs: Costs = STANDARD

@@ -48,7 +48,8 @@ def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], st
     Spells are sorted by stock and first day. `stored` is the table's text where the store kept it;
     None to read the table's file, whose path is relative to the market's file. Raises UsageError,
     one line with file, line and symbol, for a row that is incomplete, impossible or ambiguous, and
-    for spells of one stock that overlap.
+    for spells of one stock that overlap; and for a file that cannot be read or has no row, and
+    without the key `until`.
     """
     path = table.path.parent / table.required("members", str)
     if "until" not in table.values:
@@ -149,7 +150,7 @@ def _spell(
 def _day(path: Path, line: int, symbol: str, name: str, text: str) -> date | None:
     """Return the date in the column `name` of a row; None for an empty cell.
 
-    Of the forms of ISO 8601 only YYYY-MM-DD is taken.
+    Of the forms of ISO 8601 only YYYY-MM-DD is taken: any other text raises UsageError.
     """
     if not text:
         return None
@@ -198,9 +199,9 @@ def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) 
 def dated_stays(
     spells: tuple[Spell, ...], details: Mapping[str, Constituent]
 ) -> tuple[Constituent, ...]:
-    """Return a stay for each spell, with the details of its stock.
+    """Return the stays of the sorted spells, with the details of their stocks.
 
-    A stock that was renamed without a break has two spells and one stay.
+    Spells without a break between them, such as those of a stock that was renamed, are one stay.
     """
     stays: list[Constituent] = []
     for spell in spells:

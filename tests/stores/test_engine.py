@@ -135,6 +135,11 @@ def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_store_that_cannot_be_looked_for_is_an_error_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot look for a store at .*: File name too long"):
+        open_engine(f"sqlite:///{tmp_path}/{'x' * 300}", read_only=True)
+
+
 def test_a_store_may_lie_in_a_folder_with_an_odd_name(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/50 % of #1/store.sqlite"
     prepare(open_engine(url))

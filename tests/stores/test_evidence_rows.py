@@ -13,8 +13,9 @@ from sqlalchemy import Engine
 from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, backtests, calibration, markets, runs
+from db.rows import attention, backtests, calibration, markets, rankings, runs
 from db.rows import predictions as stored_predictions
+from tests.support.benchmark_rows import ranker
 from tests.support.prediction_rows import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
 NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)
@@ -210,3 +211,19 @@ def test_what_is_known_of_attention_is_renewed_unless_only_its_time_differs(stor
         assert attention.explanation(conn, "first") == explained()
         assert attention.save_explanation(conn, explained(agreement=0.5, **later)) == 0
         assert attention.explanation(conn, "first") == explained(agreement=0.5, **later)
+
+
+def test_a_stock_of_an_older_ranking_alone_is_not_in_the_ranking_shown(store: Engine) -> None:
+    places = pd.DataFrame({"symbol": STOCKS, "place": [1, 2, 3], "score": [3.0, 2.0, 1.0]})
+    places = places.assign(
+        predictor="ridge", as_of=AS_OF, target=TARGET, probability=None, chosen=True
+    )
+    with transaction(store) as conn:
+        for name, count, at in (("old", 3, NOW), ("new", 2, NOW + timedelta(hours=1))):
+            row = ranker(checkpoint_path=name, checkpoint_hash=name) | {"id": name}
+            rankings.save_ranker(conn, row)
+            ranked = places.head(count).assign(ranker_id=name)
+            rankings.save_night_ranking(conn, "toy", ranked, known_at=NOW, made_at=at)
+        for symbols, shown in ((["C"], []), (["B", "C"], ["B"]), (None, ["A", "B"])):
+            found = rankings.night_ranking(conn, "toy", TARGET.date(), symbols=symbols)
+            assert found["symbol"].tolist() == shown
