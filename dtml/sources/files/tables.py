@@ -106,9 +106,8 @@ class TableFile:
         """Return the rows of `first` to `last`, both included, in the order of the file.
 
         `with_symbol` says whether the column `symbol` is required and read; with `only`, rows of
-        other symbols than these are then left out. The other columns are those of `BAR_COLUMNS`
-        that the file has or `_converted` adds: session datetime64[ns], numbers float64, NaN where
-        the file has none.
+        other symbols are left out. The other columns are those of `BAR_COLUMNS` that the file has
+        or `_converted` adds: session datetime64[ns], numbers float64, NaN where the file has none.
         """
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         sessions = self.sessions
