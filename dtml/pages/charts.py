@@ -416,11 +416,12 @@ def cells(
     *,
     is_signed: bool = False,
     is_written: bool = False,
+    order: Sequence[str] = (),
 ) -> Chart:
     """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
 
-    `x` names the column of a cell and `y` its row; both are in the order in which their names first
-    appear. `side` is the width and the height of a cell in pixels, `form` how values are written.
+    `x` names the column of a cell and `y` its row; both are in this `order`, or without one in that
+    in which their names first appear. `side` is the width and the height of a cell in pixels, `form` how values are written.
     With `is_signed` values above and below 0 have different colours, stronger for a larger size;
     with `is_written` the values are in the cells.
     """
@@ -442,8 +443,8 @@ def cells(
             "ends": [0.0 if is_signed else low, max(high, low + 1e-9)],
             "is_signed": is_signed,
             "is_written": is_written,
-            "across": list(dict.fromkeys(rows["x"])),
-            "downwards": list(dict.fromkeys(rows["y"])),
+            "across": list(order or dict.fromkeys(rows["x"])),
+            "downwards": list(order or dict.fromkeys(rows["y"])),
         },
     )
 

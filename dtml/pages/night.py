@@ -439,7 +439,7 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
         f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
     )
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))  # of a cell, in pixels
-    return cells("Attention between stocks", words, rows, (side, side), "percent")
+    return cells("Attention between stocks", words, rows, (side, side), "percent", order=chosen)
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
