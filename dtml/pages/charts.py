@@ -421,9 +421,9 @@ def cells(
     """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in this `order`, or without one in that
-    in which their names first appear. `side` is the width and the height of a cell in pixels, `form` how values are written.
-    With `is_signed` values above and below 0 have different colours, stronger for a larger size;
-    with `is_written` the values are in the cells.
+    in which their names first appear. `side` is the width and the height of a cell in pixels,
+    `form` how values are written. With `is_signed` values above and below 0 have different colours,
+    stronger for a larger size; with `is_written` the values are in the cells.
     """
     size = rows["value"].abs()
     low = 0.0
