@@ -90,8 +90,8 @@ def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
 def _undivided(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks whose price moves by about the ratio of a split on the day of that split.
 
-    That happens if the prices before were not divided by it. A move that is `UNUSUAL` at least is
-    needed, so that the smallest splits are not judged.
+    That happens if the prices before were not divided by it. Only a move of more than `UNUSUAL`
+    scatters counts, so that the smallest splits are not judged.
     """
     splits = days[days["split"].notna()]
     moved = splits["price"].abs()
