@@ -148,7 +148,7 @@ class Study:
 
         They are the ranks of the built-in features, -0.5 to 0.5, or, with `code`, the values of the
         features in a file of your own, computed in a separate process. Raises KeyError for a day
-        that is no session of the bars.
+        that is no session of the bars, and DtmlError where that file cannot be read or fails.
         """
         names = list(FEATURE_SETS[self.market.features])
         values = self._history.features
@@ -168,7 +168,8 @@ class Study:
         The estimator is a scikit-learn estimator, a torch module, the path of a file of your own,
         or the name of a rule. Every 63 sessions it is trained again on the outcomes known by then;
         a rule is not trained. Raises DtmlError where no day can be ranked, where the bars end
-        before `last`, and, for a rule too, where there are too few sessions before `first`.
+        before `last`, where there are, even for a rule, too few sessions before `first`, and where
+        your own file cannot be read or fails.
         """
         history = self._history
         last_day = pd.Timestamp(last or self._panel.sessions[-1])

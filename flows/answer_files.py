@@ -81,7 +81,7 @@ def _write_groups(answer: Answer, file: Path, largest_bytes: int) -> int:
     The type of a column is known only when its last row has come. The first groups of rows are
     written into `file` itself. A group whose types do not fit into those so far begins another
     part, a file in a temporary folder, and all parts are merged at the end. Raises UsageError for
-    more than `largest_bytes`.
+    more than `largest_bytes`, and for a column whose values fit into no single type.
     """
     with (
         tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder,
@@ -170,7 +170,8 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
     SQLite stores days and moments as text; here they become days, and moments in UTC, again, if all
     values have the form. Decimals, and whole numbers beside fractions, become fractions. Lists and
-    mappings become JSON text. Raises an error of pyarrow for other mixtures of types.
+    mappings become JSON text, and so does what is beside them. Raises an error of pyarrow for other
+    mixtures of types, and OverflowError for a whole number of more than 64 bits.
     """
     kinds = {type(value) for value in values} - {type(None)}
     if kinds & {dict, list}:  # text or numbers may be among them

@@ -87,7 +87,8 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     Nights are run on stores of their own. The list of constituents is audited if it is dated, the
     latest model and rankers of the market's store if there are any, and the user's own code if the
     market has some. At the end, pipelines with planted leaks show that the checks find leaks. The
-    market's store is only read. `tell` is called with the name of each step.
+    market's store is only read. `tell` is called with the name of each step. Raises DtmlError for
+    a history that is too short, and where the user's own code fails.
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()

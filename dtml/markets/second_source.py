@@ -59,8 +59,9 @@ def _path(table: Table, key: str) -> Path | None:
 def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
     """Return the second source's symbols by the market's, as the table pairs them.
 
-    Raises UsageError for a symbol that the market does not list, for one of the second source that
-    is not valid, and where two of the market's symbols have the same one there.
+    Raises UsageError for a symbol that is not among the `known` ones (of a market without a list,
+    any may be paired), for one of the second source that is not valid, and where the table pairs
+    two of the market's symbols with the same one.
     """
     names: dict[str, str] = {}
     for symbol in table.values:

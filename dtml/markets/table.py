@@ -60,7 +60,8 @@ class Table:
     def typed(self, key: str, kind: type[T]) -> T:
         """Return the value of an existing key, checked to be of a kind.
 
-        A text must be printable, on one line, and not blank.
+        A text must be printable, on one line, and not blank. A whole number such as 3 is also a
+        float, and returned as one.
         """
         value = self.values[key]
         if not is_a(value, kind):
@@ -70,7 +71,10 @@ class Table:
         if is_blank or is_unprintable:
             raise self.error(key, f"expected printable text that is not empty, got {shown(value)}")
         if kind is float:  # TOML reads 3 as a whole number
-            value = float(cast(float, value))
+            try:
+                value = float(cast(float, value))
+            except OverflowError as problem:  # of more than about 300 digits
+                raise self.error(key, f"expected a number, got {shown(value)}") from problem
         return cast(T, value)
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:

@@ -100,7 +100,7 @@ def past_of(market: Market, bars: pd.DataFrame) -> History:
 def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> None:
     """Audit a user's code, and raise an OwnCodeError if it fails.
 
-    The error has the first failure of each feature, or of the model, with its detail.
+    The error has the first failure of each feature, of the model or of HISTORY, with its detail.
     """
     findings = admit(user_code, history, leg)
     # Reversed, so that the first failure of a feature or of the model overrides the later ones.
@@ -118,11 +118,13 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     """Return a row `check, what, passed, detail` for each check of a feature or of the model.
 
     First, features are compared on histories that are changed. If all pass, they are compared with
-    what nights would compute, over the whole market too. If all pass again, the model is tested.
+    what nights would compute, over the whole market too, and their rank ICs with the highest that
+    is believed. If all pass again, the model is tested.
 
     A HISTORY that the market is too short to test gives a single row. A model whose first fit
-    raises an error gives a row that is not passed. Any later error of the model, and any error of a
-    feature, is raised as an OwnCodeError.
+    raises an error gives a row that is not passed. Any later error of the model is raised as an
+    OwnCodeError, and so is any error of a feature, except where fewer sessions than its HISTORY are
+    only tried (`windows_of`).
     """
     whole = _panel(history)
     # Only the description is needed, so any small number of sessions is enough.
@@ -149,7 +151,7 @@ def _all_passed(findings: list[Finding]) -> bool:
 def _refused_history(description: Description, whole: Panel) -> Finding | None:
     """Return the failure of a HISTORY that the audit cannot test in full; None if it can.
 
-    The default HISTORY is always allowed.
+    The default HISTORY, and a smaller one, is always allowed.
     """
     history = description["history"]
     longest = max(len(whole.sessions) - LEAST, HISTORY)

@@ -172,8 +172,8 @@ def difference(
 ) -> str:
     """Say where two grids, [sessions stocks], differ most; empty where they are the same.
 
-    A difference of at most `ROUNDING` standard deviations of the day does not count. `ending` says
-    where the value of `others` is from.
+    A difference of at most `ROUNDING` standard deviations of the day (`_distance`) does not count;
+    a value that only one grid lacks does. `ending` says where the value of `others` is from.
     """
     if np.array_equal(values, others, equal_nan=True):  # the usual case, and quickly found
         return ""

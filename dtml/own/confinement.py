@@ -2,8 +2,8 @@
 
 It may write in its own empty folder, which no later process sees. Otherwise a feature could store
 its values in a file when it sees all days, and return them when it should see only some of them.
-Landlock (Linux 5.13) forbids a process and all its children to write elsewhere, and needs no
-privilege. Without Landlock, no file may grow at all.
+Landlock (Linux 5.13) forbids a process and all its children to write elsewhere, but for what
+libraries need (`NEEDED`), and asks for no privilege. Without Landlock, no file may grow at all.
 """
 
 import ctypes
@@ -56,8 +56,9 @@ def leave_answer(folder: Path, memory: int, answer: Callable[[], Answer]) -> Non
     """Compute an answer in this process under all limits, and leave it in a folder.
 
     `answer` returns a description, which must fit into JSON, and arrays: they are written to
-    `answer.json` and `answer.npz`. It runs in the empty folder `empty` beside these, and can write
-    in no other. `memory`, in bytes, bounds its memory and the size of each file that it writes.
+    `answer.json` and `answer.npz`. It runs in the empty folder `empty` beside these, and may write
+    only as `write_only_in` says. `memory`, in bytes, bounds its memory and the size of each file
+    that it writes.
     """
     workplace = folder / "empty"
     workplace.mkdir()
@@ -81,8 +82,9 @@ def leave_answer(folder: Path, memory: int, answer: Callable[[], Answer]) -> Non
 def write_only_in(folder: Path) -> None:
     """Restrict this process for good to writing in one folder, which becomes its working folder.
 
-    Temporary files go there too, and files that are open already can still be written. Where the
-    system has no Landlock, no file of the process can grow until `allow_writing` is called.
+    Temporary files go there too. Files that are open already, and `NEEDED`, can still be written.
+    Where the system has no Landlock, the folder does not matter: no file of the process can grow
+    until `allow_writing` is called.
     """
     tempfile.tempdir = str(folder)
     os.environ["TMPDIR"] = str(folder)
@@ -105,7 +107,8 @@ def allow_writing() -> None:
 def _landlocked(folder: Path) -> bool:
     """Forbid all writing outside a folder and `NEEDED`; return whether the system supports that.
 
-    Where it does, this process and its children can gain no privileges from then on, such as by
+    A Landlock before version `TRUNCATE_SINCE` cannot forbid cutting a file short. Where the system
+    has Landlock, this process and its children can gain no privileges from then on, such as by
     sudo. Landlock is called through the C library, as Python has no function for it.
     """
     system = ctypes.CDLL(None, use_errno=True)

@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
 
     `task.json` and `task.npz` hold the task, `answer.json` and `answer.npz` the answer. An
     exception becomes the answer's `error`, with the line of the user's file. The text runs in an
-    empty folder, and can write in no other.
+    empty folder, under the limits of `leave_answer`.
     """
     task = json.loads((folder / "task.json").read_text())
     arrays = dict(np.load(folder / "task.npz"))

@@ -90,8 +90,8 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     The interval of their paired difference on the same days decides. It is not widened for the
     number of rules: if DTML beats the rule that is best in hindsight, it beats them all. That a
     rule beats DTML may be chance in more than 2.5 % of cases, as the rule is the best of several;
-    that error is to DTML's disadvantage. Without a rule that was scored on the model's days, the
-    sentence says so.
+    that error is to DTML's disadvantage. Without scores of the model, or of a rule on as many days,
+    the sentence says so.
     """
     rows = sliced(scores, "all", "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
@@ -129,9 +129,10 @@ def ranking_verdict(scores: pd.DataFrame) -> str:
 def portfolio_verdict(performances: pd.DataFrame) -> str:
     """Say for which tradable portfolios the interval of the net Sharpe ratio is above 0.
 
-    Say also whether these portfolios beat the index, and what share of portfolios chance alone puts
-    above 0. If there are none, compare the portfolio of the highest Sharpe ratio with the index
-    instead. Where no portfolio is tradable, or none has an interval, the sentence says so.
+    Say also whether these portfolios beat the index, if there is one, and what share of portfolios
+    chance alone puts above 0. If there are none, compare the portfolio of the highest Sharpe ratio
+    with the index instead. Where no portfolio is tradable, or none has an interval, the sentence
+    says so.
     """
     rows = _ordered(performances)
     index = next((row for row in rows if row["portfolio"] == INDEX), None)  # None: no index

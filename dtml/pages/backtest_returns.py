@@ -147,7 +147,7 @@ def tracks_chart(
 
     `hidden` portfolios are drawn once a reader switches them on, `dashed` ones are drawn dashed.
     `shaded` is the portfolio whose drawdowns are shaded, from its value up to the highest so far.
-    None where fewer than two days have values.
+    The chart begins on the evening before each portfolio's first session; None without portfolios.
     """
     value_lines = {}
     drawdown_lines = {}
@@ -210,8 +210,8 @@ def extremes(line: "pd.Series[float]") -> list[dict[str, Any]]:
 
     Each row has `place` from 1 on, and `best_day, best_day_return`, `worst_day, ...`, `best_month,
     ...` and `worst_month, ...`. At most half of the sessions, and of the months, are among the
-    best and as many among the worst, so that none is among both. Where there are fewer months than
-    sessions in the list, the last rows have None and NaN for them.
+    best and as many among the worst, so that none is among both; place 1 is the most extreme. Where
+    there are fewer months than sessions in the list, the last rows have None and NaN for them.
     """
     months = month_returns(line)
     sessions = pd.Series(line.to_numpy(dtype=float), [day(each) for each in line.index])

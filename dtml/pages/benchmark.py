@@ -56,7 +56,8 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
 
     The rule is the one that was best on the training span. The p-value of the paired gain in ACC,
     adjusted for all predictors, decides; where the store has no p-value, the gain's own interval.
-    Where DTML is not among the predictors, the sentence says so.
+    Protocols in which DTML has no score are left out. Where DTML is not among the predictors, the
+    sentence says so.
     """
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:

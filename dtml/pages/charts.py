@@ -159,8 +159,9 @@ class Panel:
         """Return a row for each session with a value: its day as `t`, and the lines by their ids.
 
         `ids` are those of the lines to be drawn, by name. The line of id v0 has the column `v0`,
-        its band the columns `lowv0` and `highv0`, and, if the line is broken, `partv0` is the
-        number of each row's stretch. Of several values of one session the first counts.
+        its band the columns `lowv0` and `highv0`. If one of these is broken, the number of each
+        row's stretch is in a further column, such as `partv0` or `partlowv0`. Of several values of
+        one session the first counts.
         """
         columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
         for name, band in self.bands.items():
@@ -416,13 +417,14 @@ def cells(
     *,
     is_signed: bool = False,
     is_written: bool = False,
+    order: Sequence[str] = (),
 ) -> Chart:
     """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
 
-    `x` names the column of a cell and `y` its row; both are in the order in which their names first
-    appear. `side` is the width and the height of a cell in pixels, `form` how values are written.
-    With `is_signed` values above and below 0 have different colours; with `is_written` the values
-    are in the cells.
+    `x` names the column of a cell and `y` its row; both are in this `order`, or without one in that
+    in which their names first appear. `side` is the width and the height of a cell in pixels,
+    `form` how values are written. With `is_signed` values above and below 0 have different colours,
+    stronger for a larger size; with `is_written` the values are in the cells.
     """
     size = rows["value"].abs()
     low = 0.0
@@ -442,8 +444,8 @@ def cells(
             "ends": [0.0 if is_signed else low, max(high, low + 1e-9)],
             "is_signed": is_signed,
             "is_written": is_written,
-            "across": list(dict.fromkeys(rows["x"])),
-            "downwards": list(dict.fromkeys(rows["y"])),
+            "across": list(order or dict.fromkeys(rows["x"])),
+            "downwards": list(order or dict.fromkeys(rows["y"])),
         },
     )
 

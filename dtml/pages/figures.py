@@ -17,8 +17,8 @@ import pandas as pd
 Row = Mapping[str, Any]  # a row of scores
 Kind = Literal["share", "points", "coefficient", "ratio"]
 
-# The kinds of columns by name, without "running_", "published_" or "_rule", "_mean"; those of no
-# set, such as mcc, rank_ic and brier, are coefficients.
+# The kinds of columns by name, without the beginnings and endings that `kind_of` removes; those of
+# no set, such as mcc, rank_ic and brier, are coefficients.
 SHARES = frozenset(
     (
         "acc",

@@ -194,7 +194,7 @@ def _direction(shown: "pd.Series[float]", threshold: float | None) -> list[str]:
     """Return 'rise', 'fall' or 'none' for each stock, by the probability that is shown.
 
     It is compared with `threshold`, a threshold of calibrated probabilities, or without one (None)
-    with one half. A stock without a probability has none.
+    with one half, which is itself a fall. A stock without a probability has none.
     """
     probability = shown.to_numpy(dtype=float)
     if threshold is None:
@@ -264,7 +264,7 @@ def _marks(
     axis: Axis,
     band: tuple[float, float] | None,
 ) -> Chart | None:
-    """Return the chart with a mark for each stock; None without stocks."""
+    """Return the chart with a mark for each stock that has a probability; None without stocks."""
     if not rows:
         return None
     marks = pd.DataFrame(
@@ -301,8 +301,8 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     """Return the sentence on the directions so far, a table for each protocol, and the chart.
 
     `scores` and `rolling` are as in `night_report`. The chart's lines show for each session the
-    scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of all sessions
-    up to it.
+    scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of all nights up
+    to it.
     """
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
@@ -439,14 +439,15 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
         f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
     )
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))  # of a cell, in pixels
-    return cells("Attention between stocks", words, rows, (side, side), "percent")
+    return cells("Attention between stocks", words, rows, (side, side), "percent", order=chosen)
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
-    """Return the map of how much attention the stocks of each sector give to those of another.
+    """Return the map of how much attention the stocks of each sector give to those of each sector.
 
-    It is relative to attention without any preference; rows look at columns. None with fewer than
-    two sectors, or where a pair of stocks has no weight.
+    It is relative to attention without any preference; rows look at columns. Stocks without a
+    sector count as one sector more. None with fewer than two sectors, or where a pair of stocks has
+    no weight.
     """
     sector_keys = [_sector_key(sectors, symbol) for symbol in attention.symbols]
     names = [name for _, name in sorted(set(sector_keys))]

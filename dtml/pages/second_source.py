@@ -24,7 +24,7 @@ def difference_words(rows: pd.DataFrame, symbols: int) -> list[str]:
     `rows` are those of the view price_disagreement that are not settled; `symbols` is the number of
     symbols that were compared. A session that one source lacks for at least half of them, and for
     two at least, is one sentence, and the bars that it lacks are in no other; only the newest
-    `LISTED` such sessions are named.
+    `LISTED` such sessions of each source are named.
     """
     return [
         *_lost_sessions(rows, symbols),

@@ -60,7 +60,8 @@ def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
     Its columns are `symbol`, `session`, `dividend` and `split` of the bar; the log changes `close`,
     `price` (that of the returns) and `step` (of adj_close / close); `paid`, the dividend as a share
     of the close before, NaN without one; and `scatter`, the standard deviation of the stock's
-    changes of `price`, estimated by their median size so that outliers do not count.
+    changes of `price`, at least `LEAST_SCATTER`, estimated by their median size so that outliers do
+    not count.
     """
     rows = bars.sort_values(["symbol", "session"], ignore_index=True)
     symbol = rows["symbol"]
@@ -87,9 +88,10 @@ def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
 
 
 def _undivided(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose price moves by the ratio of a split on the day of that split.
+    """Return the stocks whose price moves by about the ratio of a split on the day of that split.
 
-    That happens if the prices before were not divided by it.
+    That happens if the prices before were not divided by it. Only a move of more than `UNUSUAL`
+    scatters counts, so that the smallest splits are not judged.
     """
     splits = days[days["split"].notna()]
     moved = splits["price"].abs()

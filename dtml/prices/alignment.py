@@ -276,21 +276,21 @@ def _differs(old: pd.Series, new: pd.Series) -> pd.Series:
 
 
 def judged(bars: pd.DataFrame) -> list[str]:
-    """Return the stocks of a bars frame with enough bars to be judged."""
+    """Return the symbols of a bars frame with enough bars to be judged, sorted."""
     counts = bars["symbol"].value_counts()
     return sorted(counts.index[counts >= ENOUGH])
 
 
 def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
-    """Return symbol, reason and value of each stock whose adjusted close rises on its ex-days.
+    """Return symbol, reason and value of each symbol whose adjusted close rises on its ex-days.
 
     The value is in words. On an ex-day the close falls by about the dividend, and a correct
-    adjusted close hardly moves. A stock is reported if the mean of its adjusted returns on ex-days
+    adjusted close hardly moves. A symbol is reported if the mean of its adjusted returns on ex-days
     is at least `LEAST_EXCESS` and exceeds `ERRORS` standard errors, estimated from all its returns.
     Ex-days are those on which adj_close / close steps by an amount within `STEP`. The part of an
     adjusted return beyond that step is news, so the return is clipped to the step. Bars may be in
-    any order; those without an adj_close are left out, and a stock with fewer than `ENOUGH` bars is
-    not judged.
+    any order; those without an adj_close are left out, and a symbol with fewer than `ENOUGH` bars
+    is not judged.
     """
     rows = bars[bars["symbol"].isin(judged(bars)) & bars["adj_close"].notna()]
     rows = rows.sort_values(["symbol", "session"])

@@ -115,7 +115,7 @@ def _joined(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFr
 
 
 def _pairs(stored: pd.DataFrame, second: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return a row for each symbol and session of which a source has a bar, sorted by both.
+    """Return a row for each symbol and session of which a source has a close, sorted by both.
 
     `held` says who has the bar: 'both', or 'left_only' (the first source, `stored`), or
     'right_only' (the second). The other columns are those of bars with the ending _first or

@@ -19,7 +19,7 @@ Prices = Float[ndarray, "bars"]
 def brief_jumps(
     price: Prices, explained: Bool[ndarray, " bars"], max_return: float
 ) -> Bool[ndarray, " bars"]:
-    """Return which bars of one stock are a run away from its level, of `LONGEST` bars at most.
+    """Return which bars of one symbol are a run away from its level, of `LONGEST` bars at most.
 
     `price` is above 0, in the order of time; `explained` marks bars whose move a recorded split
     explains. The bars before and after a run agree with each other: they differ by at most
@@ -42,7 +42,8 @@ def brief_jumps(
 def _first_bar_back(level: Prices, first: int, max_return: float) -> int:
     """Return the position of the first bar that is back at the level of the bar before `first`.
 
-    It is `first` itself where none comes back in time. `level` is the logarithm of the price.
+    It is `first` itself where none comes back in time, or where the run ends at a third level.
+    `level` is the logarithm of the price.
     """
     level_before = level[first - 1]
     direction = np.sign(level[first] - level_before)

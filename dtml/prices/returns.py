@@ -87,12 +87,12 @@ def returns_between(
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
     """Return the bars of a market's index as the equal-weight mean of its constituents.
 
-    It is rebalanced every session. `bars` are accepted bars; if no constituent has any, the index
-    has none either. It closes at `level` on the first session with a bar. From each session to the
-    next it changes by the mean return of the stocks that are constituents on the later one and have
-    a bar on both; it does not change where there is no such stock. Open, high and low are means
-    too, so that the close is between low and high, though the stocks reach theirs at different
-    times. The adjusted close is the close, and the volume is missing.
+    It is rebalanced every session. `bars` are accepted bars; if no stock of the market has any, the
+    index has none either. It closes at `level` on the first session with a bar. From each session
+    to the next it changes by the mean return of the stocks that are constituents on the later one
+    and have a bar on both; it does not change where there is no such stock. Open, high and low are
+    means too, so that the close is between low and high, though the stocks reach theirs at
+    different times. The adjusted close is the close, and the volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]

@@ -324,7 +324,7 @@ def ranked_features(
     feature is missing or the stock is not ranked; features that are not in `names` are all NaN. A
     stock is ranked on the days on which it has a bar and is `among` the constituents (None: all
     are). A change beyond `max_return` counts as a change of the unit of account: no feature reads
-    prices from both sides of it.
+    prices from both sides of it, nor over a long halt (`reads_enough`).
     """
     bars = Bars.of(panel, max_return=max_return)
     is_unit_change = np.abs(np.nan_to_num(bars.returns)) > max_return
@@ -377,8 +377,9 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
 
     It is NaN where no peer has a return. The peers of a stock in a month are the `PEERS` stocks, or
     fewer, whose returns, less the mean of each day, have the highest correlation, above 0, with its
-    own over the `SESSIONS` before that month, or as many as there are. Months are those of the
-    calendar, so that neither later bars nor an earlier start of the history change the peers.
+    own over the `SESSIONS` before that month, or as many as there are, if not fewer than
+    `LEAST_SESSIONS`. Months are those of the calendar, so that neither later bars nor, with all
+    `SESSIONS` before a month, an earlier start of the history change the peers.
     """
     means = np.full_like(returns, np.nan)
     months = sessions.year * 12 + sessions.month

@@ -23,8 +23,8 @@ class Panel:
 
     `open, high, low, close` are in currency units, each multiplied by adjusted over unadjusted
     close of its bar, so that no dividend or split opens a gap; `volume` counts shares, and
-    `value` is the unadjusted close times volume. A bar without volume repeats an old price and is
-    left out, if the source had volumes of that stock before.
+    `value` is the unadjusted close times volume. A bar with a volume of 0 repeats an old price and
+    is left out, if the source had volumes of that stock before.
     """
 
     sessions: pd.DatetimeIndex
@@ -49,8 +49,8 @@ def panel_of(
 
     Enough is a share of the usual number of them, not of all `symbols` (`sessions_met`). `bars` is
     the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns` names the
-    close that returns are taken from. A price of 0 or less becomes missing. Bars without volume are
-    left out, as `Panel` says.
+    close that returns are taken from. A price of 0 or less becomes missing. Bars with a volume of 0
+    are left out, as `Panel` says.
     """
     bars = bars[bars["symbol"].isin(symbols)]
     # A stock that never had a volume keeps its bars: its source may have no volumes. The running

@@ -129,8 +129,8 @@ def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, 
 def spans_of(history: History) -> tuple[Split, slice]:
     """Return two spans of days: a split to measure slopes on, and all days up to the last outcome.
 
-    The split scores the last `VALIDATION_DAYS` that have an outcome, and trains on the days whose
-    outcomes were known before them. Raises DtmlError where there are too few to train on.
+    The split scores the `VALIDATION_DAYS` up to the last one that has an outcome, and trains on the
+    days whose outcomes were known before them. Raises DtmlError where these are too few.
     """
     has_outcome = np.isfinite(history.relative).any(axis=1)
     known_days = np.flatnonzero(has_outcome)
@@ -261,7 +261,8 @@ def ranking_of_day(
 ) -> pd.DataFrame:
     """Return the ranking of one day, a row for each predictor and each stock that it has scored.
 
-    `scores` are in the order of `symbols`, NaN for a stock without one. Columns: `predictor,
+    `scores`, of one predictor at least, are in the order of `symbols`, NaN for a stock without one.
+    Columns: `predictor,
     symbol, score, place, probability`; the rows of a predictor come in the order of their places.
     Place 1 is the best; equal scores are ranked in the alphabetical order of their symbols.
     `probability` is that of a return above the day's median, NaN for a predictor without a slope.

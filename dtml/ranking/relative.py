@@ -123,7 +123,8 @@ class RelativeNetwork(Network):
         """Return the rank IC of each day, repeated for each of its stocks.
 
         It takes the place of whether a prediction is correct: validation averages it over
-        stock-days, and keeps the epoch of the highest mean.
+        stock-days, and keeps the epoch of the highest mean. Equal scores, which are rare, have
+        places of their own, in no certain order.
         """
         # Stocks that do not count come last, so that the others have the places 0, 1, 2, ...
         counted_logits = logits.masked_fill(~batch.counted, torch.inf)

@@ -103,7 +103,8 @@ class History:
     def relative(self) -> Grid:
         """Return the rank of each outcome within its day, in [-0.5, 0.5].
 
-        Above 0 is above the day's median.
+        Above 0 is above the day's median. Outcomes that tie share the mean of their ranks, which
+        may be above 0 at the median itself.
         """
         return ranked(self.outcome)
 

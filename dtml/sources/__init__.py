@@ -104,8 +104,8 @@ def open_source(
     A name that is not built in is that of a user's own feed: the path of its file, or an installed
     feed. A relative path begins at the folder of the market's file if that file names it, else at
     the working folder. Raises UsageError for an unknown name, for `files` without prices, for paths
-    given with any other source, and for `index` where the market's index is computed from its
-    constituents.
+    given with any other source, for `index` where the market's index is computed from its
+    constituents, and for prices or a feed's file that cannot be opened.
     """
     if index is not None and market.index.of_constituents:
         raise UsageError(

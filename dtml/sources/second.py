@@ -1,5 +1,6 @@
 """A market's second source: the same bars as another feed gives them, to be compared."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -84,8 +85,8 @@ def _names(market: Market) -> dict[str, str]:
 
     With a `suffix` in the market's file, a stock's is the market's symbol and the suffix, unless
     the file lists another under `symbols`. A symbol that both sources have in common may be
-    missing. Raises UsageError where a name returned is also the symbol of a stock or an index that
-    is missing.
+    missing. Raises UsageError where a name returned is that of two symbols, or is also the symbol
+    of a stock or an index that is missing.
     """
     second = market.second_source
     assert second is not None
@@ -98,8 +99,9 @@ def _names(market: Market) -> dict[str, str]:
     without_name = [stock for stock in listed if stock.symbol not in names]
     taken = {stock.symbol for stock in without_name}
     taken |= {stock.source_symbol for stock in without_name}
+    uses = Counter(names.values())
     for symbol, name in names.items():
-        if name in taken:
+        if name in taken or uses[name] > 1:
             raise UsageError(
                 f"market {market.name}: [second_source] gives {symbol} the symbol {name!r}, which "
                 "is also that of another stock or of the index: list there under symbols what the "

@@ -54,7 +54,7 @@ COLUMNS = {  # yfinance's names, in the order of `BAR_COLUMNS`
 class YahooSource(Source):
     """Daily bars of `market` from Yahoo.
 
-    `threads` requests run at a time, and each is given up after `timeout` seconds.
+    `threads` requests run at a time; each is given up after `timeout` seconds, and made once more.
     """
 
     market: Market

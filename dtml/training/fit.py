@@ -124,8 +124,8 @@ def fit_members(
     `begin`: a folder is for members of the same spans and first weights. `on_epoch` is called after
     each epoch, from the thread that ran it; for a resumed fit, the first call has the last epoch
     done before, as a `ResumedEpoch`. `begin` holds the first weights of each member; without it
-    they are drawn. Raises DtmlError for a span without a label, a loss that is not finite, and a
-    saved state that is damaged.
+    they are drawn. Raises DtmlError for a span without a label, a loss that is not finite, a saved
+    state that is damaged, and a day that does not fit into the memory of a GPU.
     """
     protocols = sorted({member.training.protocol for member in members})
     for protocol in protocols:

@@ -118,7 +118,8 @@ def backtest_flow(
     """Run a backtest on the Dask cluster at the address `cluster`; None is this machine.
 
     On this machine a single worker is this process. Several `workers` are processes beside it, and
-    share the threads that torch would use here. Raises UsageError if Dask is not installed.
+    share the threads that torch would use here. Raises UsageError if Dask is not installed, and
+    DtmlError if one of the workers is killed.
     """
     if cluster is not None:
         try:

@@ -140,6 +140,8 @@ def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_no
     partial = heat_map(Attention.of(few), sectors)
     assert partial
     assert len(partial.data["rows"]) == len(few)
+    by_sector = sorted(names, key=lambda name: (sectors[name] is None, sectors[name] or "", name))
+    assert partial.values["downwards"] == partial.values["across"] == by_sector
     assert sector_map(Attention.of(few), sectors) is None
     assert heat_map(Attention.of(frame.iloc[:0]), sectors) is None
 

@@ -133,6 +133,7 @@ def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
         ),
         (f"{OF_FILES}price_unit = 0\n", "second_source.price_unit: expected a number above 0"),
         (f"{OF_FILES}price_unit = inf\n", "second_source.price_unit: expected a number above 0"),
+        (f"{OF_FILES}price_unit = {'9' * 400}\n", "second_source.price_unit: expected a number"),
         (f"{OF_FILES}seconds = 1e9\n", "second_source.seconds: expected a number above 0 and"),
         (
             f'{OF_FILES}[second_source.symbols]\nXYZ = "X"\n',
@@ -163,6 +164,14 @@ def test_a_symbol_that_would_be_read_as_another_stock_is_refused(tmp_path: Path)
     write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
     mistaken = market(tmp_path, f'{OF_FILES}[second_source.symbols]\nAAA = "BRK-B"\n')
     with pytest.raises(UsageError, match="gives AAA the symbol 'BRK-B', which is also that of"):
+        open_second_source(mistaken)
+
+
+def test_a_symbol_that_the_suffix_gives_to_another_stock_too_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "AAA.US", "BRKB.US", "005930.US", "INDEX")
+    named = '[second_source.symbols]\nBRKB = "AAA.US"\n'
+    mistaken = market(tmp_path, f'{OF_FILES}suffix = ".US"\n{named}')
+    with pytest.raises(UsageError, match=r"the symbol 'AAA\.US', which is also that of another"):
         open_second_source(mistaken)
 
 

@@ -16,7 +16,7 @@ BEFORE, AFTER = "before costs", "after costs"
 
 
 def cumulative_chart(sheet: TearSheet) -> Chart | None:
-    """Return the sum of the daily rank ICs of the ranking and of the rule, with their bands.
+    """Return the sum of the daily rank ICs of the ranking and of any rule, with their bands.
 
     None where fewer than two days have a rank IC.
     """
@@ -64,7 +64,10 @@ def months_chart(sheet: TearSheet) -> Chart | None:
 
 
 def groups_chart(sheet: TearSheet) -> Chart | None:
-    """Return the mean excess return of each score group, the highest scores first."""
+    """Return the mean excess return of each score group, the highest scores first.
+
+    None where no group has any.
+    """
     names = {1: "1, worst", 10: "10, best"}
     groups = sheet.groups.sort_values("group", ascending=False)
     rows = groups.assign(name=[names.get(group, str(group)) for group in groups["group"]])

@@ -62,7 +62,8 @@ def pairs_of_parquet(header: Sequence[str]) -> dict[int, tuple[str, str]]:
 def reshaped_parquet(cells: Cells) -> Cells:
     """Return the cells of a parquet file with two names a column, a row for each ticker and date.
 
-    Raises ValueError where it has no column of dates beside these, or several.
+    Raises ValueError where it has no column of dates beside these, or several, where the names do
+    not tell fields from tickers, and for two columns of one field and ticker.
     """
     pairs = pairs_of_parquet(cells.header)
     unpaired = [position for position in range(len(cells.header)) if position not in pairs]

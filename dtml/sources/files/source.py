@@ -61,8 +61,8 @@ class FileSource(Source):
     def last_session(self) -> date | None:
         """Return the last date of the prices, or that of the index's own file if it ends earlier.
 
-        Raises UsageError, naming a row, when few stocks reach the last date of the prices: its date
-        is wrong, or most of the prices are old.
+        Raises UsageError, naming a row, when at most half of the usual number of stocks reach the
+        last date of the prices: its date is wrong, or most of the prices are old.
         """
         tables = self._readable_tables
         # The rows of a date count its stocks, as a stock has one row for a date.
@@ -117,8 +117,9 @@ class FileSource(Source):
         """Return the bars of each symbol from its own first session to `last`.
 
         A symbol without a bar is `no_data`, one whose file of a folder cannot be read `malformed`.
-        Raises UsageError for prices of which no file can be read, for two files of one symbol, and
-        for a value that is no date, symbol or number where one is expected.
+        Raises UsageError for prices of which no file can be read, for two files of one symbol, for
+        an index file of several symbols without the index, for rows that are no daily bars of one
+        stock, and for a value that is no date, symbol or number where one is expected.
         """
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol

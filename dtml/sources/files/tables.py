@@ -105,9 +105,9 @@ class TableFile:
     ) -> pd.DataFrame:
         """Return the rows of `first` to `last`, both included, in the order of the file.
 
-        `with_symbol` says whether the column `symbol` is required and read; `only` then leaves the
-        rows of these symbols. The other columns are those of `BAR_COLUMNS` that the file has or
-        `_converted` adds: session datetime64[ns], numbers float64, NaN where the file has none.
+        `with_symbol` says whether the column `symbol` is required and read; with `only`, rows of
+        other symbols are left out. The other columns are those of `BAR_COLUMNS` that the file has
+        or `_converted` adds: session datetime64[ns], numbers float64, NaN where the file has none.
         """
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         sessions = self.sessions
@@ -159,7 +159,8 @@ class TableFile:
     def sessions(self) -> ndarray:
         """Return the date of every row as datetime64[ns]; each distinct value is parsed once.
 
-        Raises UsageError for the first row without a date, and for dates with two readings.
+        Raises UsageError for the first row without a date, for dates with two readings, and for a
+        file without a column of dates or without rows.
         """
         self._require("session")
         self._require_rows()

@@ -51,7 +51,8 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     """Check a feed on some of the symbols that it is to be asked for, from `first` to `last`.
 
     Returns None where the feed is admitted, and the reason where it did not answer. Raises
-    FeedError, with the name of the feed, what was found and what to do, where it is refused.
+    FeedError, with the name of the feed, what was found and what to do, where it is refused; errors
+    of `OwnFeed.fetch` are raised too.
     """
     asked = _probe(feed, first, last)
     answer = feed.fetch(asked, last)
@@ -176,7 +177,7 @@ def _require_past_stays(
     """Refuse a feed whose bars up to `earlier_last` depend on whether it is asked for later ones.
 
     Of a stock with a dividend after `earlier_last`, the adjusted closes may differ by a factor; of
-    one with a split, all prices may.
+    one with a split, all prices and dividends may, and volumes are not compared.
     """
     is_past = bars["session"] <= pd.Timestamp(earlier_last)
     past = bars[is_past]

@@ -108,7 +108,7 @@ def _symbols(values: pd.Series) -> pd.Series:
 
 
 def _sessions(values: pd.Series) -> pd.Series:
-    """Return a column of dates as midnights; raise FeedError for numbers, moments and gaps."""
+    """Return a column of dates, or of such texts in ISO 8601; raise FeedError for anything else."""
     if pd.api.types.infer_dtype(values, skipna=True) in NO_DATES:
         raise FeedError("the column session holds numbers: give dates such as 2026-01-20")
     try:
@@ -150,7 +150,8 @@ def _outcomes(table: object, first: Mapping[str, date], fetched: Fetched) -> pd.
 
     `fetched` has the feed's bars and the outcomes that follow from them. Of several outcomes of a
     symbol the first counts. One that is `ok` without a bar becomes `no_data`, with the detail in
-    `fetched`. Raises FeedError where a symbol has none, and for an unknown status.
+    `fetched`. Raises FeedError where a symbol has none, for an unknown status, and for what is no
+    table with the columns `symbol` and `status`.
     """
     if not isinstance(table, pd.DataFrame):
         raise FeedError(

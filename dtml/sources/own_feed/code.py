@@ -30,8 +30,9 @@ class FeedCode:
     def of(cls, source: str, market: Market) -> "FeedCode":
         """Return the code of the feed that a market's file or the user names.
 
-        A file that the market's file names is beside that file, any other in the working folder.
-        Raises UsageError for a file that cannot be read and for a name that is not installed.
+        A relative path begins at the folder of the market's file if that file names it, else at
+        the working folder. Raises UsageError for a file that cannot be read and for a name that is
+        not installed.
         """
         if is_feed_file(source):
             is_of_market = market.file is not None and source == market.source

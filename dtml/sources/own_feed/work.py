@@ -1,8 +1,8 @@
 """The program that runs a user's own feed: it reads a task in a folder and leaves an answer there.
 
 Tasks: `describe` (its stocks and its last session), `fetch` (bars). Environment variables that the
-market's file names are set for this process alone, and their values are blotted out in every text
-that it answers, as an address with its key often stands in an error.
+market's file names are set for this process alone, and their values are blotted out in errors and
+in the details of outcomes, as an address with its key often stands in an error.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     """Do the task of a folder, and leave the answer there.
 
     `task.json` holds the task, `answer.json` and `answer.npz` the answer. An exception becomes the
-    answer's `error`. The code runs in an empty folder, and can write in no other.
+    answer's `error`. The code runs in an empty folder, under the limits of `leave_answer`.
     """
     task = json.loads((folder / "task.json").read_text())
 
@@ -199,7 +199,10 @@ def _quoted(value: str) -> str:
 
 
 def _blotted(description: Task, secrets: list[str]) -> Task:
-    """Return a description without secrets, and its texts for people no longer than they may be."""
+    """Return a description whose error and details hold no secrets and are not too long.
+
+    Other texts, such as the feed's code, are unchanged.
+    """
 
     def blot(text: str, longest: int) -> str:
         # First the secrets: cut in two, one would no longer be found.
