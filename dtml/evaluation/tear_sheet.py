@@ -337,8 +337,8 @@ def coverage(
     """Return how many constituents of each day were ranked, and how many also have an outcome.
 
     Columns: `session, constituents, ranked, scored`, and the shares `ranked_share, scored_share` of
-    the constituents, NaN on a day without one. The latter is NaN too on a day without an outcome,
-    which may not be known yet.
+    the constituents, NaN on a day without one. `scored_share` is NaN too where `scored` is 0: the
+    outcomes may not be known yet.
     """
     has_score = np.isfinite(scores)
     has_both = has_score & np.isfinite(outcome)
@@ -382,8 +382,10 @@ class Answers:
 def answers(sheet: TearSheet) -> Answers:
     """Return the figures of the sentences with which a tear sheet's page begins.
 
-    Where the sheet has no days, the counts are 0 and the other figures NaN. `halves` is empty below
-    two days.
+    Without a day with a rank IC, the counts are 0, and `rank_ic` and `positive` are NaN. `halves`
+    is empty below two such days. The other figures do not depend on these days: `gross`, `net` and
+    `cost` are NaN where no day has a spread (`net` and `cost` also without costs), `replaced` where
+    fewer than two days were ranked.
     """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
     spread = sheet.spread

@@ -337,7 +337,7 @@ def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]
 
 
 def lead(performances: pd.DataFrame, best: str | None) -> str:
-    """Say in one sentence what the best tradable portfolio earned beside equal parts and the index.
+    """Say what the best tradable portfolio earned beside equal parts and the index.
 
     `best` is the name of that portfolio. Empty where it is None or has no return of a year.
     """
@@ -352,9 +352,9 @@ def lead(performances: pd.DataFrame, best: str | None) -> str:
     ]
     beside = f"; {' and '.join(others)}" if others else ""
     return (
-        f"After costs, {quoted(best)}, the portfolio with the highest Sharpe ratio in hindsight, "
-        f"returned {percent(row['annual_return'])} a year, with a Sharpe ratio of "
-        f"{with_interval(row, 'sharpe')}{beside}."
+        f"After costs, {percent(row['annual_return'])} a year{beside}. That is "
+        f"{quoted(best)}, the portfolio with the highest Sharpe ratio in hindsight: "
+        f"{with_interval(row, 'sharpe')}."
     )
 
 

@@ -46,6 +46,7 @@ def state_of_night(
             "work": None,
             "late": None,
             "ended": "",
+            "is_late_end": False,
             "next": "",
             "hindsight": "",
         }
@@ -66,6 +67,7 @@ def state_of_night(
         "work": work,
         "late": late,
         "ended": _ended(night, times),
+        "is_late_end": _ended(night, times).endswith("late"),
         "next": _next(times),
         "hindsight": hindsight,
     }
@@ -81,8 +83,8 @@ def _ended(night: Row, times: Punctuality | None) -> str:
     if after < TOLERANCE:
         return f"on time, {duration(after.total_seconds())} after it was due"
     if after < timedelta(days=2):
-        return f"{duration(after.total_seconds())} after it was due"
-    return f"{count(after.days)} days after it was due"
+        return f"{duration(after.total_seconds())} late"
+    return f"{count(after.days)} days late"
 
 
 def _next(times: Punctuality | None) -> str:
@@ -241,6 +243,19 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     return with_actions.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
 
 
+def order_words(orders: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the stocks to buy, to sell and to keep, the best ranked first; no key without a stock.
+
+    An order that adjusts a holding counts as keeping it.
+    """
+    words = {}
+    for verb, actions in (("buy", ["buy"]), ("sell", ["sell"]), ("keep", ["keep", "adjust"])):
+        symbols = orders.loc[orders["action"].isin(actions), "symbol"].tolist()
+        if symbols:
+            words[verb] = symbols
+    return words
+
+
 def changes(
     conn: Connection,
     night: Row,
@@ -274,7 +289,9 @@ def changes(
     if night["run_id"] and model_before not in (None, night["run_id"]):
         sentences.append(f"New model: {night['run_id']}.")
     new_at_top = _new_at_top(ranking)
-    if new_at_top:
+    if len(new_at_top) == END_STOCKS:
+        sentences.append(f"All of the best {END_STOCKS} are new.")
+    elif new_at_top:
         sentences.append(f"New among the best {END_STOCKS}: {', '.join(new_at_top)}.")
     return sentences
 

@@ -47,10 +47,10 @@ def compare_page(
     """Return a market's runs to choose from, and how two of them, `a` and `b`, agree and differ.
 
     `pair` is their comparison (see `_pair`), None without both, and `answer` says which is better.
-    With `a` alone, `made` has its settings, and `answer` says which weights it kept. `losses` is a
-    chart of the losses of the runs shown. Without `market`, the market of the first run given is
-    taken, else the only one of the store, if it has only one. Where no run is given, two of the
-    market's newest runs are compared.
+    With `a` alone, `made` has its settings, `answer` compares it with the rule that every stock
+    rises, and `kept` says which weights it kept. `losses` is a chart of the losses of the runs
+    shown. Without `market`, the market of the first run given is taken, else the only one of the
+    store, if it has only one. Where no run is given, two of the market's newest runs are compared.
     Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
     markets.
     """
@@ -76,10 +76,14 @@ def compare_page(
         # which the page shows one.
         settings_of_first = records(settings(first, first))
     pair = None
-    answer = kept_weights(first) if first is not None else ""
+    answer = ""
+    kept = ""
     if first is not None and second is not None:
         pair = _pair(conn, first, second)
         answer = better_run(pair)
+    elif first is not None:
+        answer = beside_always_up(conn, first["run_id"])
+        kept = kept_weights(first)
 
     return {
         "market": market,
@@ -90,6 +94,7 @@ def compare_page(
         "losses": losses_chart(chosen_runs),
         "made": settings_of_first,
         "answer": answer,
+        "kept": kept,
         "pair": pair,
     }
 
@@ -178,8 +183,44 @@ def better_run(pair: Mapping[str, Any]) -> str:
     else:
         verdict = "Neither run is shown to be better"
     return (
-        f"{verdict}: the MCC of a less that of b is {with_interval(gain, 'mcc', signed=True)}, "
+        f"{verdict}: the MCC of a minus that of b is {with_interval(gain, 'mcc', signed=True)}, "
         f"over {pair['scores']['days']:,} days in common."
+    )
+
+
+def beside_always_up(conn: Connection, run_id: str) -> str:
+    """Say whether a run is better than the rule that every stock rises, on what it predicted.
+
+    The last DAYS calendar days that it predicted count. The rule's MCC is 0, so the interval of the
+    run's MCC decides.
+    """
+    span = shared_span(conn, run_id, run_id)
+    if span is None:
+        return "How good it is is not known: it has predicted no session yet."
+    counts = counts_by_day(conn, run_id, run_id, span)
+    settled = counts[counts["scored"] > 0]
+    if settled.empty:
+        return "How good it is is not known yet: no session that it predicted has an outcome."
+    # The rule calls every riser a riser, and every faller a riser.
+    of_rule = settled.assign(
+        b_rises=settled["a_rises"] + settled["a_false_falls"],
+        b_false_rises=settled["a_false_rises"] + settled["a_falls"],
+        b_false_falls=0,
+        b_falls=0,
+    )
+    own, rule, _ = _score_rows(of_rule)
+    if pd.isna(own["mcc_low"]):
+        verdict = "It is too early to compare it with"
+    elif own["mcc_low"] > 0:
+        verdict = "Better than"
+    elif own["mcc_high"] < 0:
+        verdict = "Worse than"
+    else:
+        verdict = "Not shown to be better than"
+    return (
+        f'{verdict} the rule "every stock rises" over {len(settled):,} days after its training: '
+        f"MCC {with_interval(own, 'mcc')} against {figure(rule['mcc'])}, ACC "
+        f"{percent(own['acc'])} against {percent(rule['acc'])}."
     )
 
 
@@ -197,9 +238,12 @@ def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
     Seeds may end after different numbers of epochs: an epoch's mean is over the seeds that reached
     it. None if the runs have no stored losses.
     """
+    names = [run["run_id"] for run in chosen_runs]
+    if len(names) == 2:
+        names = [f"a: {names[0]}", f"b: {names[1]}"]
     rows: list[dict[str, Any]] = []
-    for run in chosen_runs:
-        rows.extend(_loss_rows(run))
+    for name, run in zip(names, chosen_runs, strict=True):
+        rows.extend(_loss_rows(name, run))
     if not rows:
         return None
 
@@ -248,8 +292,8 @@ def kept_weights(run: Mapping[str, Any]) -> str:
     )
 
 
-def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the losses of each seed and epoch of a run: run, loss, epoch, value.
+def _loss_rows(name: str, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the losses of each seed and epoch of a run: run (its `name`), loss, epoch, value.
 
     `loss` is "training" or "validation". There are no rows for a run without stored losses.
     """
@@ -260,7 +304,7 @@ def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
             for loss, value in values.items():
                 rows.append(
                     {
-                        "run": run["run_id"],
+                        "run": name,
                         "epoch": epoch["number"],
                         "loss": loss,
                         "value": value,

@@ -37,6 +37,7 @@ from flows.dashboard.briefing import (
     account_line,
     changes,
     night_before,
+    order_words,
     orders_of_night,
     ranking_of_night,
     skill_line,
@@ -250,6 +251,8 @@ def _ranking_of_night(
     whole = ranking_of_night(conn, ranked_night, before, shown)
     ranking = with_directions(whole, directions)
     orders = orders_of_night(conn, ranked_night, before)
+    places = orders["symbol"].map(ranking.set_index("symbol")["place"])
+    orders = orders.assign(ranked=places).sort_values(["place", "ranked"], kind="stable")
     weights = orders.set_index("symbol")["weight"]
     ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
     rank_scores = rankings.last_rank_scores(conn, market, target)
@@ -274,6 +277,7 @@ def _ranking_of_night(
         "ranked": ranking_of_day(conn, market, ranked_night, shown),
         "skill_line": line,
         "orders": records(orders),
+        "order_words": order_words(orders),
         **_account_up_to(conn, market, ranked_night["as_of"]),
         "changes": changes(conn, ranked_night, before, ranking, last_alerts),
     }

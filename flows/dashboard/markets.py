@@ -27,6 +27,8 @@ from flows.dashboard.briefing import (
     best_and_worst,
     changes,
     night_before,
+    order_words,
+    orders_of_night,
     ranking_of_night,
     skill_line,
     state_of_night,
@@ -113,8 +115,8 @@ def briefing(
 
     Keys: `state` of `state_of_night`; `best` and `worst` stocks of the newest ranking, its `leader`
     (the first row) and `target_ranked` (the session ranked), both None without a ranking; `changes`
-    in sentences, None without a complete night; `skill_line` and `account_line`, small drawings or
-    None.
+    in sentences, None without a complete night; `order_words`; `skill_line` and `account_line`,
+    small drawings or None.
     """
     market = row["market"]
     newest = nights.night(conn, market)
@@ -125,6 +127,7 @@ def briefing(
         "worst": [],
         "leader": None,
         "target_ranked": None,
+        "order_words": {},
         "changes": None,
         "skill_line": None,
         "account_line": account_line(paper_account.paper_returns(conn, market)),
@@ -134,6 +137,7 @@ def briefing(
     before = night_before(conn, night)
     ranking = ranking_of_night(conn, night, before, shown, END_STOCKS)
     found["changes"] = changes(conn, night, before, ranking)
+    found["order_words"] = order_words(orders_of_night(conn, night, before))
     if ranking.empty:
         return found
     leader = records(ranking.head(1))[0]

@@ -34,7 +34,14 @@ with band as (
 )
 select
     h.target, h.symbol, h.place, coalesce(b.direction, h.direction) as direction,
-    h.calibrated, h.probability, h.realised_return, h.as_of, h.run_id
+    h.calibrated, h.probability, h.realised_return,
+    case
+        when coalesce(b.direction, h.direction) not in ('rise', 'fall') then null
+        when h.realised_return is null then null
+        when (coalesce(b.direction, h.direction) = 'rise') = (h.realised_return > 0) then 1
+        else 0
+    end as correct,
+    h.as_of, h.run_id
 from prediction_history h
 left join band b on b.run_id = h.run_id and b.target = h.target
 where {conditions_of_history}

@@ -337,8 +337,8 @@ def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> Non
     [
         (timedelta(minutes=-5), "before it was due"),
         (timedelta(minutes=11, seconds=4), "on time, 11 min 04 s after it was due"),
-        (timedelta(hours=3), "3 h 00 min after it was due"),
-        (timedelta(days=41, hours=2), "41 days after it was due"),
+        (timedelta(hours=3), "3 h 00 min late"),
+        (timedelta(days=41, hours=2), "41 days late"),
     ],
 )
 def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(

@@ -297,7 +297,7 @@ def test_two_runs_are_compared_by_the_interval_of_the_difference_of_their_mccs()
         return compare.better_run({"shared": (AS_OF, AS_OF), "scores": scores})
 
     assert said(0.05, 0.01, 0.09) == (
-        "Run a is better than run b: the MCC of a less that of b is +.050 [+.010, +.090], "
+        "Run a is better than run b: the MCC of a minus that of b is +.050 [+.010, +.090], "
         "over 20 days in common."
     )
     assert said(-0.05, -0.09, -0.01).startswith("Run b is better than run a: ")
