@@ -280,8 +280,8 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     it is a class. `ranks` are those of the features, [sessions stocks features]; `relative` are the
     ranks of the outcomes, [sessions stocks] in [-0.5, 0.5]. The model learns from the stock-days of
     `days` that have an outcome; a classifier, which is a model with `predict_proba`, learns whether
-    the rank is above 0. Where a feature's rank is missing, a user's model reads 0, the middle of the
-    day. A torch module learns one day in each step.
+    the rank is above 0. Where a feature's rank is missing, a user's model reads 0, the middle of
+    the day. A torch module learns one day in each step.
     """
     has_outcome = np.isfinite(relative[days])  # [days stocks]
     x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in order of time
