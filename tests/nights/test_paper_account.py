@@ -35,8 +35,8 @@ from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS
 
-# A fill is decided by 60 sessions before it: there are more nights than that, among them a split and
-# two opens without a price. A few are enough for what depends on the newest alone.
+# A fill is decided by 60 sessions before it: there are more nights than that, among them a split
+# and two opens without a price. A few are enough for what depends on the newest alone.
 MANY, FEW = 80, 12
 LAST = date(2024, 2, 7)
 NIGHTS = sessions_up_to("XNYS", LAST, MANY)

@@ -30,8 +30,8 @@ from tests.support.nights import SMALL
 
 pytestmark = pytest.mark.soak
 
-# Each market meets a session before, on and after the last day of Shanghai's calendar, and a weekday
-# without one; Seoul has two of those.
+# Each market meets a session before, on and after the last day of Shanghai's calendar, and a
+# weekday without one; Seoul has two of those.
 BEGIN = datetime(2026, 12, 29, tzinfo=UTC)
 END = datetime(2027, 1, 6, tzinfo=UTC)
 LAST_SESSION = date(2027, 1, 5)
