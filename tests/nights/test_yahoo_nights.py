@@ -3,9 +3,11 @@ command: what the store says after it.
 """
 
 import json
+import multiprocessing
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from dtml.prices.sessions import sessions_between
+from tests.support.commands import run_in
 from tests.support.fake_yahoo import FakeYahoo, Fault
 from tests.support.price_history import (
     INDEX,
@@ -52,29 +55,39 @@ class Home:
     """A folder with a market file, a store and a stand-in to ask."""
 
     folder: Path
-    yahoo: FakeYahoo
+    stand_in: FakeYahoo
     prefect_api: str
+    process: ProcessPoolExecutor
 
     def write_market(self, stocks: dict[str, str]) -> None:
         (self.folder / "made.toml").write_text(market_text(stocks))
 
-    def dtml(self, verb: str, day: date, *more: str) -> subprocess.CompletedProcess[str]:
-        places = {
-            "DTML_DATA": "data",
-            "DTML_REPORTS": "reports",
-            "DTML_DATABASE_URL": "sqlite:///store.sqlite",
-        }
-        command = [DTML, verb, "--market-file", "made.toml", "--as-of", str(day), *more]
-        asked = self.yahoo.environment() | places | {"PREFECT_API_URL": self.prefect_api}
-        return subprocess.run(
-            command,
+    def nightly(self, day: date) -> tuple[int, str]:
+        """Run a night by the command, in the process of all folders: exit code and errors."""
+        asked = (self.folder, self._environment(), self.prefect_api, *_nightly(day))
+        code, _, said = self.process.submit(run_in, *asked).result()
+        return code, said
+
+    def nightly_anew(self, day: date) -> tuple[int, str]:
+        """Do the same in a process of its own, which knows nothing but the store."""
+        ended = subprocess.run(
+            [DTML, *_nightly(day)],
             cwd=self.folder,
-            env=asked,
+            env=self._environment() | {"PREFECT_API_URL": self.prefect_api},
             capture_output=True,
             text=True,
             timeout=600,
             check=False,
         )
+        return ended.returncode, ended.stderr
+
+    def _environment(self) -> dict[str, str]:
+        places = {
+            "DTML_DATA": "data",
+            "DTML_REPORTS": "reports",
+            "DTML_DATABASE_URL": "sqlite:///store.sqlite",
+        }
+        return self.stand_in.environment() | places
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
         engine = open_engine(f"sqlite:///{self.folder / 'store.sqlite'}", read_only=True)
@@ -90,6 +103,10 @@ class Home:
         return self.ask(
             f"{named} where symbol = '{symbol}' and session = '{day}' order by known_at"
         )
+
+
+def _nightly(day: date) -> tuple[str, ...]:
+    return ("nightly", "--market-file", "made.toml", "--as-of", str(day))
 
 
 def grown() -> History:
@@ -114,27 +131,41 @@ def grown() -> History:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Iterator[Home]:
+def make_home(
+    tmp_path_factory: pytest.TempPathFactory, prefect_api: str
+) -> Iterator[Callable[[str], Home]]:
+    """Make a folder of a name. One process runs the nights of all, with a client of its own."""
+    with (
+        FakeYahoo({}) as stand_in,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process,
+    ):
+        yield lambda name: Home(tmp_path_factory.mktemp(name), stand_in, prefect_api, process)
+
+
+@pytest.fixture(scope="module")
+def nights(make_home: Callable[[str], Home]) -> Home:
     """A good night, one on which each of many stocks has a trouble of its own,
     and a good one after it.
     """
     history = grown()
-    with FakeYahoo(history.told(FIRST)) as yahoo:
-        home = Home(tmp_path_factory.mktemp("nights"), yahoo, prefect_api)
-        home.write_market({stock: stock for stock in STOCKS})
-        assert home.dtml("nightly", FIRST).returncode == 0
-        yahoo.faults = dict(FAULTS)
-        yahoo.prices = history.told(SECOND) | {"S04": history.told(UNDER_WAY)["S04"]}
-        yahoo.prices[SKIPPING] = without_sessions(yahoo.prices[SKIPPING], [SECOND])
-        yahoo.prices[FEASTING] = with_row_on(yahoo.prices[FEASTING], HOLIDAY)
-        ended = home.dtml("nightly", SECOND)
-        assert ended.returncode == 0, ended.stderr
-        yahoo.faults = {}
-        yahoo.prices = history.told(THIRD)
-        home.write_market({stock: history.source_symbol(stock, THIRD) for stock in STOCKS})
-        ended = home.dtml("nightly", THIRD)
-        assert ended.returncode == 0, ended.stderr
-        yield home
+    home = make_home("nights")
+    stand_in = home.stand_in
+    stand_in.prices = history.told(FIRST)
+    home.write_market({stock: stock for stock in STOCKS})
+    code, said = home.nightly(FIRST)
+    assert code == 0, said
+    stand_in.faults = dict(FAULTS)
+    stand_in.prices = history.told(SECOND) | {"S04": history.told(UNDER_WAY)["S04"]}
+    stand_in.prices[SKIPPING] = without_sessions(stand_in.prices[SKIPPING], [SECOND])
+    stand_in.prices[FEASTING] = with_row_on(stand_in.prices[FEASTING], HOLIDAY)
+    code, said = home.nightly(SECOND)
+    assert code == 0, said
+    stand_in.faults = {}
+    stand_in.prices = history.told(THIRD)
+    home.write_market({stock: history.source_symbol(stock, THIRD) for stock in STOCKS})
+    code, said = home.nightly(THIRD)
+    assert code == 0, said
+    return home
 
 
 @pytest.mark.parametrize(
@@ -212,25 +243,28 @@ def test_a_renamed_stock_keeps_its_past_under_the_markets_own_symbol(nights: Hom
 
 @pytest.mark.soak
 def test_at_a_rate_limit_a_night_is_refused_and_the_next_run_asks_for_the_rest_alone(
-    tmp_path: Path, prefect_api: str
+    make_home: Callable[[str], Home],
 ) -> None:
     stocks = {f"R{number:03d}": f"R{number:03d}" for number in range(40)}
     bars = made_history(SESSIONS, UNDER_WAY, seed=4).told(SECOND)
     prices = {stock: bars[f"S{number % 12 + 1:02d}"] for number, stock in enumerate(stocks)}
-    with FakeYahoo(prices | {INDEX: bars[INDEX]}, rate_limit_after=20) as yahoo:
-        home = Home(tmp_path, yahoo, prefect_api)
-        home.write_market(stocks)
-        limited = home.dtml("nightly", SECOND)
-        assert limited.returncode == 1
-        assert "rate limit was reached" in limited.stderr
-        assert "run the night again" in limited.stderr
-        assert home.night(SECOND)["status"] == "refused"
-        answered = dict(yahoo.requests)
-        assert len(answered) == 20
-        yahoo.rate_limit_after = None
-        resumed = home.dtml("nightly", SECOND)
-        assert resumed.returncode == 0, resumed.stderr
-        assert {symbol: yahoo.requests[symbol] for symbol in answered} == answered
-        assert set(yahoo.requests.values()) == {1}
+    home = make_home("limited")
+    stand_in = home.stand_in
+    stand_in.prices = prices | {INDEX: bars[INDEX]}
+    stand_in.requests.clear()
+    stand_in.rate_limit_after = 20
+    home.write_market(stocks)
+    code, said = home.nightly(SECOND)
+    assert code == 1
+    assert "rate limit was reached" in said
+    assert "run the night again" in said
+    assert home.night(SECOND)["status"] == "refused"
+    answered = dict(stand_in.requests)
+    assert len(answered) == 20
+    stand_in.rate_limit_after = None
+    code, said = home.nightly_anew(SECOND)
+    assert code == 0, said
+    assert {symbol: stand_in.requests[symbol] for symbol in answered} == answered
+    assert set(stand_in.requests.values()) == {1}
     assert home.night(SECOND)["status"] == "complete"
     assert home.night(SECOND)["predictions"] == len(stocks)

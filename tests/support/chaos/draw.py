@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-import pandas as pd
-
 from tests.support.fake_yahoo import FakeYahoo, Fault
 from tests.support.price_history import INDEX, STOCKS, History, with_row_on, without_sessions
 
@@ -140,4 +138,4 @@ def trouble(yahoo: FakeYahoo, history: History, plan: Plan, tomorrow: date) -> N
 
 
 def _last_sunday(day: date) -> date:
-    return day - timedelta(days=pd.Timestamp(day).dayofweek + 1)
+    return day - timedelta(days=day.weekday() + 1)

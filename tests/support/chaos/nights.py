@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -93,17 +93,19 @@ def run(
     url: str | None = None,
     first: date = FIRST,
     after_night: Callable[[Tally], None] | None = None,
+    server: str | None = None,
 ) -> Tally:
     """Run so many nights from `first` on in a folder, on a store at `url` (by default an SQLite
-    file in it).
+    file in it), with the Prefect server at an address (by default one of their own).
 
     The same seed draws the same prices and faults; what a kill meets is the clock's doing.
     """
     days = nights_from(first, nights)
     tomorrow = next_session("XNYS", days[-1])
     history = made_history(sessions_between("XNYS", first - BEFORE, tomorrow), first, seed)
-    with FakeYahoo({}, slowness=12.0) as yahoo, prefect_server() as server:
-        bench = Bench(folder, url, history, days, yahoo, server)
+    served = prefect_server() if server is None else nullcontext(server)
+    with FakeYahoo({}, slowness=12.0) as yahoo, served as address:
+        bench = Bench(folder, url, history, days, yahoo, address)
         for plan in draw_plans(days, seed):
             bench.night(plan)
             if after_night is not None:
