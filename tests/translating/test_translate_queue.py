@@ -37,6 +37,7 @@ pytestmark = pytest.mark.slow
 
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
 PLAIN = "INSERT INTO translation_text (model, text) VALUES ('tiny', 'bano lume')"
+AT_ONCE = 4  # texts: a queue of sixty has turns enough for two workers
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -60,24 +61,32 @@ def held(engine: Engine) -> list[Mapping[str, Any]]:
         )
 
 
-def work(url: str, at_once: int, lease_s: float, counted: "multiprocessing.Queue[int]") -> None:
-    """A worker, as a process."""
-    worker.AT_ONCE, worker.LEASE_S = at_once, lease_s
+def work(url: str, ready: Any, counted: "multiprocessing.Queue[int]") -> None:
+    """A worker, as a process, which begins when the other one does."""
+    worker.AT_ONCE = AT_ONCE
     torch.set_num_threads(1)
+    ready.wait(550)
     counted.put(work_off(open_engine(url), None, GREEDY, CPU)["done"])
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("home")
-def test_two_workers_translate_each_text_once_and_lose_none(engine: Engine, store_url: str) -> None:
+def test_two_workers_translate_each_text_once_and_lose_none(
+    engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is this process: it waits for the other, so that both take from the queue at once."""
+    monkeypatch.setattr(worker, "AT_ONCE", AT_ONCE)
     ids = queued(engine, SOURCES)
     counted: multiprocessing.Queue[int] = SPAWN.Queue()
-    workers = [SPAWN.Process(target=work, args=(store_url, 4, 300.0, counted)) for _ in range(2)]
-    for each in workers:
-        each.start()
-    assert sum(counted.get(timeout=550) for _ in workers) == len(SOURCES)
-    for each in workers:
-        each.join()
+    ready = SPAWN.Barrier(2)
+    other = SPAWN.Process(target=work, args=(store_url, ready, counted))
+    other.start()
+    ready.wait(550)
+    mine = work_off(engine, None, GREEDY, CPU)["done"]
+    its = counted.get(timeout=550)
+    other.join()
+    assert mine + its == len(SOURCES)
+    assert min(mine, its) > 0
     done = jobs(engine)
     assert [each["id"] for each in done] == ids
     assert {(each["status"], each["attempts"]) for each in done} == {("done", 1)}
