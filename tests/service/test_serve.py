@@ -20,11 +20,9 @@ from tests.support.service import (
     BIN,
     PATIENCE_S,
     asked,
-    cmdline,
     needs_proc,
     nights,
     processes_of,
-    runs_of,
     serving,
     waited,
 )
@@ -60,40 +58,6 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
-@needs_proc
-def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: Path) -> None:
-    with serving(tmp_path / "one") as service:
-        waited(lambda: runs_of(tmp_path / "one"), lambda: f"a run in {service.said}")
-        service.process.kill()
-        waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
-
-
-@needs_proc
-@pytest.mark.soak
-def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> None:
-    with serving(tmp_path / "one") as service:
-        service.wait_for("press Ctrl-C to stop")
-        (server,) = (
-            pid
-            for pid in processes_of(tmp_path / "one")
-            if b"flows.service.guarded_server" in cmdline(pid)
-        )
-        refused = subprocess.run(
-            [BIN / "dtml", "serve", "simulated"],
-            env=os.environ | {"DTML_DATA": str(tmp_path / "one" / "data")},
-            cwd=tmp_path / "one",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert refused.returncode == 1
-        assert "another `dtml serve` uses" in refused.stderr
-        os.kill(server, signal.SIGKILL)
-        assert service.process.wait(PATIENCE_S) == 1
-        assert "error: Prefect's server ended with exit code -9" in service.said
-        waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
-
-
 def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
     tmp_path: Path, prefect_api: str
 ) -> None:
@@ -101,19 +65,17 @@ def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
         "PREFECT_API_URL": prefect_api,
         "PREFECT_HOME": str(tmp_path / "home"),
     }
-    for arguments in (
-        ("work-pool", "create", "dtml", "--type", "process"),
-        ("deploy", "--all", "--no-prompt"),
-    ):
-        ended = subprocess.run(
-            [BIN / "prefect", *arguments],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+    pool = {"name": "dtml", "type": "process"}
+    asked(f"{prefect_api}/work_pools/", os.environ[LOGIN], pool)
+    ended = subprocess.run(
+        [BIN / "prefect", "deploy", "--all", "--no-prompt"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     found = asked(f"{prefect_api}/deployments/filter", os.environ[LOGIN])
     now = datetime.now(UTC)
     for name in ("sp500", "kospi200"):
