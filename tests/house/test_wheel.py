@@ -73,25 +73,28 @@ def test_the_sdist_builds_too(built: Path) -> None:
     assert next(built.glob("*.tar.gz")).stat().st_size > 100_000
 
 
-@pytest.mark.parametrize(
-    ("command", "made"),
-    [
-        (NIGHT, REPORTS),
-        (("translate", "models"), "data/dtml.sqlite"),
-        (("questions",), None),
-        (("db", "dictionary"), None),
-        (("markets",), None),
-    ],
-)
+RUN = """
+import sys
+import flows.cli
+from flows.failures import run_command
+print(flows.__file__, file=sys.stderr)
+for command in {commands}:
+    sys.argv = ["dtml", *command]
+    print("said by", *command, flush=True)
+    assert run_command(flows.cli.app) == 0, command
+"""
+
+
 def test_what_is_installed_runs_from_any_folder(
-    command: tuple[str, ...], made: str | None, installed: Path, prefect_api: str, tmp_path: Path
+    installed: Path, prefect_api: str, tmp_path: Path
 ) -> None:
+    """One process runs the commands: each of them reads files of the wheel that no other reads."""
+    commands = (NIGHT, ("translate", "models"), ("questions",), ("db", "dictionary"), ("markets",))
     (tmp_path / "small.toml").write_text(small_market())
-    code = "import flows.cli, sys; print(flows.__file__, file=sys.stderr); flows.cli.main()"
     own = {"PYTHONPATH": str(installed), "PREFECT_API_URL": prefect_api, "PYTHONSAFEPATH": "1"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DTML_")}
     done = subprocess.run(
-        [sys.executable, "-c", code, *command],
+        [sys.executable, "-c", RUN.format(commands=commands)],
         cwd=tmp_path,
         env=kept | own,
         capture_output=True,
@@ -100,8 +103,11 @@ def test_what_is_installed_runs_from_any_folder(
     )
     assert done.returncode == 0, done.stderr
     assert str(installed) in done.stderr
-    assert done.stdout
-    assert made is None or list(tmp_path.glob(made))
+    said = re.split("^said by .*\n", done.stdout, flags=re.MULTILINE)[1:]
+    assert len(said) == len(commands)
+    assert all(said), done.stdout
+    assert list(tmp_path.glob(REPORTS))
+    assert (tmp_path / "data" / "dtml.sqlite").exists()
 
 
 def test_the_pages_name_the_wheel_as_it_is_built(built: Path) -> None:

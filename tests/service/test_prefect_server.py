@@ -93,7 +93,10 @@ def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     """A process with a temporary server, as a night has: the address of its
     API, the login, and the process.
     """
-    code = "from flows.service.prefect_server import require_server; import os; require_server(); "
+    # Prefect is not imported while the server starts: it takes seconds, and no flow is run.
+    code = "import os, sys; from types import ModuleType as Module; "
+    code += "sys.modules |= {name: Module(name) for name in ('prefect', 'prefect.flow_engine')}; "
+    code += "from flows.service.prefect_server import require_server; require_server(); "
     code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
     plain = {
         name: value

@@ -61,7 +61,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     bare: Path, translate: Command
 ) -> None:
     write_recipe(bare)
-    code, said, complaint = ended(started("train", "tiny.toml"))
+    code, said, complaint = translate("train", "tiny.toml")
     told = complaint.splitlines()  # a training whose output goes into a file shows that it moves
     assert (code, len(told), "400 of 400 pairs kept" in told[0]) == (0, 5, True), complaint
     assert "times as fast as float32 here" in told[1]

@@ -30,7 +30,7 @@ from flows.translating import worker
 from flows.translating.flow import translate_queue
 from flows.translating.worker import work_off
 from tests.support.commands import Command
-from tests.support.recipe import SOURCES, ended, is_one_line, started
+from tests.support.recipe import SOURCES, is_one_line
 from translation.decoding.beam_search import Search
 
 pytestmark = pytest.mark.slow
@@ -200,7 +200,7 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
     assert (code, said) == (0, "3 texts queued for tiny: 1 to 3\n"), complaint
     with transaction(engine) as conn:
         conn.exec_driver_sql(PLAIN)
-    code, said, complaint = ended(started("work", "--beams", "2", "--attention"))
+    code, said, complaint = translate("work", "--beams", "2", "--attention")
     assert (code, said) == (0, "4 texts translated, 0 failed\n")
     (line,) = complaint.splitlines()
     assert line.startswith("stage=translate seconds=")
