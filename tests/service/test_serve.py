@@ -4,7 +4,7 @@ Prefect server, and what is left after it.
 
 import os
 import signal
-import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from flows.service.schedules import DELAY, TRANSLATING, WATCHING, Schedule, sche
 from tests.support.commands import Command
 from tests.support.places import ROOT
 from tests.support.service import (
-    BIN,
     PATIENCE_S,
     asked,
     needs_proc,
@@ -58,24 +57,18 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
+@pytest.mark.usefixtures("served")
 def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
-    tmp_path: Path, prefect_api: str
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = os.environ | {
-        "PREFECT_API_URL": prefect_api,
-        "PREFECT_HOME": str(tmp_path / "home"),
-    }
-    pool = {"name": "dtml", "type": "process"}
-    asked(f"{prefect_api}/work_pools/", os.environ[LOGIN], pool)
-    ended = subprocess.run(
-        [BIN / "prefect", "deploy", "--all", "--no-prompt"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    from prefect import cli  # late: a quick test waits for no Prefect
+
+    monkeypatch.chdir(ROOT)
+    asked(f"{prefect_api}/work_pools/", os.environ[LOGIN], {"name": "dtml", "type": "process"})
+    monkeypatch.setattr(sys, "argv", ["prefect", "deploy", "--all", "--no-prompt"])
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(cli.app())
+    assert not ended.value.code, capsys.readouterr()
     found = asked(f"{prefect_api}/deployments/filter", os.environ[LOGIN])
     now = datetime.now(UTC)
     for name in ("sp500", "kospi200"):
