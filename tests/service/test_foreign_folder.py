@@ -38,7 +38,7 @@ TO_BE_BACKTESTED = (
     "--to",
     "2024-03-13",
     "--retrain-every",
-    "4",
+    "8",
     "--source",
     "simulated",
 )
