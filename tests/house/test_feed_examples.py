@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -151,8 +151,19 @@ def test_a_wrong_key_is_told_without_the_key(
 def test_from_an_empty_folder_the_commands_of_the_section_store_a_night(
     folder: Path, command: Command
 ) -> None:
+    """With a year and a half of the vendor's five, and a model of 300 sessions: the program, the
+    feed and the commands are those of the page, whose own years are enough for its own model.
+    """
     program, night, *query = COMMANDS[0].splitlines()
     assert program == "python fill.py"
+    (begins,) = re.findall(r'"session"\] >= "([0-9-]+)"', FILES["fill.py"])
+    (sessions,) = re.findall(r"train_sessions = (\d+)", HOME)
+    now = datetime.now(UTC).date()
+    years = sessions_between("XNYS", date.fromisoformat(begins), now)
+    assert len(years) > int(sessions) + 252  # for validation, and for what a window looks back
+    later = now - timedelta(days=600)
+    (folder / "fill.py").write_text(FILES["fill.py"].replace(begins, str(later)))
+    (folder / "home.toml").write_text(HOME.replace(sessions, "300"))
     subprocess.run([sys.executable, "fill.py"], cwd=folder, check=True)
     code, said, complaint = command(*shlex.split(night)[1:])
     assert code == 0, complaint

@@ -53,12 +53,9 @@ def dtml(home: Path, command: Command) -> Command:
     return command
 
 
-def run_process(
-    *arguments: str, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [DTML, *arguments],
-        env=environment,
         capture_output=True,
         text=True,
         timeout=550,
@@ -151,7 +148,7 @@ def yahoo_market(home: Path, stocks: list[str]) -> Path:
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(
-    dtml: Command, home: Path
+    dtml: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = yahoo_market(home, ["L01", "L02"])
     nowhere = {
@@ -159,17 +156,19 @@ def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(
         "https_proxy": "http://127.0.0.1:9",
         "NO_PROXY": "127.0.0.1",
     }
-    closed = os.environ | nowhere
-    ended = run_process("nightly", "--market-file", str(file), "--as-of", AS_OF, environment=closed)
-    assert ended.returncode == 1
-    assert "unreachable" in ended.stderr
-    assert len([line for line in ended.stderr.splitlines() if line.startswith("error")]) == 1
-    assert "Traceback" not in ended.stderr
+    for name, value in nowhere.items():
+        monkeypatch.setenv(name, value)
+    market = ("--market-file", str(file), "--as-of", AS_OF)
+    code, _, complaint = dtml("nightly", *market)
+    assert code == 1
+    assert "unreachable" in complaint
+    assert len([line for line in complaint.splitlines() if line.startswith("error")]) == 1
+    assert "Traceback" not in complaint
     (night,) = nights_of(dtml)
     assert night["status"] == "refused"
     assert "SIMX" in night["reason"]
-    ended = run_process("fetch", "--market-file", str(file), "--as-of", AS_OF, environment=closed)
-    assert (ended.returncode, "the index SIMX is missing" in ended.stderr) == (1, True)
+    code, _, complaint = dtml("fetch", *market)
+    assert (code, "the index SIMX is missing" in complaint) == (1, True)
 
 
 MISTAKES = {

@@ -20,7 +20,6 @@ from flows.service import forked_runs
 from flows.settings import prepare_prefect
 from tests.support.backtest_market import MARKET
 from tests.support.foreign_folder import fill_as_a_stranger
-from tests.support.nights import small_market
 from tests.support.opened_files import needs_inotify, opened_files
 from tests.support.panels import made_panel
 from tests.support.prefect_server import give_tables
@@ -30,12 +29,16 @@ pytestmark = [needs_inotify, pytest.mark.slow]
 
 BIN = Path(sys.executable).parent
 TO_BE_BACKTESTED = (
+    "--market-file",
+    "past.toml",
+    "--workers",
+    "2",
     "--from",
     "2024-03-04",
     "--to",
     "2024-03-13",
     "--retrain-every",
-    "4",
+    "8",
     "--source",
     "simulated",
 )
@@ -60,29 +63,17 @@ def fill(folder: Path) -> set[Path]:
     return fill_as_a_stranger(folder) | fill_as_a_stranger(home)
 
 
-COMMANDS = {
-    "a night": ("small.toml", small_market(), ("nightly", "--as-of", "2024-07-01")),
-    "a backtest": (
-        "past.toml",
-        MARKET.format(normalisation="shared"),
-        ("backtest", "--workers", "2", *TO_BE_BACKTESTED),
-    ),
-}
-
-
 @pytest.mark.by_quarters
 @pytest.mark.soak
-@pytest.mark.parametrize("what", COMMANDS)
-def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(
-    tmp_path: Path, what: str
-) -> None:
-    market, text, (verb, *more) = COMMANDS[what]
+def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(tmp_path: Path) -> None:
+    """A backtest: a night has no process of another kind, and a service below runs a whole one."""
     theirs = fill(tmp_path)
-    (tmp_path / market).write_text(text)
+    market = tmp_path / "past.toml"
+    market.write_text(MARKET.format(normalisation="shared"))
     with opened_files(tmp_path, tmp_path / "data" / "prefect") as opened:
-        ended = run(tmp_path, BIN / "dtml", verb, "--market-file", market, *more)
+        ended = run(tmp_path, BIN / "dtml", "backtest", *TO_BE_BACKTESTED)
     assert ended.returncode == 0, ended.stderr
-    assert tmp_path / market in opened
+    assert market in opened
     assert {str(file) for file in opened & theirs} == set()
 
 

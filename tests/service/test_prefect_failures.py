@@ -118,7 +118,10 @@ def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
         for name, value in os.environ.items()
         if not name.startswith(("DTML_", "PREFECT_"))
     }
+    # Prefect is not imported while the server starts: it takes seconds, and this one never asks it.
     code = (
+        "import sys; from types import ModuleType as Module; "
+        "sys.modules |= {name: Module(name) for name in ('prefect', 'prefect.flow_engine')}; "
         "from flows.service import prefect_server as server; server._wait = lambda *_: "
         "exit(7); "
         "server.require_server()"

@@ -30,6 +30,7 @@ from tests.support.service import (
     answering,
     asked,
     cmdline,
+    failed_service,
     needs_proc,
     processes_of,
     runs_of,
@@ -92,7 +93,10 @@ def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     """A process with a temporary server, as a night has: the address of its
     API, the login, and the process.
     """
-    code = "from flows.service.prefect_server import require_server; import os; require_server(); "
+    # Prefect is not imported while the server starts: it takes seconds, and no flow is run.
+    code = "import os, sys; from types import ModuleType as Module; "
+    code += "sys.modules |= {name: Module(name) for name in ('prefect', 'prefect.flow_engine')}; "
+    code += "from flows.service.prefect_server import require_server; require_server(); "
     code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
     plain = {
         name: value
@@ -222,18 +226,23 @@ def page_elsewhere() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/"
 
 
+def run_now(api: str, login: str) -> None:
+    """Ask for another run of the service's night."""
+    deployments = asked(f"{api}/deployments/filter", login)
+    (night,) = (each for each in deployments if each["entrypoint"].endswith("scheduled_night"))
+    asked(
+        f"{api}/deployments/{night['id']}/create_flow_run",
+        login,
+        {"state": {"type": "SCHEDULED"}},
+    )
+
+
 @needs_proc
 def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, api: str) -> None:
     folder = service.words.parent
-    deployments = asked(f"{api}/deployments/filter", service.login)
-    (night,) = (each for each in deployments if each["entrypoint"].endswith("scheduled_night"))
     service.wait_for(RUN_ENDED)  # of what was missed, which begins with the service
     before = len(RUN_ENDED.findall(service.said))
-    asked(
-        f"{api}/deployments/{night['id']}/create_flow_run",
-        service.login,
-        {"state": {"type": "SCHEDULED"}},
-    )
+    run_now(api, service.login)
     seen: dict[int, set[str]] = {}
     run_pids: set[int] = set()
     (serving_pid,) = (
@@ -266,10 +275,17 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
 def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(
     tmp_path: Path,
 ) -> None:
+    """One ends with a reason when its server dies; the other goes on, and when it is killed, takes
+    its server and its run along. The folder of a service is no other's while it is on.
+    """
     any_port = {"PREFECT_SERVER_API_PORT": ""}
     with serving(tmp_path / "one", **any_port) as one, serving(tmp_path / "two", **any_port) as two:
-        pages = {service.wait_for(r"page (\S+),")[1] for service in (one, two)}
-        assert len(pages) == 2
+        pages = [service.wait_for(r"page (\S+),")[1] for service in (one, two)]
+        assert len(set(pages)) == 2
+        one.wait_for("press Ctrl-C to stop")
+        refused = failed_service(tmp_path / "one")
+        assert refused.returncode == 1
+        assert "another `dtml serve` uses" in refused.stdout
         (serving_pid,) = (
             pid
             for pid in processes_of(tmp_path / "one")
@@ -279,9 +295,14 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
         assert one.process.wait(PATIENCE_S) == 1
         death = "error: Prefect's server ended with exit code -9: start the command again"
         assert death in one.said
+        waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
         two.wait_for(r"small night done: .*: 30 stocks predicted")
         assert "crashed" not in two.said
         assert two.process.poll() is None
+        run_now(f"{pages[1]}/api", two.login)
+        waited(lambda: runs_of(tmp_path / "two"), lambda: f"a run in {two.said}")
+        two.process.kill()
+        waited(lambda: not processes_of(tmp_path / "two"), lambda: "every process to end")
 
 
 def test_a_server_waits_until_another_of_its_folder_has_made_its_tables(

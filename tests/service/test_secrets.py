@@ -18,8 +18,9 @@ from sqlalchemy import URL, Engine, create_engine, make_url
 from db import tables as schema
 from db.engine import location, open_engine
 from db.errors import StoreUsageError
+from flows.service.prefect_server import LOGIN
 from tests.support.nights import small_market
-from tests.support.prefect_server import give_tables
+from tests.support.prefect_server import prefect_server
 from tests.support.webhook import TOKEN, Webhook, webhook
 
 pytestmark = pytest.mark.soak
@@ -39,11 +40,12 @@ NIGHT = ("nightly", "--market-file", "small.toml", "--as-of")
 @dataclass
 class Scene:
     """A folder in which commands ran, what they said, the store as its
-    administrator sees it, and the webhook.
+    administrator sees it, the Prefect server, and the webhook.
     """
 
     folder: Path
     url: str
+    prefect: dict[str, str]
     admin: Engine
     hook: Webhook
     said: dict[str, subprocess.CompletedProcess[str]]
@@ -54,13 +56,17 @@ class Scene:
             for name, value in os.environ.items()
             if not name.startswith(("DTML_", "PREFECT_"))
         }
-        environment = plain | {
-            "DTML_DATABASE_URL": url or self.url,
-            "DTML_ALERTS": self.hook.url,
-            "DTML_LOG": form,
-            "DTML_DATA": str(self.folder / "data"),
-            "DTML_REPORTS": str(self.folder / "reports"),
-        }
+        environment = (
+            plain
+            | self.prefect
+            | {
+                "DTML_DATABASE_URL": url or self.url,
+                "DTML_ALERTS": self.hook.url,
+                "DTML_LOG": form,
+                "DTML_DATA": str(self.folder / "data"),
+                "DTML_REPORTS": str(self.folder / "reports"),
+            }
+        )
         self.said[name] = subprocess.run(
             [DTML, *arguments],
             env=environment,
@@ -100,13 +106,14 @@ def plant(server: str) -> tuple[Engine, URL]:
 
 @pytest.fixture(scope="module")
 def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One Prefect server, whose database is in the folder, has the runs of all nights."""
     folder = tmp_path_factory.mktemp("secrets")
     (folder / "small.toml").write_text(small_market())
-    give_tables(folder / "data" / "prefect")
     admin, own = plant(postgresql_server)
-    with webhook() as hook:
+    with webhook() as hook, prefect_server(folder / "data" / "prefect") as api:
         hook.answer = 500
-        scene = Scene(folder, own.render_as_string(hide_password=False), admin, hook, {})
+        prefect = {"PREFECT_API_URL": api, LOGIN: os.environ[LOGIN]}
+        scene = Scene(folder, own.render_as_string(hide_password=False), prefect, admin, hook, {})
         scene.run("night", "--debug", *NIGHT, "2024-07-02")
         with admin.connect() as conn:
             conn.exec_driver_sql("alter table planted.prediction owner to postgres")

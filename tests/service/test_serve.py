@@ -4,7 +4,7 @@ Prefect server, and what is left after it.
 
 import os
 import signal
-import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,14 +17,11 @@ from flows.service.schedules import DELAY, TRANSLATING, WATCHING, Schedule, sche
 from tests.support.commands import Command
 from tests.support.places import ROOT
 from tests.support.service import (
-    BIN,
     PATIENCE_S,
     asked,
-    cmdline,
     needs_proc,
     nights,
     processes_of,
-    runs_of,
     serving,
     waited,
 )
@@ -60,60 +57,18 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
-@needs_proc
-def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: Path) -> None:
-    with serving(tmp_path / "one") as service:
-        waited(lambda: runs_of(tmp_path / "one"), lambda: f"a run in {service.said}")
-        service.process.kill()
-        waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
-
-
-@needs_proc
-@pytest.mark.soak
-def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> None:
-    with serving(tmp_path / "one") as service:
-        service.wait_for("press Ctrl-C to stop")
-        (server,) = (
-            pid
-            for pid in processes_of(tmp_path / "one")
-            if b"flows.service.guarded_server" in cmdline(pid)
-        )
-        refused = subprocess.run(
-            [BIN / "dtml", "serve", "simulated"],
-            env=os.environ | {"DTML_DATA": str(tmp_path / "one" / "data")},
-            cwd=tmp_path / "one",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert refused.returncode == 1
-        assert "another `dtml serve` uses" in refused.stderr
-        os.kill(server, signal.SIGKILL)
-        assert service.process.wait(PATIENCE_S) == 1
-        assert "error: Prefect's server ended with exit code -9" in service.said
-        waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
-
-
+@pytest.mark.usefixtures("served")
 def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
-    tmp_path: Path, prefect_api: str
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = os.environ | {
-        "PREFECT_API_URL": prefect_api,
-        "PREFECT_HOME": str(tmp_path / "home"),
-    }
-    for arguments in (
-        ("work-pool", "create", "dtml", "--type", "process"),
-        ("deploy", "--all", "--no-prompt"),
-    ):
-        ended = subprocess.run(
-            [BIN / "prefect", *arguments],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+    from prefect import cli  # late: a quick test waits for no Prefect
+
+    monkeypatch.chdir(ROOT)
+    asked(f"{prefect_api}/work_pools/", os.environ[LOGIN], {"name": "dtml", "type": "process"})
+    monkeypatch.setattr(sys, "argv", ["prefect", "deploy", "--all", "--no-prompt"])
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(cli.app())
+    assert not ended.value.code, capsys.readouterr()
     found = asked(f"{prefect_api}/deployments/filter", os.environ[LOGIN])
     now = datetime.now(UTC)
     for name in ("sp500", "kospi200"):

@@ -84,17 +84,21 @@ def end_shared_server() -> None:
 
 
 @contextmanager
-def prefect_server() -> Iterator[str]:
-    """The address of the API of a server of its own; its login is in this process's environment."""
-    home = tempfile.mkdtemp(prefix="prefect-")
-    address, server = _start(Path(home))
+def prefect_server(folder: Path | None = None) -> Iterator[str]:
+    """The address of the API of a server of its own; its login is in this process's environment.
+
+    Its database stays in a folder that is given; else it goes with the server.
+    """
+    home = folder or Path(tempfile.mkdtemp(prefix="prefect-"))
+    address, server = _start(home)
     try:
         yield address
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-        shutil.rmtree(home, ignore_errors=True)
+        if folder is None:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def _start(home: Path) -> tuple[str, "subprocess.Popen[bytes]"]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -61,16 +62,22 @@ def test_it_trains_scores_and_translates_line_by_line(folder: Path) -> None:
 
 
 @pytest.mark.soak
-def test_mistakes_are_one_line_and_2(folder: Path) -> None:
+def test_mistakes_are_one_line_and_2(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
     for arguments, part in (
         (("train", "none.toml"), "none.toml"),
         (("translate", "models/none"), "models/none"),
         (("translate", "models/tiny", "--beams", "0"), "beams must be 1 or more"),
     ):
-        said = alone(folder, *arguments)
-        assert said.returncode in {1, 2}
-        assert len(said.stderr.splitlines()) == 1
-        assert part in said.stderr
+        monkeypatch.setattr(sys, "argv", ["translation", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module("translation", run_name="__main__", alter_sys=True)
+        said = capfd.readouterr().err
+        assert ended.value.code in {1, 2}
+        assert len(said.splitlines()) == 1
+        assert part in said
 
 
 @pytest.mark.by_quarters

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -16,12 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from filelock import FileLock
 
 from benchmarks.ctranslate2_export import main
+from flows.cli import app
+from flows.failures import run_command
 from tests.support.commands import Command
+from tests.support.places import ROOT
 from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, started, write_recipe
+from translation.recipes import read_recipe
 from translation.training.arithmetic import bfloat16_gain, faster_format
+from translation.training.distributed import SINGLE_PROCESS
+from translation.training.from_recipe import train_model
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +61,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     bare: Path, translate: Command
 ) -> None:
     write_recipe(bare)
-    code, said, complaint = ended(started("train", "tiny.toml"))
+    code, said, complaint = translate("train", "tiny.toml")
     told = complaint.splitlines()  # a training whose output goes into a file shows that it moves
     assert (code, len(told), "400 of 400 pairs kept" in told[0]) == (0, 5, True), complaint
     assert "times as fast as float32 here" in told[1]
@@ -81,27 +89,56 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     assert counts(bare) == [1, 2, 1]  # the same test and search
 
 
+def write_recipe_to_interrupt(folder: Path) -> Path:
+    """A training with dropout and three checks, which one process or two repeat to the last bit.
+
+    Each of its updates is of two batches, one for each of two processes; its number format is not
+    the one that a busy machine happens to measure as the faster one.
+    """
+    recipe = write_recipe(folder, updates=30, check_every=10, dropout=0.1)
+    text = recipe.read_text().replace("accumulate = 1", "accumulate = 2")
+    recipe.write_text(f'{text}precision = "float32"\nmuon_precision = "float32"\n')
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the weights that this training ends with where nothing interrupts it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    model = train_model(
+        read_recipe(write_recipe_to_interrupt(folder)),
+        models=folder / "models",
+        work=folder / "work",
+        device=torch.device("cpu"),
+        process_group=SINGLE_PROCESS,
+    )
+    assert model is not None
+    return model.card.weights_hash
+
+
+def wait_for_a_check(home: Path, process: "subprocess.Popen[str]") -> None:
+    """Wait until the training in this process has stored its first check, and goes on."""
+    deadline = time.monotonic() + 550
+    while not list(home.glob("data/training/translation/tiny/step-*.safetensors")):
+        assert process.poll() is None, ended(process)
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 @pytest.mark.usefixtures("served")
 @pytest.mark.soak
-def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(bare: Path) -> None:
-    recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
-    (bare / "other").mkdir()
-    write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
-    assert ended(started("train", "other/tiny.toml"))[0] == 0
-    ((expected,),) = stored(bare, WEIGHTS)
-    shutil.rmtree(bare / "data")
-    write_recipe(bare, **recipe)  # type: ignore[arg-type]
+def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(
+    bare: Path, translate: Command, undisturbed: str
+) -> None:
+    write_recipe_to_interrupt(bare)
     process = started("train", "tiny.toml")
-    deadline = time.monotonic() + 550
-    while process.poll() is None and time.monotonic() < deadline:
-        if list(bare.glob("data/training/translation/tiny/step-*.safetensors")):
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.005)
+    wait_for_a_check(bare, process)
+    process.send_signal(signal.SIGKILL)
     assert ended(process)[0] == -signal.SIGKILL
     assert not (bare / "data" / "translation" / "tiny" / "model.json").exists()
-    assert ended(started("train", "tiny.toml"))[0] == 0
-    assert stored(bare, WEIGHTS) == [(expected,)]
+    code, _, complaint = translate("train", "tiny.toml")
+    assert code == 0, complaint
+    assert stored(bare, WEIGHTS) == [(undisturbed,)]
     assert counts(bare) == [1, 3, 1]
 
 
@@ -120,27 +157,24 @@ def member(process: Any, rank: int) -> int:
 @pytest.mark.soak
 def test_a_training_that_loses_a_process_ends_with_a_line_and_goes_on_to_the_same_weights(
     bare: Path,
+    undisturbed: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
-    (bare / "other").mkdir()
-    write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
-    code, said, complaint = ended(started("train", "other/tiny.toml", "--processes", "2"))
-    assert (code, "made: BLEU" in said) == (0, True), complaint
-    ((expected,),) = stored(bare, WEIGHTS)
-    shutil.rmtree(bare / "data")
-    write_recipe(bare, **recipe)  # type: ignore[arg-type]
-    process = started("train", "tiny.toml", "--processes", "2")
-    deadline = time.monotonic() + 550
-    while not list(bare.glob("data/training/translation/tiny/step-*.safetensors")):
-        assert process.poll() is None, ended(process)
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    write_recipe_to_interrupt(bare)
+    command = ("train", "tiny.toml", "--processes", "2")
+    process = started(*command)
+    wait_for_a_check(bare, process)
     os.kill(member(process, 1), signal.SIGKILL)
     code, _, complaint = ended(process)
     assert (code, is_one_line(complaint.splitlines(keepends=True)[-1])) == (1, True), complaint
     assert "to resume from the last check" in complaint
-    assert ended(started("train", "tiny.toml", "--processes", "2"))[0] == 0
-    assert stored(bare, WEIGHTS) == [(expected,)]
+    monkeypatch.setattr(sys, "argv", ["dtml", "translate", *command])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # to its processes, which are children of this one
+    code = run_command(app)
+    said = capfd.readouterr()
+    assert (code, "made: BLEU" in said.out) == (0, True), said.err
+    assert stored(bare, WEIGHTS) == [(undisturbed,)]
     assert counts(bare) == [1, 3, 1]
 
 

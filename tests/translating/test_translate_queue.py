@@ -30,13 +30,14 @@ from flows.translating import worker
 from flows.translating.flow import translate_queue
 from flows.translating.worker import work_off
 from tests.support.commands import Command
-from tests.support.recipe import SOURCES, ended, is_one_line, started
+from tests.support.recipe import SOURCES, is_one_line
 from translation.decoding.beam_search import Search
 
 pytestmark = pytest.mark.slow
 
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
 PLAIN = "INSERT INTO translation_text (model, text) VALUES ('tiny', 'bano lume')"
+AT_ONCE = 4  # texts: a queue of sixty has turns enough for two workers
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -60,24 +61,31 @@ def held(engine: Engine) -> list[Mapping[str, Any]]:
         )
 
 
-def work(url: str, at_once: int, lease_s: float, counted: "multiprocessing.Queue[int]") -> None:
-    """A worker, as a process."""
-    worker.AT_ONCE, worker.LEASE_S = at_once, lease_s
+def work(url: str, ready: Any, counted: "multiprocessing.Queue[int]") -> None:
+    """A worker, as a process, which begins when the other one does."""
+    worker.AT_ONCE = AT_ONCE
     torch.set_num_threads(1)
+    ready.wait(550)
     counted.put(work_off(open_engine(url), None, GREEDY, CPU)["done"])
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("home")
-def test_two_workers_translate_each_text_once_and_lose_none(engine: Engine, store_url: str) -> None:
+def test_two_workers_translate_each_text_once_and_lose_none(
+    engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is this process: it waits for the other, so that both take from the queue at once."""
+    monkeypatch.setattr(worker, "AT_ONCE", AT_ONCE)
     ids = queued(engine, SOURCES)
     counted: multiprocessing.Queue[int] = SPAWN.Queue()
-    workers = [SPAWN.Process(target=work, args=(store_url, 4, 300.0, counted)) for _ in range(2)]
-    for each in workers:
-        each.start()
-    assert sum(counted.get(timeout=550) for _ in workers) == len(SOURCES)
-    for each in workers:
-        each.join()
+    ready = SPAWN.Barrier(2)
+    other = SPAWN.Process(target=work, args=(store_url, ready, counted))
+    other.start()
+    ready.wait(550)
+    mine = work_off(engine, None, GREEDY, CPU)["done"]
+    its = counted.get(timeout=550)
+    other.join()
+    assert mine + its == len(SOURCES)
     done = jobs(engine)
     assert [each["id"] for each in done] == ids
     assert {(each["status"], each["attempts"]) for each in done} == {("done", 1)}
@@ -192,7 +200,7 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
     assert (code, said) == (0, "3 texts queued for tiny: 1 to 3\n"), complaint
     with transaction(engine) as conn:
         conn.exec_driver_sql(PLAIN)
-    code, said, complaint = ended(started("work", "--beams", "2", "--attention"))
+    code, said, complaint = translate("work", "--beams", "2", "--attention")
     assert (code, said) == (0, "4 texts translated, 0 failed\n")
     (line,) = complaint.splitlines()
     assert line.startswith("stage=translate seconds=")
