@@ -31,6 +31,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from db.engine import open_engine, require_current_schema, upgrade
 from tests.support.backtest_market import run_request  # noqa: F401 - a fixture that every test can ask for
 from tests.support.commands import command, served  # noqa: F401 - as above
+from tests.support.forks import forks  # noqa: F401 - a fixture that every test can ask for
 from tests.support.kinds import ENGINES, begins, choose_kinds
 from tests.support.leftovers import begin_run, left_behind
 from tests.support.nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for

@@ -13,18 +13,11 @@ from tests.support.recipe import SOURCES
 pytestmark = pytest.mark.soak
 
 
-def test_the_page_of_alignments_has_nothing_wrong(
-    home: Path, translate: Command, tmp_path: Path
-) -> None:
+def test_the_page_of_alignments_has_nothing_wrong(home: Path, translate: Command) -> None:
     texts = [SOURCES[0], " ".join(SOURCES[:12]), "<b>Grüße</b> 🙂 日本 " + "x" * 90, ""]
     assert translate("text", *texts, "--attention-page", "seen.html")[0] == 0
     with browser() as chromium:
-        assert (
-            complaints(
-                chromium, axe_source(), (home / "seen.html").as_uri(), "alignments", tmp_path
-            )
-            == []
-        )
+        assert complaints(chromium, axe_source(), (home / "seen.html").as_uri(), "alignments") == []
 
 
 def test_one_key_opens_every_head(home: Path, translate: Command) -> None:

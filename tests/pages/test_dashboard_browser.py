@@ -25,7 +25,7 @@ from tests.support.benchmark_rows import (
     ranking_portfolios,
     ranking_scores,
 )
-from tests.support.browser import LOOKS, Site, axe_source, browser, complaints, screenshots, served
+from tests.support.browser import LOOKS, Site, axe_source, browser, complaints, served
 from tests.support.dashboard_store import (
     BACKTEST_RUN,
     BARE,
@@ -109,17 +109,26 @@ def begin_night(engine: Engine) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_of_the_dashboard_has_nothing_wrong(
-    site: Site, chromium: Any, axe: str, tmp_path: Path, name: str
+    site: Site, chromium: Any, axe: str, name: str
 ) -> None:
-    assert complaints(chromium, axe, site.url + PAGES[name], f"dashboard_{name}", tmp_path) == []
-    assert len(list(screenshots(tmp_path).glob(f"dashboard_{name}_*.png"))) == len(LOOKS)
+    assert complaints(chromium, axe, site.url + PAGES[name], f"dashboard_{name}") == []
+
+
+def test_pictures_of_a_page_are_kept_for_who_names_a_folder(
+    site: Site, chromium: Any, axe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_SCREENSHOTS", str(tmp_path / "pictures"))
+    assert complaints(chromium, axe, f"{site.url}/tables", "tables") == []
+    assert {each.name for each in (tmp_path / "pictures").iterdir()} == {
+        f"tables_{theme}_{width}.png" for width, theme in LOOKS
+    }
 
 
 def test_the_report_of_a_backtest_has_nothing_wrong(
     chromium: Any, axe: str, tmp_path: Path
 ) -> None:
     (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
-    assert complaints(chromium, axe, file.as_uri(), "backtest", tmp_path) == []
+    assert complaints(chromium, axe, file.as_uri(), "backtest") == []
 
 
 def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
@@ -127,17 +136,14 @@ def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_
         ranking(), ranking_scores(), ranking_differences(), ranking_portfolios(), sheet(0.3)
     )
     (file := tmp_path / "ranking.html").write_text(ranking_page(made), encoding="utf-8")
-    assert complaints(chromium, axe, file.as_uri(), "ranking", tmp_path) == []
+    assert complaints(chromium, axe, file.as_uri(), "ranking") == []
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_report_of_a_night_has_nothing_wrong(
     chromium: Any, axe: str, context: MarketContext, tmp_path: Path
 ) -> None:
-    assert (
-        complaints(chromium, axe, run_night(context, AS_OF).report.as_uri(), "night", tmp_path)
-        == []
-    )
+    assert complaints(chromium, axe, run_night(context, AS_OF).report.as_uri(), "night") == []
 
 
 def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: P
     (file := tmp_path / "wrong.html").write_text(
         wrong + "<img src='none.png' alt=''><script>alert(1); x</script>"
     )
-    found = " ".join(complaints(chromium, axe, file.as_uri(), "wrong", tmp_path))
+    found = " ".join(complaints(chromium, axe, file.as_uri(), "wrong"))
     for said in (
         "color-contrast",
         "label",

@@ -3,7 +3,6 @@ goes on answering, and keeps nothing.
 """
 
 import contextlib
-import http.client
 import socket
 import struct
 import threading
@@ -16,10 +15,16 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.pool import QueuePool
 
-from flows.dashboard.app import DOWNLOADS, WAITING, dashboard, link
-from tests.support.browser import Site, served
+from flows.dashboard.app import DOWNLOADS, WAITING, link
+from tests.support.browser import Site
 from tests.support.dashboard_process import ask, port_of, started
-from tests.support.dashboard_store import MARKET, STOCKS, fill
+from tests.support.dashboard_store import (
+    BARE,
+    MARKET,
+    STOCKS,
+    fill,
+    served_site,  # noqa: F401 - the fixture `site`
+)
 
 pytestmark = pytest.mark.soak
 
@@ -35,17 +40,7 @@ HANG_UPS = 360
 PATIENCE_S = 600  # on a busy machine a test takes longer than the server waits for a reader
 RESET = struct.pack("ii", 1, 0)
 
-
-@pytest.fixture(name="store")
-def store_of_the_dashboard(engine: Engine) -> Engine:
-    fill(engine)
-    return engine
-
-
-@pytest.fixture(name="site")
-def site_of_the_store(store: Engine, reader: Engine) -> Iterator[Site]:
-    with served(dashboard(reader), reader) as site:
-        yield site
+sqlite_alone = pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 
 
 def opened(port: int, address: str) -> socket.socket:
@@ -96,7 +91,8 @@ def until(holds: Any) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.soak
-def test_a_server_outlives_readers_that_hang_up(store: Engine, store_url: str) -> None:
+def test_a_server_outlives_readers_that_hang_up(engine: Engine, store_url: str) -> None:
+    fill(engine)
     with started(store_url, "--port", "0") as process:
         port = port_of(process)
         with ThreadPoolExecutor(16) as readers:
@@ -114,38 +110,29 @@ def test_a_server_outlives_readers_that_hang_up(store: Engine, store_url: str) -
         }
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
+def test_readers_that_do_not_read_hold_up_downloads_alone_and_who_is_refused_may_come_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", PATIENCE_S)
-    with unread(site, DOWNLOADS):
-        assert pool_of(site).checkedout() == 0
-        for address in ("/alive", "/", f"/market/{MARKET}", f"/market/{MARKET}/stock/{STOCKS[0]}"):
-            assert site.get(address).status == 200
-        assert pool_of(site).checkedout() == 0
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-def test_downloads_are_bounded_and_who_is_refused_may_come_again(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """They hold no connection, every page is answered, and one download more is refused."""
     monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", PATIENCE_S)
     whole = site.get(LONG_ANSWER)
     assert len(whole.body) == int(whole.headers["content-length"]) > 2**20
     with unread(site, DOWNLOADS):
+        assert pool_of(site).checkedout() == 0
+        for address in ("/alive", "/", f"/market/{MARKET}", f"/market/{MARKET}/stock/{STOCKS[0]}"):
+            assert site.get(address).status == 200
         refused = site.get(LONG_ANSWER)
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert f"{DOWNLOADS} downloads are being served already" in refused.body
+        assert pool_of(site).checkedout() == 0
     until(lambda: site.get(LONG_ANSWER).status == 200)
     assert site.get(LONG_ANSWER).body == whole.body
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_reader_that_does_not_read_is_hung_up_on(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,7 +160,8 @@ def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_
         for _ in range(pool.size() + pool._max_overflow):
             stack.enter_context(site.engine.connect())
         waiting = [
-            stack.enter_context(contextlib.closing(opened(site.port, "/"))) for _ in range(WAITING)
+            stack.enter_context(contextlib.closing(opened(site.port, link(["market", BARE]))))
+            for _ in range(WAITING)
         ]
         until(lambda: site.get("/").status == 429)
         refused = site.get("/")
@@ -190,15 +178,12 @@ def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_
 
 @pytest.mark.timeout(600)
 def test_a_crowd_waits_for_workers_and_never_for_connections(site: Site) -> None:
+    """As many as may wait come at once; each reads the page that asks the store most."""
     statuses = []
 
     def read() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=550)
-        for _ in range(2):
-            connection.request("GET", f"/market/{MARKET}")
-            answer = connection.getresponse()
-            answer.read()
-            statuses.append((answer.status, pool_of(site).checkedout()))
+        answer = site.get(f"/market/{MARKET}")
+        statuses.append((answer.status, pool_of(site).checkedout()))
 
     readers = [threading.Thread(target=read) for _ in range(WAITING)]
     for each in readers:
@@ -210,7 +195,7 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(site: Site) -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_table_that_is_too_long_is_refused_and_not_cut(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

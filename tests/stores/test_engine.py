@@ -3,12 +3,12 @@ writers wait for each other.
 """
 
 import gc
-import multiprocessing
 import os
 import sqlite3
 import sys
 import threading
 import warnings
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -280,9 +280,10 @@ def make_store(url: str) -> None:
 
 
 @pytest.mark.soak
-def test_processes_that_make_the_same_store_at_once_all_succeed(store_url: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=make_store, args=(store_url,)) for _ in range(WRITERS)]
+def test_processes_that_make_the_same_store_at_once_all_succeed(
+    store_url: str, forks: ForkServerContext
+) -> None:
+    processes = [forks.Process(target=make_store, args=(store_url,)) for _ in range(WRITERS)]
     for process in processes:
         process.start()
     for process in processes:

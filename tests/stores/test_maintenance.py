@@ -2,9 +2,9 @@
 write at once lose nothing.
 """
 
-import multiprocessing
 from collections.abc import Sequence
 from datetime import date, timedelta
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pandas as pd
@@ -15,14 +15,14 @@ from sqlalchemy import Engine
 from db import tables
 from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
-from db.engine import open_engine, prepare, reading, transaction
+from db.engine import open_engine, reading, transaction
 from db.rows import markets, runs
 from db.rows import predictions as stored_predictions
 from tests.support.prediction_rows import STOCKS, TARGET, predictions, run
 from tests.support.revisions import NEXT, become_next
 from tests.support.stores import MOMENT, fill
 
-NIGHTS = 40
+NIGHTS = 20
 
 
 def findings(engine: Engine) -> dict[str, Finding]:
@@ -210,11 +210,9 @@ def write_nights(url: str, market: str, run_id: str, days: Sequence[pd.Timestamp
     "both", [("toy", "toy"), pytest.param(("toy", "other"), marks=pytest.mark.soak)]
 )
 def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
-    store_url: str, both: tuple[str, str]
+    engine: Engine, store_url: str, forks: ForkServerContext, both: tuple[str, str]
 ) -> None:
     """Of one market both store the same nights, from either end; of two each its own."""
-    engine = open_engine(store_url)
-    prepare(engine)
     with transaction(engine) as conn:
         for market in sorted(set(both)):
             stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS})
@@ -222,10 +220,9 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
             runs.save_run(conn, run(market, market=market))
     engine.dispose()
     days = list(pd.bdate_range(TARGET, periods=NIGHTS))
-    spawn = multiprocessing.get_context("spawn")
     work = zip(both, (days, days[::-1]), strict=True)
     writers = [
-        spawn.Process(target=write_nights, args=(store_url, each, each, run_request))
+        forks.Process(target=write_nights, args=(store_url, each, each, run_request))
         for each, run_request in work
     ]
     for writer in writers:

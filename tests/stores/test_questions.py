@@ -16,7 +16,8 @@ from db.engine import open_engine
 from db.errors import StoreUsageError
 from db.questions import Question, questions
 from flows.commands.questions import ask, questions_page
-from tests.support.questions import MARKET, PAGE, filled_store, page
+from tests.support.questions import MARKET, PAGE, filled_store, page, store_in
+from tests.support.run_folder import made_once
 
 NAME = "reader_of_questions"
 WRITTEN_WITH = "2.4.6"  # the numpy that wrote the page
@@ -30,8 +31,9 @@ every_question = pytest.mark.parametrize("question", questions(), ids=lambda eac
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return filled_store(tmp_path_factory.mktemp("questions"))
+def store() -> str:
+    """Filled once for all processes of a test run: it takes longer than all questions do."""
+    return store_in(made_once("questions", filled_store))
 
 
 @pytest.fixture(scope="module")

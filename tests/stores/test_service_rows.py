@@ -2,10 +2,10 @@
 alert is raised once.
 """
 
-import multiprocessing
 import os
 import signal
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -195,11 +195,10 @@ def test_a_clock_far_from_its_servers_fetches_nothing(
 
 @pytest.mark.soak
 def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
-    engine: Engine, store_url: str
+    engine: Engine, store_url: str, forks: ForkServerContext
 ) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    held, over = spawn.Event(), spawn.Event()
-    other = spawn.Process(target=hold, args=(store_url, held, over))
+    held, over = forks.Event(), forks.Event()
+    other = forks.Process(target=hold, args=(store_url, held, over))
     other.start()
     assert held.wait(60)
     assert which_are_held(engine) == ["toy"]

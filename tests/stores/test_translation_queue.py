@@ -2,11 +2,11 @@
 and finish only what they still hold.
 """
 
-import multiprocessing
 import os
 import signal
 import time
 from datetime import UTC, datetime, timedelta
+from multiprocessing.context import ForkServerContext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -277,12 +277,13 @@ def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_eight_processes_translate_each_text_exactly_once(engine: Engine, store_url: str) -> None:
+def test_eight_processes_translate_each_text_exactly_once(
+    engine: Engine, store_url: str, forks: ForkServerContext
+) -> None:
     ids = queued(engine, "a", TEXTS // 2) + queued(engine, "b", TEXTS // 2)
-    spawn = multiprocessing.get_context("spawn")
-    start, said = spawn.Barrier(WORKERS), spawn.Queue()
+    start, said = forks.Barrier(WORKERS), forks.Queue()
     names = [f"worker {number}" for number in range(WORKERS)]
-    workers = [spawn.Process(target=work, args=(store_url, name, start, said)) for name in names]
+    workers = [forks.Process(target=work, args=(store_url, name, start, said)) for name in names]
     for each in workers:
         each.start()
     told, working = [], WORKERS
@@ -306,12 +307,11 @@ def hold(url: str, said: "Queue[list[int]]") -> None:
 
 @pytest.mark.soak
 def test_the_texts_of_a_killed_worker_come_back_after_its_lease(
-    engine: Engine, store_url: str
+    engine: Engine, store_url: str, forks: ForkServerContext
 ) -> None:
     ids = queued(engine, count=5)
-    spawn = multiprocessing.get_context("spawn")
-    said = spawn.Queue()
-    doomed = spawn.Process(target=hold, args=(store_url, said))
+    said = forks.Queue()
+    doomed = forks.Process(target=hold, args=(store_url, said))
     doomed.start()
     assert said.get(timeout=550) == ids
     assert doomed.pid is not None

@@ -121,12 +121,16 @@ def fill(engine: Engine) -> None:
 
 def filled_store(folder: Path) -> str:
     """The URL of an SQLite store with these nights."""
-    url = f"sqlite:///{folder}/questions.sqlite"
+    url = store_in(folder)
     engine = open_engine(url)
     upgrade(engine)
     fill(engine)
     engine.dispose()
     return url
+
+
+def store_in(folder: Path) -> str:
+    return f"sqlite:///{folder}/questions.sqlite"
 
 
 def page(url: str) -> str:
