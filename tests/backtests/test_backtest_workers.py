@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from tests.support.commands import Command, run_in
 
 pytestmark = pytest.mark.slow
 
-Interference = Callable[[subprocess.Popen[str]], None]
 DTML = Path(sys.executable).with_name("dtml")
 SPAN = ("--from", "2024-03-04", "--to", "2024-03-25", "--retrain-every", "7")
 ROWS = {
@@ -56,22 +55,18 @@ def run_here(home: Path, prefect_api: str, *arguments: str) -> tuple[int, str, s
     )
 
 
-def run(
-    home: Path, *arguments: str, while_running: Interference | None = None, **more: str
-) -> subprocess.CompletedProcess[str]:
-    command = [str(DTML), "backtest", "--market-file", "past.toml", *SPAN, *arguments]
-    # A server of its own, unless `more` names one.
-    outside = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+def run_killed(home: Path, prefect_api: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, two of whose workers train folds until one is killed."""
+    command = [str(DTML), "backtest", "--market-file", "past.toml", *SPAN]
     with subprocess.Popen(
-        command,
+        [*command, "--source", "simulated", "--workers", "2"],
         cwd=home,
-        env=outside | more | environment_of(home),
+        env=os.environ | environment_of(home) | {"PREFECT_API_URL": prefect_api},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        if while_running is not None:
-            while_running(process)
+        kill_a_worker(process)
         try:
             said, erred = process.communicate(timeout=550)
         except subprocess.TimeoutExpired:
@@ -153,40 +148,35 @@ def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
     assert "Survivorship: the list is dated" in said
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "where", ["two processes", pytest.param("a Dask cluster", marks=pytest.mark.soak)]
-)
-def test_folds_give_the_same_rows_wherever_they_run(
-    whole: Path, tmp_path: Path, prefect_api: str, where: str
-) -> None:
-    (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
-    if where == "two processes":
-        code, _, complaint = run_here(
-            tmp_path, prefect_api, "--source", "simulated", "--workers", "2"
-        )
-    else:
-        with dask_cluster(tmp_path) as address:
-            code, _, complaint = run_here(
-                tmp_path, prefect_api, "--source", "simulated", "--cluster", address
-            )
-    assert code == 0, complaint
+def assert_same_rows(home: Path, whole: Path) -> None:
     expected = rows(whole)
-    for name, frame in rows(tmp_path).items():
+    for name, frame in rows(home).items():
         pd.testing.assert_frame_equal(frame, expected[name], check_exact=True, obj=name)
 
 
 @pytest.mark.soak
-def test_a_backtest_whose_worker_was_killed_says_why_it_ended_and_goes_on(
+def test_folds_give_the_same_rows_on_a_cluster(
     whole: Path, tmp_path: Path, prefect_api: str
 ) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
-    killed = run(tmp_path, "--source", "simulated", "--workers", "2", while_running=kill_a_worker)
+    with dask_cluster(tmp_path) as address:
+        code, _, complaint = run_here(
+            tmp_path, prefect_api, "--source", "simulated", "--cluster", address
+        )
+    assert code == 0, complaint
+    assert_same_rows(tmp_path, whole)
+
+
+@pytest.mark.soak
+def test_a_backtest_whose_worker_was_killed_says_why_it_ended_and_goes_on_to_the_same_rows(
+    whole: Path, tmp_path: Path, prefect_api: str
+) -> None:
+    """Two processes train its folds both times, and the rows are those of one."""
+    (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
+    killed = run_killed(tmp_path, prefect_api)
     assert killed.returncode == 1
     reason = "was killed, perhaps because the machine ran out of memory: run the same command again"
     assert reason in killed.stderr, killed.stderr
-    ended = run(tmp_path, "--workers", "2", PREFECT_API_URL=prefect_api)
-    assert ended.returncode == 0, ended.stderr
-    pd.testing.assert_frame_equal(
-        rows(tmp_path)["prediction"], rows(whole)["prediction"], check_exact=True
-    )
+    code, _, complaint = run_here(tmp_path, prefect_api, "--workers", "2")
+    assert code == 0, complaint
+    assert_same_rows(tmp_path, whole)

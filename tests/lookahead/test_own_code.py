@@ -25,7 +25,7 @@ from dtml.ranking.outcomes import outcomes
 from dtml.ranking.panel import ranked
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from tests.support.own_code import HONEST, LEAKS
-from tests.support.own_code_ideas import IDEAS
+from tests.support.own_code_ideas import FILES, IDEAS
 from tests.support.own_code_leaks import LEAKS as LEAKS_BY_KIND
 from tests.support.own_code_market import large_market, refusal
 from tests.support.panels import made_bars, made_panel
@@ -112,9 +112,9 @@ def test_a_leak_is_refused(kind: str, name: str, large: History, at_home: Path) 
 
 @pytest.mark.by_quarters
 @pytest.mark.soak
-@pytest.mark.parametrize("name", IDEAS)
-def test_an_honest_idea_is_admitted(name: str, large: History) -> None:
-    assert refusal(IDEAS[name], large) == ""
+@pytest.mark.parametrize("name", FILES)
+def test_honest_ideas_are_admitted(name: str, large: History) -> None:
+    assert refusal(FILES[name], large) == ""
 
 
 def test_leaks_of_four_kinds_and_honest_ideas_are_many() -> None:
