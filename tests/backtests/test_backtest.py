@@ -217,6 +217,7 @@ def test_an_oracle_scores_one_and_a_coin_nothing_through_the_whole_path(
     assert guess["n"] == len(predictions(backtest_of(run_request, **long)))
 
 
+@pytest.mark.soak
 def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
     run_request: RunRequest,
 ) -> None:
@@ -360,6 +361,7 @@ def test_a_second_process_at_the_same_backtest_is_turned_away(run_request: RunRe
     run_backtest(backtest, meanwhile)
 
 
+@pytest.mark.soak
 def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     with backtest.context.engine.begin() as conn:
@@ -408,6 +410,7 @@ def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: str, comman
     assert complaint.startswith(("error: --cluster", "error: --workers", "error: --warm-start"))
 
 
+@pytest.mark.soak
 def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
     run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

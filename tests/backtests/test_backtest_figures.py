@@ -127,6 +127,7 @@ def test_a_portfolio_filled_at_the_next_open_is_what_its_predictions_bars_and_co
     assert (found["borrow"] > 0).any() == (form != "long")
 
 
+@pytest.mark.soak
 def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cost_nothing(
     run_request: RunRequest,
 ) -> None:
@@ -144,6 +145,7 @@ def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cos
         assert list(found["session"]) == sorted(chances)
 
 
+@pytest.mark.soak
 def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predicted(
     run_request: RunRequest,
 ) -> None:
@@ -187,6 +189,7 @@ def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(
     assert not np.isnan(trials).any()
 
 
+@pytest.mark.soak
 def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
     run_request: RunRequest, engine: Engine
 ) -> None:
@@ -209,6 +212,7 @@ def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
     assert row["constituent_days"] == 9 * 16 - 5 - 5
 
 
+@pytest.mark.soak
 def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
     run_request: RunRequest, engine: Engine
 ) -> None:

@@ -71,6 +71,7 @@ def files(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Fi
     )
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said(

@@ -121,6 +121,7 @@ def test_what_is_kept_is_not_traded_while_it_is_held() -> None:
     assert made.held == in_float64(np.array([[0.5, 0.5], [2 / 3, 1 / 3], [0.5, 0.5]]))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "trading", [Trading(top=3), Trading(top=3, smooth=5), Trading(top=3, smooth=3, band=2.0)]
@@ -273,6 +274,7 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     assert not np.allclose(found[~before]["annual_return"], other[~before]["annual_return"])
 
 
+@pytest.mark.soak
 def test_a_way_to_trade_whose_gain_does_not_vary_is_chosen_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

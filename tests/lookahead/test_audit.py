@@ -142,6 +142,7 @@ LEAKS_OF_THE_FUTURE = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.one_case
 @pytest.mark.parametrize("leak", LEAKS_OF_THE_FUTURE)
 def test_a_prediction_that_changes_with_what_came_later_is_named(leak: type[Pipeline]) -> None:

@@ -175,6 +175,7 @@ MODELS = (
 )
 
 
+@pytest.mark.soak
 @pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)

@@ -92,6 +92,7 @@ def test_an_order_that_changes_with_what_came_later_is_found(leak: str, name: st
     assert not same_rankings(RankingPath(**LEAKS[leak]), MARKETS[name], AT, seed=0).passed
 
 
+@pytest.mark.soak
 @pytest.mark.one_case
 @pytest.mark.parametrize("leg", ["five_days", "ten_days", "twenty_days"])
 def test_outcomes_that_begin_later_than_was_said_are_found_for_long_returns_too(leg: Leg) -> None:
@@ -113,6 +114,7 @@ def test_a_feature_that_knows_later_dividends_and_splits_is_found() -> None:
     assert same_ranks(RankingPath(), MARKETS["simulated"], AT).passed
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", MARKETS)
 def test_a_slope_that_was_measured_on_fitted_days_is_found(name: str) -> None:
     found = slopes_of_chance(RankingPath(**LEAKS["SlopeOnFittedDays"]), MARKETS[name], AT, seed=0)

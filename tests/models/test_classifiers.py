@@ -65,6 +65,7 @@ def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_
     assert fitted.validation_acc == in_float64(right[counted].mean())
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_between_seeds() -> None:
     for kind, seeds_differ in zip(KINDS, (False, True), strict=True):
@@ -76,6 +77,7 @@ def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_betwe
         assert np.array_equal(one, other, equal_nan=True) != seeds_differ
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_validation_labels_choose_among_the_configurations_and_do_nothing_else() -> None:
     upside_down = replace(VALIDATION, movement=-VALIDATION.movement)

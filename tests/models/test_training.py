@@ -61,6 +61,7 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
     assert not torch.equal(first.best["predict.weight"], fit(seed=1).best["predict.weight"])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
     together = fit_members(
@@ -346,6 +347,7 @@ def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> N
     assert abs(alone.share(alone.ensemble)) < 0.15
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_members_spread_over_devices_equal_members_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [Member(seed, MODEL, RECIPE) for seed in (1, 2, 3)]

@@ -66,6 +66,7 @@ def alert(message: str = "no index", kind: Any = "refused") -> Alert:
     return Alert("simulated", AS_OF, kind, message)
 
 
+@pytest.mark.soak
 def test_a_refused_night_is_told_once_and_a_complete_one_is_not(
     context: MarketContext, hook: Webhook
 ) -> None:

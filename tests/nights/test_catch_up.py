@@ -65,6 +65,7 @@ def restated(since: date, before: date) -> pd.DataFrame:
     return bars
 
 
+@pytest.mark.soak
 def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(
     context: MarketContext,
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
     assert nights["known_at"].iloc[2] > datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.soak
 def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(
     context: MarketContext,
 ) -> None:
@@ -214,6 +216,7 @@ def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:
     return evenings[1], train_model(context, AS_OF).run_id
 
 
+@pytest.mark.soak
 def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: MarketContext) -> None:
     evening, late = trained_on_later_revisions(context)
     catch_up(context, FOLLOWING[0])
@@ -224,6 +227,7 @@ def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: Mark
         assert runs.run(conn, night["run_id"])["data_watermark"] == night["known_at"] == evening
 
 
+@pytest.mark.soak
 def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
     context: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,6 +290,7 @@ def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(
     assert_arrays_close_in_float64(bars["adj_close"], expected["adj_close"])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_command_asks_again_for_a_whole_history_that_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

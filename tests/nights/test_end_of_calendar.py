@@ -28,6 +28,7 @@ CALENDAR = "XNYS"
 LAST = next_session(CALENDAR, AS_OF)
 
 
+@pytest.mark.soak
 def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it_lacks(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_night_keeps_what_each_rule_predicts_from_what_it_had_seen(
         assert set(told[rule]) == {"rise" if direction[rule] == 1 else "fall"}
 
 
+@pytest.mark.soak
 def test_a_night_keeps_whom_each_stock_looked_at_most(context: MarketContext) -> None:
     night(context)
     model = load_model(context, AS_OF)

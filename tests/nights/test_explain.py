@@ -203,6 +203,7 @@ def test_a_short_training_keeps_the_days_and_the_network_of_the_run() -> None:
     )
 
 
+@pytest.mark.soak
 def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     run_request: RunRequest, engine: Engine, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +240,7 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     assert f"{run_id} was tested with 6 shuffles: add --again to repeat the test" in noted
 
 
+@pytest.mark.soak
 def test_again_renews_the_row_of_the_run(
     run_request: RunRequest, engine: Engine, dtml: Command
 ) -> None:
@@ -254,6 +256,7 @@ def test_again_renews_the_row_of_the_run(
     assert stored["shuffles"] == 7
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(
     run_request: RunRequest, dtml: Command

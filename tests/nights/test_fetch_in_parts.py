@@ -53,6 +53,7 @@ def faulty() -> pd.DataFrame:
     return bars
 
 
+@pytest.mark.soak
 def test_a_fetch_in_parts_stores_what_a_fetch_at_once_does(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

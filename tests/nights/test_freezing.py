@@ -81,6 +81,7 @@ def test_a_night_that_was_frozen_is_not_frozen_twice(context: MarketContext) -> 
     assert len(check_chain(context.engine, context.name).links) == 2
 
 
+@pytest.mark.soak
 def test_a_freeze_begins_at_any_complete_night_and_stays_there(context: MarketContext) -> None:
     after_nights(context, AS_OF, FOLLOWING)
     wanted = rf"no night of simulated as of {LAST} is complete: give --since .* such as"
@@ -224,12 +225,14 @@ def test_changes_are_found_on_each_engine(context: MarketContext) -> None:
             assert found(context) == expected
 
 
+@pytest.mark.soak
 def test_a_link_that_is_left_out_is_found(context: MarketContext) -> None:
     frozen(context)
     change(context.engine, "delete from frozen_night where number = 1")
     assert (2, LINK) in found(context)
 
 
+@pytest.mark.soak
 def test_what_comes_after_a_frozen_night_changes_no_link(context: MarketContext) -> None:
     frozen(context)
     restated = BARS.copy()
@@ -244,6 +247,7 @@ def test_what_comes_after_a_frozen_night_changes_no_link(context: MarketContext)
     assert (head["number"], head["as_of"]) == (3, LAST)
 
 
+@pytest.mark.soak
 def test_a_night_that_is_run_again_is_a_new_link_that_says_so(context: MarketContext) -> None:
     frozen(context)
     kept = chain_file(context.name).read_bytes()
@@ -285,6 +289,7 @@ def write(folder: Path, lines: list[str]) -> Path:
     return file
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_file_that_was_cut_off_is_completed_and_one_that_was_changed_is_left(
     context: MarketContext,

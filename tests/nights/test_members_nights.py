@@ -45,6 +45,7 @@ def listed(folder: Path, rows: str, as_of: date) -> MarketContext:
     return replace(open_context(request), source=FrameSource(BARS), notice=None)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_table_that_changes_later_changes_no_replayed_night_and_is_found_by_the_audit(
     tmp_path: Path, engine: Engine

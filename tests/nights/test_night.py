@@ -56,6 +56,7 @@ def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketCon
     assert "L01" in night.report.read_text()
 
 
+@pytest.mark.soak
 def test_a_complete_night_is_ended_again_only_where_its_page_does_not_say_that_it_was(
     context: MarketContext,
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_store_says_which_stage_a_night_is_in(
     assert seen == [{"fetch": "done", "model": "done", "predict": "running"}]
 
 
+@pytest.mark.soak
 def test_a_stage_that_fails_is_stored_with_its_seconds_and_the_run_s_line_says_why(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

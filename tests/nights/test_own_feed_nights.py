@@ -107,6 +107,7 @@ def test_a_night_with_an_own_feed_is_stored_with_its_code_and_replays_byte_for_b
     assert replayed.reasons == []
 
 
+@pytest.mark.soak
 def test_changed_code_is_checked_again_and_a_lying_feed_refuses_the_night_by_name(
     context: MarketContext, mine: Path, checks: list[str]
 ) -> None:
@@ -159,6 +160,7 @@ BAD = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.one_case("pass")
 @pytest.mark.parametrize("bad", BAD, ids=[each.splitlines()[-1].strip() for each in BAD])

@@ -439,6 +439,7 @@ def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: Marke
     )
 
 
+@pytest.mark.soak
 def test_a_session_without_bars_does_not_end_the_watch_over_the_inputs(
     context: MarketContext,
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_night_replays_equal_after_its_whole_history_was_restated(
     assert restated_since(archive, today)["restated"] > 9 * 20
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "store_url", ["sqlite"], indirect=True
 )  # a server's own clock tells, and nothing is fetched
@@ -131,6 +132,7 @@ def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
     assert len(archive.models) == 2
 
 
+@pytest.mark.soak
 def test_a_night_with_gaps_leaves_out_the_same_stocks_again(
     context: MarketContext, archive: Archive
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_night_with_gaps_leaves_out_the_same_stocks_again(
     assert "L02" in set(replayed(archive, known_at=LATER).predictions["symbol"])
 
 
+@pytest.mark.soak
 def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of_it(
     context: MarketContext, archive: Archive
 ) -> None:
@@ -222,6 +225,7 @@ def test_a_prediction_taken_away_is_found(
     )
 
 
+@pytest.mark.soak
 def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
     context: MarketContext, dtml: Command, archive: Archive
 ) -> None:
@@ -252,6 +256,7 @@ def test_a_figure_that_is_gone_is_found(
     assert reproduce(archive, receipt, run_of(engine, receipt)).reasons[0].startswith(f"{column}: ")
 
 
+@pytest.mark.soak
 def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated(
     context: MarketContext, dtml: Command
 ) -> None:
@@ -287,6 +292,7 @@ def test_nothing_is_written_by_a_replay(
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
+@pytest.mark.soak
 def test_what_is_no_complete_night_is_said_with_those_there_are(
     context: MarketContext, archive: Archive
 ) -> None:

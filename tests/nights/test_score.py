@@ -82,6 +82,7 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(
     assert counted[0].counts.sum() < counted[1].counts.sum()
 
 
+@pytest.mark.soak
 def test_the_papers_label_of_an_outcome_follows_its_thresholds(context: MarketContext) -> None:
     for day in DAYS[:2]:
         run_night(context, day)
@@ -160,6 +161,7 @@ def test_a_bar_that_comes_late_completes_the_score_of_its_night(context: MarketC
     assert running(context) == {DAYS[1]: 9, DAYS[2]: 17}
 
 
+@pytest.mark.soak
 def test_a_kill_between_outcomes_and_scores_loses_neither(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_kill_between_outcomes_and_scores_loses_neither(
     assert running(context) == {DAYS[1]: 9}
 
 
+@pytest.mark.soak
 def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext) -> None:
     run_night(context, DAYS[0])
     with reading(context.engine) as conn:
@@ -192,6 +195,7 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext
     assert running(context)[DAYS[1]] == 9
 
 
+@pytest.mark.soak
 def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(
     context: MarketContext,
 ) -> None:
@@ -262,6 +266,7 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
+@pytest.mark.soak
 def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night(
     context: MarketContext,
 ) -> None:

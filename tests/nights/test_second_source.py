@@ -163,6 +163,7 @@ def test_what_differs_is_stored_once_with_both_values_and_a_rerun_adds_no_row(
     assert {finding.state for finding in check_store(mine.engine)} == {"ok"}
 
 
+@pytest.mark.soak
 @pytest.mark.on_postgresql
 def test_a_restatement_that_ends_a_difference_is_a_new_version_that_says_who_changed(
     second: Second,
@@ -187,6 +188,7 @@ def test_a_restatement_that_ends_a_difference_is_a_new_version_that_says_who_cha
     assert len(rows(mine)) == 3
 
 
+@pytest.mark.soak
 def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
     context: MarketContext, second: Second, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +232,7 @@ def split_bars(day: date, *, is_divided: bool) -> pd.DataFrame:
     return bars
 
 
+@pytest.mark.soak
 def test_a_split_missing_for_three_days_is_said_on_the_first_and_settled_when_it_comes(
     second: Second, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,6 +262,7 @@ def test_a_split_missing_for_three_days_is_said_on_the_first_and_settled_when_it
     assert len(newest) == OVERLAP + 1
 
 
+@pytest.mark.soak
 def test_prices_in_pence_are_one_sentence_and_the_night_goes_on(
     context: MarketContext, second: Second, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,6 +280,7 @@ def test_prices_in_pence_are_one_sentence_and_the_night_goes_on(
     assert "such as pence" in night.report.read_text(encoding="utf-8")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -302,6 +307,7 @@ def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     assert said_in_status(mine) == f"files failed: {comparison['failure']}"
 
 
+@pytest.mark.soak
 def test_a_night_whose_second_source_fails_is_complete_and_says_so_once(
     context: MarketContext, second: Second
 ) -> None:
@@ -416,6 +422,7 @@ def test_the_same_sessions_are_asked_of_both(second: Second) -> None:
         assert other.asked[-1] == mine.source.asked[-1]
 
 
+@pytest.mark.soak
 def test_missed_nights_are_compared_together(context: MarketContext, second: Second) -> None:
     after_nights(context, AS_OF)
     other = FrameSource(BARS, name="files")
@@ -454,6 +461,7 @@ def test_the_command_compares_with_what_a_market_s_file_names(
     assert said.split() == ["field,source", "close,files"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # beside another SQLite store
 def test_inputs_and_predictions_are_the_same_bits_with_and_without_a_second_source(
     context: MarketContext, second: Second, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

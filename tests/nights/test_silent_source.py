@@ -38,6 +38,7 @@ def sessions_stored(context: MarketContext, symbol: str) -> list[date]:
     return sorted(day.date() for day in stored["session"])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("status", ["no_data", "unreachable", "malformed"])
 def test_a_stock_of_which_the_first_night_heard_nothing_has_its_whole_history_after_the_next(
     context: MarketContext, status: str

@@ -66,6 +66,7 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_fetches_that_begin_among_the_bad_bars_find_what_the_one_before_found(
     context: MarketContext,
@@ -89,6 +90,7 @@ def test_fetches_that_begin_among_the_bad_bars_find_what_the_one_before_found(
     assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
 
 
+@pytest.mark.soak
 def test_a_price_that_came_back_has_not_moved_for_those_who_held_it(context: MarketContext) -> None:
     days = sessions(5)
     mine = replace(context, source=FrameSource(in_pence(days[1:3])))

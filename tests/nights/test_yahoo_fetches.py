@@ -23,7 +23,7 @@ from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
 from tests.support.fake_yahoo import FakeYahoo, Fault, Quote
 from tests.support.price_history import INDEX, PRICES, adjusted, made_history, market_text
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 SESSIONS = sessions_between("XNYS", date(2023, 9, 1), date(2024, 5, 3))
 EX = SESSIONS.get_loc(pd.Timestamp("2024-04-01"))  # of the troubles, and of all dividends

@@ -76,6 +76,7 @@ def table_rows(body: str, label: str) -> list[list[str]]:
     ]
 
 
+@pytest.mark.soak
 def test_the_first_page_names_the_best_and_the_worst_stocks_of_tomorrow(site: Site) -> None:
     newest = asked(
         site.engine,

@@ -217,6 +217,7 @@ ROWS = {  # an address, and the SQL of its rows
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("address", ROWS)
 def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: str) -> None:
     with site.engine.connect() as conn:
@@ -237,6 +238,7 @@ def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: st
     assert files["/sql/rows.parquet"].body.startswith("PAR1")
 
 
+@pytest.mark.soak
 def test_a_stock_that_was_typed_is_found(site: Site) -> None:
     for symbol in (STOCKS[2], *EVIL_STOCKS):
         market = MARKET if symbol in STOCKS else EVIL

@@ -43,6 +43,7 @@ def opened(chromium: Any, address: str, chart: str = "figure.chart") -> Any:
     return page
 
 
+@pytest.mark.soak
 def test_the_session_and_the_values_under_the_cursor_are_said(site: Site, chromium: Any) -> None:
     page = opened(chromium, site.url + STOCK)
     box = page.locator("figure.chart canvas").bounding_box()
@@ -156,6 +157,7 @@ def test_a_table_is_filtered_and_sorted(site: Site, chromium: Any) -> None:
     page.close()
 
 
+@pytest.mark.soak
 def test_a_backtest_s_file_is_alive_and_without_a_script_still_readable(
     chromium: Any, tmp_path: Path
 ) -> None:

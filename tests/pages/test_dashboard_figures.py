@@ -51,6 +51,7 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
         return head(conn, predictions.stock_directions(MARKET, symbol, "nightly", None, None), 1000)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
     today = DAYS[NIGHTS].date() + timedelta(days=3)

@@ -243,6 +243,7 @@ def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(
     assert "model, time left not known" in page.seen
 
 
+@pytest.mark.soak
 @pytest.mark.on_postgresql
 def test_the_time_left_is_that_of_earlier_nights_which_took_longer(
     site: Site, engine: Engine

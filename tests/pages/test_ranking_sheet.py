@@ -149,6 +149,7 @@ def test_the_sql_behind_a_chart_runs_and_has_its_rows(site: Site, text: str) -> 
     assert shown.to_list() == pytest.approx(blend.to_list(), rel=DIGITS)
 
 
+@pytest.mark.soak
 def test_a_page_that_was_kept_is_made_again_when_a_night_scores_rankings(
     tmp_path: Path,
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_page_that_was_kept_is_made_again_when_a_night_scores_rankings(
     owner.dispose()
 
 
+@pytest.mark.soak
 def test_a_reader_of_postgresql_sees_the_same_figures(text: str, postgresql_server: str) -> None:
     with served_to_a_reader(postgresql_server, "sheets", fill_ranked_nights) as site:
         answer = site.get(link(["market", MARKET, "ranking"]))
@@ -214,6 +216,7 @@ def made(*, with_sheet: bool = True) -> Ranking:
     )
 
 
+@pytest.mark.soak
 def test_the_page_of_a_walk_has_the_sheet_before_its_tables(tmp_path: Path) -> None:
     statements = {"legs": "select 1 from ranking_score", "sectors": "select 2 from ranking_score"}
     text = ranking_page(made(), served=True, sql=statements)

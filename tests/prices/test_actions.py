@@ -132,6 +132,7 @@ def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None
         assert prices.price_warnings(conn, context.name).empty
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)

@@ -30,6 +30,7 @@ def test_each_real_set_loses_exactly_these_bars(name: str) -> None:
     assert len(checked(name).accepted) + len(checked(name).rejected) == len(bars_of(name))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_no_bar_of_an_index_with_all_prices_is_rejected(name: str) -> None:

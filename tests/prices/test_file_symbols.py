@@ -127,6 +127,7 @@ def of_files(
     return replace(context, market=market, source=source, experiment=enough_to_rank)
 
 
+@pytest.mark.soak
 @pytest.mark.on_postgresql
 @pytest.mark.one_case("postgresql-CSV")
 @pytest.mark.slow
@@ -152,6 +153,7 @@ def test_symbols_are_stored_and_found_as_they_are_written(
             assert f"<h1>{symbol}" in answer.body or f">{symbol}<" in answer.body
 
 
+@pytest.mark.soak
 @pytest.mark.one_case
 @pytest.mark.slow
 @KINDS_OF_A_NIGHT

@@ -240,6 +240,7 @@ def test_a_secret_is_blotted_out_before_a_text_is_cut() -> None:
 # The check
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", [simulated, stored])
 def test_an_honest_feed_is_admitted_whatever_splits_and_dividends_come(answer: Answer) -> None:

@@ -112,6 +112,7 @@ def good() -> Iterator[tuple[FakeYahoo, list[Fetched]]]:
         )
 
 
+@pytest.mark.soak
 def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
     good: tuple[FakeYahoo, list[Fetched]],
 ) -> None:
@@ -195,6 +196,7 @@ def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bar
     assert last[["open", "high", "low", "close", "volume"]].isna().all()
 
 
+@pytest.mark.soak
 def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept() -> None:
     with FakeYahoo(prices(*SYMBOLS, "^IDX"), rate_limit_after=3) as yahoo:
         (fetched,) = ask(yahoo, market(*SYMBOLS), threads=2)

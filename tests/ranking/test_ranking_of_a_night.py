@@ -133,6 +133,7 @@ def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
         )
 
 
+@pytest.mark.soak
 def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     later = BARS["session"] > pd.Timestamp(AS_OF)
@@ -274,6 +275,7 @@ def test_a_night_replayed_from_bars_that_end_before_it_says_that_it_has_no_order
     assert reasons[-1] == "ranking: 36 of 36 places and scores"
 
 
+@pytest.mark.soak
 def test_a_market_with_too_little_history_has_its_night_without_an_order(
     context: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,6 +307,7 @@ def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
     return context
 
 
+@pytest.mark.soak
 def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engine: Engine) -> None:
     trained = ranking.train_rankers(fetched(long), AS_OF)
     again = ranking.load_trained(long, trained.row)

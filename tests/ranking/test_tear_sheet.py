@@ -191,6 +191,7 @@ def test_coverage_counts_constituents_ranked_and_scored() -> None:
     assert found["scored_share"].isna().iloc[1]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_planted_order_is_found_steady_and_worth_its_costs_only_if_they_are_small() -> None:
     found = answers(sheet(0.4))

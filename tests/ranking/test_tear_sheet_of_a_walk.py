@@ -23,6 +23,7 @@ FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 
+@pytest.mark.soak
 def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: RunRequest) -> None:
     walk = Walk(open_stored_context(run_request), Plan(FIRST, LAST))
     found = run_ranking(walk)

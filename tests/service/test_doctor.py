@@ -67,6 +67,7 @@ def index_bars() -> pd.DataFrame:
     return bars[bars["symbol"] == "SIMX"].tail(9)
 
 
+@pytest.mark.soak
 def test_a_healthy_machine_is_well_in_every_part(
     examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_healthy_machine_is_well_in_every_part(
     assert "the server at http" in found["prefect"]["said"]
 
 
+@pytest.mark.soak
 def test_without_a_network_nights_from_files_can_run(examine: Examine) -> None:
     code, found = examine()
     assert code == 0

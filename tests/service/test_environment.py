@@ -61,6 +61,7 @@ def test_served_runs_and_workers_have_what_a_command_sets() -> None:
     assert file["definitions"]["pool"]["job_variables"]["env"] == VARIABLES
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_command_starts_no_temporary_server_of_prefect() -> None:
     """One would run what any page of a browser sends."""

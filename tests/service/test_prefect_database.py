@@ -37,6 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.soak
 def test_runs_that_ended_long_ago_go_with_all_that_is_theirs_and_others_stay(home: Path) -> None:
     database = home / DATABASE
     empty = database.stat().st_size
@@ -58,6 +59,7 @@ def test_runs_that_ended_long_ago_go_with_all_that_is_theirs_and_others_stay(hom
     assert database.stat().st_size - empty < 0.25 * (grown - empty)
 
 
+@pytest.mark.soak
 def test_events_and_orphans_go_only_where_the_settings_of_prefect_let_them(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,7 @@ def test_two_columns_of_one_name_never_become_one(
     assert list(tmp_path.glob("*.parquet")) == []
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_sql_comes_from_standard_input_for_a_dash(
@@ -295,6 +296,7 @@ def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
         history("z", "toy", 5, as_json=False)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "meant"),

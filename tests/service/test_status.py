@@ -169,6 +169,7 @@ def test_a_market_that_was_only_fetched_has_no_night_and_is_not_late(
     assert found.due is not None
 
 
+@pytest.mark.soak
 def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counted(
     context: MarketContext, reader: Engine
 ) -> None:

@@ -220,6 +220,7 @@ def test_a_value_beyond_the_longest_is_refused() -> None:
         query("select zeroblob(16000001) as b", **CSV)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_an_answer_is_the_same_in_batches_of_any_size(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

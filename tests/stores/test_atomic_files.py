@@ -103,6 +103,7 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["many", "one"]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("begins_new", [False, True])
 def test_a_folder_that_several_write_at_once_is_one_of_theirs(

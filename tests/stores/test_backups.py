@@ -239,6 +239,7 @@ def test_weights_of_no_model_in_the_backup_are_refused_by_name(
     refused_whole(kept, dtml, tmp_path, monkeypatch, "'models/other.safetensors'")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dtml.sqlite", FIRST])
 def test_a_backup_with_a_link_in_place_of_a_file_is_refused(

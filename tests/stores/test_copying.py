@@ -81,6 +81,7 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
     assert counts(engine)["instrument"] == counts(filled)["instrument"] + 1
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) -> None:
     with transaction(engine) as conn:

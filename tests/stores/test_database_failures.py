@@ -86,6 +86,7 @@ def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_whatever_page_is_garbled_no_disk_is_said_to_be_full(whole: bytes, tmp_path: Path) -> None:
     said = []

@@ -99,6 +99,7 @@ def test_an_upgrade_of_a_kept_store_keeps_every_row(kept: Engine, revision: str)
     assert {finding.state for finding in check_store(kept)} == {"ok"}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_an_upgraded_store_has_the_schema_of_a_new_one(kept: Engine) -> None:
     upgrade(kept)
@@ -121,6 +122,7 @@ def test_an_upgraded_store_takes_every_kind_of_alert_and_no_other(kept: Engine) 
     assert set(stored.loc[stored["as_of"] == pd.Timestamp(day), "kind"]) == set(kinds)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_nights_of_a_kept_store_replay(kept: Engine, store_url: str) -> None:
     upgrade(kept)

@@ -87,6 +87,7 @@ def test_a_file_has_the_rows_and_the_types_of_its_view(store: Engine, tmp_path: 
     )
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
     store: Engine, tmp_path: Path

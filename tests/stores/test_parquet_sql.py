@@ -90,6 +90,7 @@ def test_one_statement_is_answered_alike_by_the_store_and_its_files(
     assert json.loads(capsys.readouterr().out) == [{"market": "toy", "n": 903}]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_path: Path) -> None:
@@ -112,6 +113,7 @@ def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_pat
     assert sorted(each.name for each in files.rglob("*x.parquet")) == []
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("as_left", ["cut", "text", "folder", "of another view", "of no year"])

@@ -147,6 +147,7 @@ def test_a_pruned_store_replays_every_night_as_before(
     assert plan(engine, KEPT).is_empty
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_page_of_an_old_night_can_be_written_again(context: MarketContext) -> None:
     after_nights(context, *days())
@@ -184,6 +185,7 @@ def prune_and_die(engine: Engine, dies_at: str) -> None:
         prune(engine, KEPT)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("dies_at", ["rows", "first file", "second file"])
 def test_an_interrupted_pruning_leaves_a_sound_store_and_the_next_one_ends_it(
@@ -279,6 +281,7 @@ def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(
         prune(filled, 1)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_too_few_nights_are_refused(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "FEWEST_NIGHTS", FEWEST_NIGHTS)

@@ -166,6 +166,7 @@ def test_the_page_of_a_server_is_that_of_a_file(on_sqlite: Engine, on_postgresql
     assert questions_page(on_postgresql, MARKET) == questions_page(on_sqlite, MARKET)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -> None:
     blocks = PAGE.read_text(encoding="utf-8").split("```sql\n")[1:]
@@ -175,6 +176,7 @@ def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -
         assert len(pasted) == len(ask(on_sqlite, question, MARKET))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite: Engine) -> None:
     text_of = PAGE.with_name("CONNECT.md").read_text(encoding="utf-8")

@@ -100,6 +100,7 @@ def test_a_reader_that_lifts_the_ban_on_writing_still_writes_nothing(
     assert contents(store[0]) == before
 
 
+@pytest.mark.soak
 def test_a_reader_is_read_only_unless_it_says_otherwise(analyst: Engine) -> None:
     with pytest.raises(sa.exc.InternalError, match="read-only transaction"):
         run(analyst, "create temporary table mine (x integer)")

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 SECRET = "a 'quoted' s3cret"
 
 
+@pytest.mark.soak
 def test_a_reader_reads_every_documented_view(analyst: Engine) -> None:
     with analyst.connect() as conn:
         counted = {

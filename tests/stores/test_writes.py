@@ -390,6 +390,7 @@ def test_upserts_count_what_is_new_and_a_stamp_alone_changes_nothing(store: Engi
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_many_rows_are_stored_in_one_transaction_as_often_as_one_likes(store: Engine) -> None:
     sessions = pd.date_range("1960-01-01", periods=20_011)

@@ -214,6 +214,7 @@ def test_rules_that_keep_nothing_are_refused(rules: dict[str, float]) -> None:
         Rules(**rules)  # type: ignore[arg-type]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 30, 31, CHUNK, 10_000])
 def test_shards_are_the_whole_in_parts(tokenizer: Tokenizer, size: int) -> None:

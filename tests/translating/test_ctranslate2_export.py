@@ -210,6 +210,7 @@ def test_ctranslate2_says_what_our_search_says(kind: str, beams: int, tmp_path: 
         )
 
 
+@pytest.mark.soak
 @pytest.mark.one_case("as published")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)

@@ -34,6 +34,7 @@ SOURCES = [examples()[place][0].tolist() for place in range(7)]
 FIVE = Search(beams=3)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "rnn"])
 def test_an_ensemble_of_equal_networks_says_what_one_says(kind: str) -> None:

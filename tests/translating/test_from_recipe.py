@@ -26,6 +26,7 @@ def fit(recipe: Recipe, folder: Path, *told: Callable[[Any], object]) -> Model:
     return train_model(recipe, folder / "models", folder / "work", CPU, SINGLE_PROCESS, *told)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> None:
     checks: list[Check] = []
@@ -42,6 +43,7 @@ def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> 
     assert translate(read, TEXTS, GREEDY) == translate(first, TEXTS, GREEDY)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path)

@@ -28,6 +28,7 @@ def model() -> Model:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:
     texts = [*TEXTS, "", TEXTS[0], "  ", TEXTS[1]]

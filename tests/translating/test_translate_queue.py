@@ -240,6 +240,7 @@ def test_an_empty_queue_starts_no_server(
     assert translate("work", "--model", "tiny") == (0, "0 texts translated, 0 failed\n", "")
 
 
+@pytest.mark.soak
 def test_an_empty_queue_is_seen_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules |= {'torch': None, 'prefect': None}; from flows.cli import "

@@ -193,6 +193,7 @@ def test_gradients_are_per_real_target_token_and_clipped(
     assert_gradients_close_in_float32(gradients[1], wanted * 0.01 / wanted.norm())
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_an_interrupted_training_ends_as_if_it_had_not_been(
@@ -219,6 +220,7 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(
     assert replace(last, seconds=0.0) == replace(end, seconds=0.0)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["keep_weights", "save_state", "drop_older_weights"])
 def test_an_end_within_the_keeping_of_a_check_does_no_harm(

@@ -137,6 +137,7 @@ def test_a_vocabulary_and_an_encoded_corpus_do_not_depend_on_the_form(tmp_path: 
         assert np.array_equal(one.target.tokens, other.target.tokens)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_training_learns_the_same_from_every_form_and_its_card_says_so(tmp_path: Path) -> None:
     cards = []
