@@ -55,9 +55,10 @@ def open_parquet_answer(
             try:
                 _create_view(conn, name, parts)
             except (OSError, pa.ArrowException, duckdb.Error) as error:
+                folder = parts[0].parents[3]  # of the view, its market and its year
                 raise StoreUsageError(
                     f"the exported files of {name} cannot be read ({_one_line(error)}): write them "
-                    "again with `dtml db export`"
+                    f"again with `dtml db export {folder} --view {name}`"
                 ) from error
         # DuckDB has no time limit of its own.
         timer = threading.Timer(engines.READ_LIMIT_S, conn.interrupt)

@@ -116,7 +116,8 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
         return _trained(device, folder)
     raise DtmlError(
         f"the training on {device} ended before its second epoch was reported, so that resuming it "
-        f"could not be tested: empty {folder.path} and test again"
+        f"could not be tested: run the test again; if it ends so in a folder that is new, report "
+        "that as a bug"
     )
 
 

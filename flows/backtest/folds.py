@@ -237,12 +237,13 @@ def _require_known(context: MarketContext, as_of: date) -> None:
     moment = session_open(calendar, next_session(calendar, as_of))
     with reading(context.engine) as conn:
         bars = prices.prices(conn, context.name, as_of, as_of, known_at=moment)
-    symbols = set(bars["symbol"])
-    if shortage(context, as_of, symbols) is not None:
+    lacking = shortage(context, as_of, set(bars["symbol"]))
+    if lacking is not None:
         raise UsageError(
-            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC the store knew {len(symbols)} "
-            f"bars of {context.name} for {as_of}, because it was filled later: choose a --from "
-            "after nights had begun to fetch the bars, or leave out the option"
+            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC, when the next session opened, "
+            f"the store did not know enough bars of {context.name}: {lacking.what}. Choose a "
+            "--from after the day of the first fetch (view fetch_log has it), or leave out "
+            "--prices-known"
         )
 
 

@@ -84,9 +84,9 @@ def recognised(header: Sequence[str], place: Path) -> Dialect | None:
         if entry.signature and entry.signature <= keys and not entry.without & keys
     ]
     if len(known) > 1:
-        titles = " or ".join(entry.title for entry in known)
+        titles = " and ".join(entry.title for entry in known)
         raise UsageError(
-            f"{place}: the columns are those of {titles}: keep the columns of one, or rename "
+            f"{place}: the columns fit {titles}: keep the columns of one, or rename "
             "them to date, open, high, low, close, adj_close and volume"
         )
     return known[0] if known else None

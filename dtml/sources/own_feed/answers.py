@@ -53,7 +53,7 @@ def bars_of(table: object) -> pd.DataFrame:
         raise FeedError(
             f"fetch returned a table without {' and '.join(missing)}; it has "
             f"{', '.join(map(str, table.columns)) or 'no column'}: name its columns symbol, "
-            "session, open, high, low, close, adj_close, volume, dividend and split"
+            "session, open, high, low, close and, if known, adj_close, volume, dividend and split"
         )
     if not table.columns.is_unique:
         repeated = table.columns[table.columns.duplicated()][0]
