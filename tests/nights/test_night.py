@@ -82,8 +82,7 @@ def test_the_nights_that_follow_score_the_ones_before_against_what_happened(
     context: MarketContext,
 ) -> None:
     days = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
-    for day in days:
-        run_night(context, day)
+    after_nights(context, *days)
     with reading(context.engine) as conn:
         history = predictions.prediction_history(conn, market=context.name)
         scores = stored_scores.scores(conn, context.name)

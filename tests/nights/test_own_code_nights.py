@@ -35,7 +35,7 @@ from tests.support.nights import AS_OF, small_market
 pytestmark = pytest.mark.slow
 
 TARGET = next_session("XNYS", AS_OF)
-FIRST, LAST = date(2024, 6, 3), date(2024, 11, 15)
+FIRST, LAST = date(2024, 6, 3), date(2024, 9, 13)  # two folds
 MINE = '''"""Two features of my own."""
 
 
@@ -260,6 +260,7 @@ def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead
         (each.trained, each.scored)
         for each in folds(walk.history, *map(pd.Timestamp, (FIRST, LAST)))
     ]
+    assert len(spans) == 2
     one, two = (
         own_code.walk_own(owned, walk.history, walk.bars[0], spans, audited=True, workers=workers)
         for workers in (1, 2)
@@ -295,9 +296,9 @@ def test_the_audit_of_a_market_audits_its_own_code(
     monkeypatch.setattr(audit.look_ahead, "audit", lambda *_, **__: [honest])
     monkeypatch.setattr(audit.look_ahead, "audit_model", lambda *_, **__: [honest])
     monkeypatch.setattr(audit, "stored_nights", lambda *_: honest)
-    monkeypatch.setattr(
-        audit.look_ahead, "prove", lambda *_, **__: pd.DataFrame({"caught": [], "planted": []})
-    )
+    proof = pd.DataFrame({"caught": [True], "planted": ["a leak"]})
+    monkeypatch.setattr(audit.look_ahead, "prove", lambda *_, **__: proof)
+    monkeypatch.setattr(audit, "prove_ranking", lambda *_, **__: proof)
     found = audit.audit_market(owned, AS_OF, lambda _: None)
     assert not found.passed
     failed = found.findings[~found.findings["passed"]]

@@ -84,8 +84,7 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(
 
 @pytest.mark.soak
 def test_the_papers_label_of_an_outcome_follows_its_thresholds(context: MarketContext) -> None:
-    for day in DAYS[:2]:
-        run_night(context, day)
+    after_nights(context, *DAYS[:2])
     with reading(context.engine) as conn:
         known = predictions.prediction_history(conn, market=context.name).dropna(
             subset=["realised_return"]
@@ -101,8 +100,7 @@ def test_the_papers_label_of_an_outcome_follows_its_thresholds(context: MarketCo
 def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(
     context: MarketContext,
 ) -> None:
-    for day in DAYS[:3]:
-        run_night(context, day)
+    after_nights(context, *DAYS[:3])
     corrected = BARS.copy()
     row = (corrected["symbol"] == "F02A") & (corrected["session"] == pd.Timestamp(DAYS[1]))
     before = corrected.loc[row, "close"].iloc[0]
@@ -124,7 +122,7 @@ def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(
 
 @pytest.mark.soak
 def test_nights_run_out_of_order_end_with_the_same_running_scores(context: MarketContext) -> None:
-    run_night(context, DAYS[0])
+    after_nights(context, DAYS[0])
     for day in (DAYS[1], DAYS[3], DAYS[4], DAYS[2]):
         run_night(context, day)
     score_market(context, NightBars(context, DAYS[4]))
@@ -151,7 +149,7 @@ def test_running_scores_after_a_night_that_is_run_later_count_it_too(
 
 @pytest.mark.soak
 def test_a_bar_that_comes_late_completes_the_score_of_its_night(context: MarketContext) -> None:
-    run_night(context, DAYS[0])
+    after_nights(context, DAYS[0])
     gap = replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1])))
     night = run_night(gap, DAYS[1])
     assert night.scored is not None
@@ -165,7 +163,7 @@ def test_a_bar_that_comes_late_completes_the_score_of_its_night(context: MarketC
 def test_a_kill_between_outcomes_and_scores_loses_neither(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_night(context, DAYS[0])
+    after_nights(context, DAYS[0])
 
     def die(*_args: object) -> None:
         raise KeyboardInterrupt
@@ -181,7 +179,7 @@ def test_a_kill_between_outcomes_and_scores_loses_neither(
 
 @pytest.mark.soak
 def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext) -> None:
-    run_night(context, DAYS[0])
+    after_nights(context, DAYS[0])
     with reading(context.engine) as conn:
         run = runs.run(conn, runs.latest_run(conn, context.name)["id"])
         made = predictions.predictions(conn, context.name)
@@ -199,7 +197,7 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext
 def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(
     context: MarketContext,
 ) -> None:
-    run_night(context, DAYS[0])
+    after_nights(context, DAYS[0])
     jumped = BARS.copy()
     after = (jumped["symbol"] == "L03") & (jumped["session"] >= pd.Timestamp(DAYS[1]))
     jumped.loc[after, ["open", "high", "low", "close", "adj_close"]] *= 1.5
@@ -243,7 +241,7 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
         return found
 
     monkeypatch.setattr(score, "day_counts", watched)
-    run_night(context, DAYS[0])
+    after_nights(context, DAYS[0])
     run_night(replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1]))), DAYS[1])
     corrected = BARS.copy()
     row = (corrected["symbol"] == "F02A") & (corrected["session"] == pd.Timestamp(DAYS[1]))
@@ -270,7 +268,7 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
 def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night(
     context: MarketContext,
 ) -> None:
-    run_night(context, DAYS[0])
+    after_nights(context, DAYS[0])
     with transaction(context.engine) as conn:
         assert outcomes.unscored(conn, context.name, []) == []
         assert outcomes.unscored(conn, context.name, [DAYS[1]]) == [DAYS[1]]

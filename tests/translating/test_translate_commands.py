@@ -28,6 +28,7 @@ from tests.support.places import ROOT
 from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, started, write_recipe
 from translation.recipes import read_recipe
 from translation.training.arithmetic import bfloat16_gain, faster_format
+from translation.training.checkpoints import STATE
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
 
@@ -117,9 +118,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def wait_for_a_check(home: Path, process: "subprocess.Popen[str]") -> None:
-    """Wait until the training in this process has stored its first check, and goes on."""
+    """Wait until the training in this process has kept its state at a check, and goes on."""
+    state = home / "data" / "training" / "translation" / "tiny" / STATE
     deadline = time.monotonic() + 550
-    while not list(home.glob("data/training/translation/tiny/step-*.safetensors")):
+    while not state.exists():
         assert process.poll() is None, ended(process)
         assert time.monotonic() < deadline
         time.sleep(0.005)
