@@ -27,7 +27,7 @@ from dtml.model import ModelConfig
 from dtml.training import fit, state
 from dtml.training.fit import fit_members, stack_members
 from dtml.training.recipe import Epoch, Member, TrainingConfig
-from dtml.training.self_test import DAYS, FEATURES, WINDOW, _windows, self_test
+from dtml.training.self_test import FEATURES, WINDOW, _windows, self_test
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
 from tests.support.accelerator.mistakes import MISTAKES, Mistake
@@ -57,6 +57,7 @@ NETWORKS: dict[str, NetworkConfig] = {
     "Adv-ALSTM": RecurrentConfig(features=FEATURES, epsilon=0.01, adversarial=0.01),
     "StockNet": StockNetConfig(features=FEATURES, hidden=8, latent=8, movement=6),
 }
+BRIEF = replace(CONFIG, check_every=2)
 Work = Callable[[torch.device, Path], Tensor]
 
 
@@ -67,8 +68,9 @@ def _device() -> Iterator[None]:
 
 
 def spans() -> tuple[Windows, Windows]:
+    """Two steps an epoch: the first one after a start, and one after another."""
     days = _windows()
-    return days.days(slice(0, 64)), days.days(slice(64, DAYS))
+    return days.days(slice(0, 2 * TRAINING.batch_days)), days.days(slice(64, 80))
 
 
 def fitted(
@@ -147,10 +149,10 @@ def train_translator(
     context = TrainingContext(
         folder=folder / device.type, key="made", device=device, on_check=checks.append
     )
-    for updates in (3, 6):
+    for updates in (2, 4):
         network = drawn(0, kind, **(told | {"dropout": 0.0}))
         train_network(
-            network, WIDTH, examples(), examples(2, 20), replace(CONFIG, updates=updates), context
+            network, WIDTH, examples(), examples(2, 20), replace(BRIEF, updates=updates), context
         )
     return torch.tensor(
         [[each.train_loss, each.validation_loss] for each in checks], dtype=torch.float64

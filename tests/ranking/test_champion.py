@@ -26,7 +26,7 @@ from flows.nightly.night import run_night
 from flows.service.alerts import after_night
 from flows.service.status import market_status
 from tests.support.benchmark_rows import ranker
-from tests.support.nights import AS_OF
+from tests.support.nights import AS_OF, after_nights
 
 TARGET = next_session("XNYS", AS_OF)
 NIGHTS = 120
@@ -89,7 +89,7 @@ def score(context: MarketContext, gain: float) -> date:
 def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
     earning: MarketContext,
 ) -> None:
-    run_night(earning, AS_OF)
+    after_nights(earning, AS_OF)
     first = stored(earning)
     assert (first["since"], first["replaced"], first["gain"]) == (TARGET, None, None)
     assert first["predictor"] in earning.market.candidates
@@ -192,7 +192,7 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
 def test_a_promotion_is_told_once_with_its_evidence(
     earning: MarketContext, by_a_later_night: bool
 ) -> None:
-    run_night(earning, AS_OF)
+    after_nights(earning, AS_OF)
     # The later night was run before this one.
     decided_at = datetime.now(UTC) - timedelta(days=int(by_a_later_night))
     with transaction(earning.engine) as conn:

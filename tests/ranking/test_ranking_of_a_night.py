@@ -101,8 +101,7 @@ def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(
 def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
     long: MarketContext,
 ) -> None:
-    after_nights(long, AS_OF)
-    run_night(long, TARGET)
+    after_nights(long, AS_OF, TARGET)
     with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
         page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
         newest = client.get(f"/market/{long.name}").text
@@ -169,10 +168,9 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
 def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
     long: MarketContext,
 ) -> None:
-    after = [AS_OF]
-    for _ in range(3):
-        after.append(next_session("XNYS", after[-1]))
-        run_night(long, after[-2])
+    after_nights(long, AS_OF, TARGET)
+    after = [AS_OF, TARGET, next_session("XNYS", TARGET)]
+    run_night(long, after[-1])
     closes = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(
         fill_method=None
     )
@@ -205,8 +203,7 @@ def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
 
 @pytest.mark.soak
 def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: MarketContext) -> None:
-    after_nights(long, AS_OF)
-    run_night(long, TARGET)
+    after_nights(long, AS_OF, TARGET)
     run_night(long, date(2024, 8, 1))
     own = scored(long).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
     assert set(own["leg"]) == set(LEGS)
@@ -215,8 +212,7 @@ def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: Mar
 
 @pytest.mark.soak
 def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: MarketContext) -> None:
-    after_nights(long, AS_OF)
-    run_night(long, TARGET)
+    after_nights(long, AS_OF, TARGET)
     with transaction(
         long.engine
     ) as conn:  # as a store in which outcomes were there before the ranking
@@ -227,8 +223,7 @@ def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: Market
 
 @pytest.mark.soak
 def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -> None:
-    after_nights(long, AS_OF)
-    run_night(long, TARGET)
+    after_nights(long, AS_OF, TARGET)
     before = scored(long).set_index(["leg", "predictor"])["rank_ic"]
     symbol = said(long)["symbol"].iloc[0]
     corrected = BARS.copy()

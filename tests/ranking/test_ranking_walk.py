@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 from db.engine import reading, transaction
 from db.rows import prices, rankings
 from dtml.errors import DtmlError
+from dtml.evaluation import ranking
 from dtml.evaluation.ranking import score_ranking
 from dtml.pages.figures import quoted
 from dtml.ranking import rankers, relative
@@ -37,6 +38,12 @@ from tests.support.nights import BARS, small_market
 
 FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
 MODELS = {"ridge", "boosting", "blend"}
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of a walk's time is for the ends of its intervals, of which nothing is said here."""
+    monkeypatch.setattr(ranking, "RESAMPLES", 499)
 
 
 @pytest.fixture
@@ -121,17 +128,11 @@ def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk)
     assert np.isnan(history.outcome[~history.there]).all()
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
-def test_a_difference_is_that_of_the_two_scores_and_turns_its_sign(walk: Walk) -> None:
-    found = run_ranking(walk)
-    gains = found.differences.set_index(["predictor", "other"])["gain"]
-    rules = cell(found, "day_losers")["rank_ic"] - cell(found, "intraday_reversal")["rank_ic"]
-    assert gains["day_losers", "intraday_reversal"] == in_float64(rules)
-    assert gains["ridge", "boosting"] == in_float64(-gains["boosting", "ridge"])
-
-
-@pytest.mark.soak
-def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
+def test_sectors_years_and_sizes_of_a_move_are_scored_alone_and_differences_are_those_of_scores(
+    walk: Walk,
+) -> None:
     market = walk.context.market
     stays = [
         replace(each, sector="Leaders" if each.symbol.startswith("L") else "Followers")
@@ -157,11 +158,16 @@ def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
     assert np.isnan(
         found.scores.loc[found.scores["value"] == "Leaders", "rank_ic"]
     ).all()  # three stocks have no order
+    gains = found.differences.set_index(["predictor", "other"])["gain"]
+    rules = cell(found, "day_losers")["rank_ic"] - cell(found, "intraday_reversal")["rank_ic"]
+    assert gains["day_losers", "intraday_reversal"] == in_float64(rules)
+    assert gains["ridge", "boosting"] == in_float64(-gains["boosting", "ridge"])
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
-def test_an_interrupted_walk_resumes_at_the_training_it_was_in(
-    walk: Walk, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_walk_resumes_at_the_training_it_was_in_and_is_printed_without_another(
+    walk: Walk, run_request: RunRequest, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     trained, fit = [], rankers._fit
 
@@ -184,8 +190,46 @@ def test_an_interrupted_walk_resumes_at_the_training_it_was_in(
     expected = score_ranking(once["ridge"], walk.history.outcome)
     assert cell(found, "ridge")["rank_ic"] == in_float64(expected.rank_ic.value)
     assert not list((data_folder() / "rankings").glob("*/*.npy"))
+    assert_printed(found, run_request, command)
 
 
+def assert_printed(stored: Ranking, run_request: RunRequest, command: Command) -> None:
+    """The command prints what is stored and trains nothing again."""
+    asked = (
+        "ranking",
+        "--market-file",
+        str(run_request.market_file),
+        "--from",
+        str(FIRST),
+        "--to",
+        str(LAST),
+    )
+    code, said, complaint = command(*asked, "--json")
+    assert (code, "nothing was trained" in complaint) == (0, True)
+    document = json.loads(said)
+    assert document["ranking"]["id"] == stored.row["id"]
+    assert len(document["differences"]) == len(stored.differences)
+    code, said, _ = command(*asked)
+    assert (code, "how well each day's stocks were ranked" in said) == (0, True)
+    rule, blend = stored.row["best_rule"], cell(stored, "blend")
+    verdict = next(line for line in said.splitlines() if " days, the blend " in line)
+    assert f"of {blend['days']} days, the blend " in verdict
+    assert verdict.count(f" {quoted(rule)}: rank IC ") == 1
+    assert "after costs, traded at the next open" in said
+    page = unescape(Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8"))
+    for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"):
+        assert words in page
+    whole = stored.scores[
+        (stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")
+    ]
+    assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
+    code, said, _ = command(*asked, "--markdown")
+    assert said.startswith("| predictor | rank IC [95 %] |")
+    code, _, complaint = command(*asked[:3], "--from", str(LAST), "--to", str(FIRST))
+    assert (code, "is after" in complaint) == (2, True)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_a_network_is_asked_for_the_order_when_named(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
@@ -203,7 +247,7 @@ def test_a_network_is_asked_for_the_order_when_named(
         "dtml",
         "lstm",
     ]
-    assert found.row["id"] != run_ranking(walk).row["id"]
+    assert found.row["id"] != walk.id
 
 
 @pytest.mark.parametrize(
@@ -285,45 +329,6 @@ def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
 def test_too_short_a_history_says_what_to_do(walk: Walk) -> None:
     with pytest.raises(DtmlError, match="begin later, or give prices from before"):
         run_ranking(Walk(walk.context, Plan(date(2023, 10, 2), date(2024, 2, 1))))
-
-
-@pytest.mark.soak
-def test_the_command_prints_what_it_stores_and_trains_nothing_again(
-    run_request: RunRequest, walk: Walk, command: Command
-) -> None:
-    stored = run_ranking(walk)
-    asked = (
-        "ranking",
-        "--market-file",
-        str(run_request.market_file),
-        "--from",
-        str(FIRST),
-        "--to",
-        str(LAST),
-    )
-    code, said, complaint = command(*asked, "--json")
-    assert (code, "nothing was trained" in complaint) == (0, True)
-    document = json.loads(said)
-    assert document["ranking"]["id"] == stored.row["id"]
-    assert len(document["differences"]) == len(stored.differences)
-    code, said, _ = command(*asked)
-    assert (code, "how well each day's stocks were ranked" in said) == (0, True)
-    rule, blend = stored.row["best_rule"], cell(stored, "blend")
-    verdict = next(line for line in said.splitlines() if " days, the blend " in line)
-    assert f"of {blend['days']} days, the blend " in verdict
-    assert verdict.count(f" {quoted(rule)}: rank IC ") == 1
-    assert "after costs, traded at the next open" in said
-    page = unescape(Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8"))
-    for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"):
-        assert words in page
-    whole = stored.scores[
-        (stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")
-    ]
-    assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
-    code, said, _ = command(*asked, "--markdown")
-    assert said.startswith("| predictor | rank IC [95 %] |")
-    code, _, complaint = command(*asked[:3], "--from", str(LAST), "--to", str(FIRST))
-    assert (code, "is after" in complaint) == (2, True)
 
 
 def test_the_context_of_a_walk_asks_no_source(walk: Walk) -> None:

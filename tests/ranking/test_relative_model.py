@@ -49,6 +49,8 @@ SMALL = RelativeConfig(
     training=TrainingConfig("all", 6, 4, 3e-3, penalty=0.0, first_kept_epoch=1, clip=1.0),
 )
 QUICK = replace(SMALL, seeds=1, training=replace(SMALL.training, epochs=1))
+TWICE = replace(SMALL, training=replace(SMALL.training, epochs=2))
+BRISK = replace(SMALL.training, batch_days=8, learning_rate=1e-2)  # learns in fewer steps
 TRAINED, SCORED = slice(60, 320), slice(330, 430)
 
 
@@ -65,7 +67,7 @@ def reverting(seed: int = 3) -> History:
 
 @cache
 def fitted() -> Relative:
-    return fit_relative(reverting(), TRAINED, SMALL)
+    return fit_relative(reverting(), TRAINED, TWICE)
 
 
 def scores_of(model: Relative, history: History, days: slice = SCORED) -> np.ndarray:
@@ -82,9 +84,9 @@ def mean_ic(score: np.ndarray, history: History, days: slice = SCORED) -> float:
 @pytest.mark.parametrize("loss", ["own", "squared", "correlation"])
 def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
     shape = replace(SMALL.model, loss=loss)  # type: ignore[arg-type]
-    config = replace(SMALL, seeds=1, model=shape, training=replace(SMALL.training, epochs=14))
+    config = replace(SMALL, seeds=1, model=shape, training=replace(BRISK, epochs=10))
     model = fit_relative(reverting(), TRAINED, config)
-    assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2  # .42 to .55 in six markets
+    assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2  # .47 to .55 in three markets
 
 
 @pytest.mark.by_quarters
@@ -111,19 +113,20 @@ def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
     outcome = np.array(
         [drawn.permutation(day) for day in np.where(history.there, history.outcome, np.nan)]
     )
+    config = replace(SMALL, seeds=1, training=replace(BRISK, epochs=6))
     model = fit_relative(
-        replace(history, outcome=np.where(history.there, outcome, np.nan)), TRAINED, SMALL
+        replace(history, outcome=np.where(history.there, outcome, np.nan)), TRAINED, config
     )
     shuffled = replace(
         history, outcome=np.where(history.there, drawn.permutation(outcome.T).T, np.nan)
     )
-    # deviation .027 over ten trainings; .5 is there before
+    # deviation .026 over eight trainings; .48 is there before
     assert abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.12
 
 
 @pytest.mark.soak
 def test_the_same_seed_gives_the_same_scores_and_another_one_does_not() -> None:
-    again = fit_relative(reverting(), TRAINED, SMALL)
+    again = fit_relative(reverting(), TRAINED, TWICE)
     assert np.array_equal(
         scores_of(again, reverting()), scores_of(fitted(), reverting()), equal_nan=True
     )
