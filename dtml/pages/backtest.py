@@ -336,25 +336,32 @@ def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]
     return {name: net[name] for name in names if name in net}
 
 
-def lead(performances: pd.DataFrame, best: str | None) -> str:
-    """Say what the best tradable portfolio earned beside equal parts and the index.
+def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
+    """Say what the best tradable portfolio earned beside the market, and which it is.
 
-    `best` is the name of that portfolio. Empty where it is None or has no return of a year.
+    `best` is the name of that portfolio. Both sentences are empty where it is None or has no return
+    of a year.
     """
     rows = {row["portfolio"]: row for row in records(performances)}
     row = rows.get(best) if best else None
     if row is None or pd.isna(row["annual_return"]):
-        return ""
+        return "", ""
+    earned = row["annual_return"]
+    of_all = rows.get(EQUAL_WEIGHT, {}).get("annual_return", np.nan)
+    verdict = "After costs it earned"
+    if not pd.isna(of_all):
+        than = "more" if earned > of_all else "less"
+        verdict = f"After costs it earned {than} than all stocks in equal parts:"
     others = [
         f"{words} {percent(rows[name]['annual_return'])}"
-        for name, words in ((EQUAL_WEIGHT, "equal parts of all stocks"), (INDEX, "the index"))
+        for name, words in ((EQUAL_WEIGHT, "equal parts"), (INDEX, "the index"))
         if name in rows and not pd.isna(rows[name]["annual_return"])
     ]
-    beside = f"; {' and '.join(others)}" if others else ""
+    beside = f"; {', '.join(others)}" if others else ""
     return (
-        f"After costs, {percent(row['annual_return'])} a year{beside}. That is "
-        f"{quoted(best)}, the portfolio with the highest Sharpe ratio in hindsight: "
-        f"{with_interval(row, 'sharpe')}."
+        f"{verdict} {percent(earned)} a year{beside}.",
+        f"{quoted(best)}, chosen in hindsight for the highest Sharpe ratio, "
+        f"{with_interval(row, 'sharpe')}.",
     )
 
 

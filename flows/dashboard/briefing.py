@@ -243,6 +243,14 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     return with_actions.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
 
 
+def in_order_of(ranking: pd.DataFrame, orders: pd.DataFrame) -> pd.DataFrame:
+    """Return the orders of each action in the order of the ranking; stocks without a place last."""
+    if ranking.empty or orders.empty:
+        return orders
+    ranks = orders["symbol"].map(ranking.set_index("symbol")["place"])
+    return orders.assign(rank=ranks).sort_values(["place", "rank"], kind="stable")
+
+
 def order_words(orders: pd.DataFrame) -> dict[str, list[str]]:
     """Return the stocks to buy, to sell and to keep, the best ranked first; no key without a stock.
 
@@ -290,7 +298,9 @@ def changes(
         sentences.append(f"New model: {night['run_id']}.")
     new_at_top = _new_at_top(ranking)
     if len(new_at_top) == END_STOCKS:
-        sentences.append(f"All of the best {END_STOCKS} are new.")
+        sentences.append(
+            f"The best {END_STOCKS} were all outside the best {END_STOCKS} the night before."
+        )
     elif new_at_top:
         sentences.append(f"New among the best {END_STOCKS}: {', '.join(new_at_top)}.")
     return sentences

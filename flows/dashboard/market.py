@@ -36,6 +36,7 @@ from flows.dashboard.briefing import (
     Shown,
     account_line,
     changes,
+    in_order_of,
     night_before,
     order_words,
     orders_of_night,
@@ -251,8 +252,7 @@ def _ranking_of_night(
     whole = ranking_of_night(conn, ranked_night, before, shown)
     ranking = with_directions(whole, directions)
     orders = orders_of_night(conn, ranked_night, before)
-    places = orders["symbol"].map(ranking.set_index("symbol")["place"])
-    orders = orders.assign(ranked=places).sort_values(["place", "ranked"], kind="stable")
+    orders = in_order_of(ranking, orders)
     weights = orders.set_index("symbol")["weight"]
     ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
     rank_scores = rankings.last_rank_scores(conn, market, target)

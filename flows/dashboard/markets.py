@@ -26,6 +26,7 @@ from flows.dashboard.briefing import (
     account_line,
     best_and_worst,
     changes,
+    in_order_of,
     night_before,
     order_words,
     orders_of_night,
@@ -137,7 +138,8 @@ def briefing(
     before = night_before(conn, night)
     ranking = ranking_of_night(conn, night, before, shown, END_STOCKS)
     found["changes"] = changes(conn, night, before, ranking)
-    found["order_words"] = order_words(orders_of_night(conn, night, before))
+    orders = orders_of_night(conn, night, before)
+    found["order_words"] = order_words(in_order_of(ranking, orders))
     if ranking.empty:
         return found
     leader = records(ranking.head(1))[0]

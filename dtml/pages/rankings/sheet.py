@@ -226,12 +226,11 @@ def _trade(found: Answers, too_early: str) -> Answer:
             f"Best less worst tenth {gross}; the costs of the market are unknown.",
         )
     ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
-    net = f"{found.net.value / BASIS_POINT:+.1f} {ends}".strip()
+    net = f"{found.net.value / BASIS_POINT:+.1f} bp a day after costs {ends}".strip()
     return Answer(
         question,
         _verdict(found.net) or "Too early",
-        f"Best less worst tenth {gross}, {net} after; {percent(found.replaced)} of the best tenth "
-        "changes in a day.",
+        f"Best less worst tenth {net}, {found.gross.value / BASIS_POINT:+.1f} before.",
     )
 
 
