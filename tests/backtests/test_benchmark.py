@@ -30,7 +30,8 @@ from flows.nightly.context import MarketContext, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
-from tests.support.nights import AS_OF, BARS, SIMULATED, SMALL
+from tests.support.nights import AS_OF, BARS, SIMULATED, SMALL, apart, copy_kept
+from tests.support.run_folder import made_once
 
 QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
 ADVERSARIAL = RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01)
@@ -52,6 +53,8 @@ PAPER = PublishedSet(
     published={"dtml": Figure(0.5744, 0.0194, 0.1910, 0.0315)},
 )
 
+DTML_ALONE = replace(PAPER, recipes={"dtml": PAPER.recipes["dtml"]})
+
 
 @pytest.fixture
 def whole(context: MarketContext) -> MarketContext:
@@ -68,6 +71,26 @@ def stored(whole: MarketContext) -> MarketContext:
 @pytest.fixture
 def experiment(stored: MarketContext) -> PublishedExperiment:
     return PublishedExperiment(stored, PAPER, seeds=(0, 1))
+
+
+@pytest.fixture
+def measured(whole: MarketContext) -> PublishedExperiment:
+    """The experiment in a store that holds its benchmark: run once, and copied on SQLite."""
+    if whole.engine.dialect.name == "sqlite":
+        copy_kept(made_once("benchmark", lambda folder: _measure_in(folder, whole)), whole.engine)
+    else:
+        _measure(whole)
+    return PublishedExperiment(whole, PAPER, seeds=(0, 1))
+
+
+def _measure_in(folder: Path, context: MarketContext) -> None:
+    with apart(folder, context) as own:
+        _measure(own)
+
+
+def _measure(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    run_benchmark(PublishedExperiment(context, PAPER, seeds=(0, 1)))
 
 
 def interrupt(member: Member, epoch: Epoch) -> None:
@@ -95,16 +118,16 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
         stage = name
         return work()
 
-    run_benchmark(experiment, staged)
+    run_benchmark(replace(experiment, seeds=(0,)), staged)
     assert max(last for name, last in read if name != "read the test span") <= PAPER.validation[1]
     assert [last for name, last in read if name == "read the test span"] == [PAPER.test[1]]
 
 
 @pytest.mark.soak
 def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
-    experiment: PublishedExperiment,
+    measured: PublishedExperiment,
 ) -> None:
-    found = run_benchmark(experiment)
+    found = run_benchmark(measured)
     assert found.page.read_text(encoding="utf-8").startswith("<!doctype html>")
     scores = found.scores.set_index(["protocol", "predictor"])
     assert set(scores.loc["all"].index) == {
@@ -120,10 +143,10 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
     assert scores.loc[("published", "dtml"), "published_acc"] == 0.5744
     assert np.isnan(scores.loc[("all", "dtml"), "published_acc"])
     assert found.row["best_rule"] in scores.loc["all"].index
-    with reading(experiment.context.engine) as conn:
-        run = runs.run(conn, f"{experiment.id}-dtml")
+    with reading(measured.context.engine) as conn:
+        run = runs.run(conn, f"{measured.id}-dtml")
         history = predictions.prediction_history(conn, market="simulated", kind="benchmark")
-        none = runs.run(conn, f"{experiment.id}-gradient_boosting")
+        none = runs.run(conn, f"{measured.id}-gradient_boosting")
     assert (run["kind"], run["model"], run["seeds"]) == ("benchmark", "dtml", [0, 1])
     assert none["checkpoint_path"] is None
     mine = history[history["run_id"] == run["id"]]
@@ -153,10 +176,10 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
-    experiment: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
+    measured: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run_benchmark(experiment)
-    with reading(experiment.context.engine) as conn:
+    first = run_benchmark(measured)
+    with reading(measured.context.engine) as conn:
         counts = table_counts(conn)
     monkeypatch.setattr(
         PublishedExperiment,
@@ -165,11 +188,11 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
     )
     page = first.page.read_text(encoding="utf-8")
     first.page.unlink()
-    again = run_benchmark(PublishedExperiment(experiment.context, PAPER, seeds=(0, 1)))
+    again = run_benchmark(PublishedExperiment(measured.context, PAPER, seeds=(0, 1)))
     assert again.page.read_text(encoding="utf-8") == page
     assert page.count("<figcaption>") == 5
     pd.testing.assert_frame_equal(again.scores, first.scores)
-    with reading(experiment.context.engine) as conn:
+    with reading(measured.context.engine) as conn:
         assert table_counts(conn) == counts
 
 
@@ -249,7 +272,7 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     whole: MarketContext,
 ) -> None:
     fetch_bars(whole, date(2024, 6, 14))
-    paper = replace(PAPER, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
+    paper = replace(DTML_ALONE, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
     found = run_benchmark(PublishedExperiment(whole, paper, seeds=(0,)))
     assert found.row["test_last"] == date(2024, 6, 14)
     assert "prices end on 2024-06-14" in found.page.read_text(encoding="utf-8")
@@ -264,14 +287,12 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_names_no_time(
-    experiment: PublishedExperiment,
+    measured: PublishedExperiment,
 ) -> None:
-    first = run_benchmark(replace(experiment, seeds=(0,)))
+    first = run_benchmark(measured)
     assert (first.number, first.row["seconds"] > 0) == (1, True)
     assert "in this store" not in first.page.read_text(encoding="utf-8")
-    other = PublishedExperiment(
-        experiment.context, replace(PAPER, recipes={"dtml": PAPER.recipes["dtml"]}), seeds=(1, 2)
-    )
+    other = PublishedExperiment(measured.context, DTML_ALONE, seeds=(1, 2))
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(other, on_epoch=interrupt)
     second = run_benchmark(other)
@@ -286,11 +307,10 @@ def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_nam
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(
-    experiment: PublishedExperiment,
+    measured: PublishedExperiment,
 ) -> None:
-    run_benchmark(experiment)
-    night = run_night(experiment.context, AS_OF)
-    with reading(experiment.context.engine) as conn:
+    night = run_night(measured.context, AS_OF)
+    with reading(measured.context.engine) as conn:
         run = runs.run(conn, night.row["run_id"])
         latest = (
             conn.exec_driver_sql("select distinct run_id from latest_prediction").scalars().all()
@@ -313,7 +333,7 @@ def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
 def run_request(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
     """The small set in files, an empty store, and no flow to be had."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    monkeypatch.setattr("flows.commands.benchmark.SETS", {"simulated": PAPER})
+    monkeypatch.setattr("flows.commands.benchmark.SETS", {"simulated": DTML_ALONE})
     monkeypatch.setitem(sys.modules, "flows.benchmark.flow", None)
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol
@@ -364,7 +384,7 @@ def test_a_stored_benchmark_is_printed_without_a_flow(
         benchmark(run_request)
     assert "are used" not in capsys.readouterr().err
     found = run_benchmark(
-        PublishedExperiment(open_stored_context(run_request), PAPER, seeds=(0, 1))
+        PublishedExperiment(open_stored_context(run_request), DTML_ALONE, seeds=(0, 1))
     )
     benchmark(run_request)
     said = capsys.readouterr()

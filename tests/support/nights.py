@@ -2,8 +2,8 @@
 
 import shutil
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from hashlib import sha256
@@ -120,25 +120,37 @@ def after_nights(context: MarketContext, *days: date) -> None:
         f"nights-{sha256(told.encode()).hexdigest()[:16]}",
         lambda folder: _run_in(folder, context, days),
     )
+    copy_kept(kept, context.engine)
+
+
+def copy_kept(kept: Path, engine: Engine) -> None:
+    """Give a test the store and the folders that `apart` left in a folder; on SQLite alone."""
     with (
         closing(sqlite3.connect(kept / "store.sqlite")) as made,
-        closing(_connected(context.engine)) as own,
+        closing(_connected(engine)) as own,
     ):
         made.backup(own)
     shutil.copytree(kept / "data", data_folder(), dirs_exist_ok=True)
     shutil.copytree(kept / "reports", reports_folder(), dirs_exist_ok=True)
 
 
-def _run_in(folder: Path, context: MarketContext, days: tuple[date, ...]) -> None:
-    """Run nights of a market in a store and folders of their own."""
+@contextmanager
+def apart(folder: Path, context: MarketContext) -> Iterator[MarketContext]:
+    """The same market with a store and folders of its own, all in one folder."""
     engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
     upgrade(engine)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DTML_DATA", str(folder / "data"))
         patch.setenv("DTML_REPORTS", str(folder / "reports"))
-        for day in days:
-            run_night(replace(context, engine=engine, source=FrameSource(BARS)), day)
+        yield replace(context, engine=engine, source=FrameSource(BARS))
     engine.dispose()
+
+
+def _run_in(folder: Path, context: MarketContext, days: tuple[date, ...]) -> None:
+    """Run nights of a market in a store and folders of their own."""
+    with apart(folder, context) as own:
+        for day in days:
+            run_night(own, day)
 
 
 def _connected(engine: Engine) -> sqlite3.Connection:
