@@ -112,7 +112,7 @@ def test_a_store_whose_nights_come_in_time_is_well(site: Site, engine: Engine) -
     assert late == {"of_nobody": None, "simulated": 0.0}
     for address in ("/", "/running", "/market/simulated"):
         seen = Page(site.get(address).body).seen
-        assert f"night of {LAST}" in seen
+        assert f"Night of {LAST}" in seen
         assert "stocks predicted, 0 left out, 0 bars rejected." in seen
         assert "The next night is due " in seen
 

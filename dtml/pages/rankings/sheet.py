@@ -147,7 +147,7 @@ def sheet_answers(sheet: TearSheet, unit: str) -> list[Answer]:
     too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
     return [
         _order(sheet, found, unit, too_early),
-        _steadiness(found, unit, too_early),
+        _steadiness(found, too_early),
         _trade(found, too_early),
     ]
 
@@ -182,7 +182,7 @@ def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answe
     return Answer("Is there an order?", verdict, words)
 
 
-def _steadiness(found: Answers, unit: str, too_early: str) -> Answer:
+def _steadiness(found: Answers, too_early: str) -> Answer:
     """Return whether the rank IC is above 0 in both halves, each by its own interval.
 
     It is too early where a half has no interval. Otherwise the answer is No where the rank IC of a
@@ -204,8 +204,8 @@ def _steadiness(found: Answers, unit: str, too_early: str) -> Answer:
     return Answer(
         question,
         word,
-        f"Above 0 on {percent(found.positive)} of {unit} and in {found.positive_months} of "
-        f"{found.months} months; first half {first}, second half {second}.",
+        f"Above 0 in {found.positive_months} of {found.months} months; first half {first}, second "
+        f"half {second}.",
     )
 
 
