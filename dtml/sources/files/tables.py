@@ -265,11 +265,7 @@ class TableFile:
             return read_text(content, stated)
 
     def _parquet(self, file: Path | pa.BufferReader) -> Cells:
-        """Return the cells of a parquet file, whose columns are read one at a time.
-
-        A file whose columns have two names each, a field and a ticker, gives a row for each date
-        and ticker.
-        """
+        """Return the cells of a parquet file, whose columns are read one at a time."""
 
         def read(position: int) -> pa.ChunkedArray:
             pa.default_memory_pool().release_unused()  # Arrow keeps the memory of earlier columns
