@@ -251,8 +251,7 @@ def _ranking_of_night(
     shown = Shown(conn)
     whole = ranking_of_night(conn, ranked_night, before, shown)
     ranking = with_directions(whole, directions)
-    orders = orders_of_night(conn, ranked_night, before)
-    orders = in_order_of(ranking, orders)
+    orders = in_order_of(ranking, orders_of_night(conn, ranked_night, before))
     weights = orders.set_index("symbol")["weight"]
     ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
     rank_scores = rankings.last_rank_scores(conn, market, target)
@@ -260,8 +259,7 @@ def _ranking_of_night(
     champion = rankings.champion(conn, market, target)
     # After the newest night there may be alerts about a night that never began.
     last_alerts = None if is_newest else night["as_of"]
-    words = None
-    line = None
+    words = line = None
     if len(ranking):
         words = ranking_words(ranking, rank_scores, champion)
         leg, predictor = ranking[["leg", "predictor"]].iloc[0]

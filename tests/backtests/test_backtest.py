@@ -284,6 +284,7 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunReque
         backtest_of(run_request, first=date(2024, 3, 30), last=date(2024, 3, 31))
 
 
+@pytest.mark.soak
 def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(
     run_request: RunRequest,
 ) -> None:

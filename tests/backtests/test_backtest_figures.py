@@ -247,6 +247,7 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
     assert said in unescape(result.page.read_text())
 
 
+@pytest.mark.soak
 def test_a_move_that_only_a_recorded_split_excuses_is_no_outcome(
     run_request: RunRequest, engine: Engine
 ) -> None:

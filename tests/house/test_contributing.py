@@ -146,6 +146,7 @@ def test_a_source_is_four_methods(context: MarketContext) -> None:
     assert {symbol for symbol, _ in last} == {"ONE", "TWO", context.market.index.symbol}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_model_learns_what_there_is_to_learn() -> None:
     from tests.support.windows import random_windows

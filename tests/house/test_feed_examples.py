@@ -77,6 +77,7 @@ def fill(folder: Path, first: str) -> pd.DataFrame:
     return bars
 
 
+@pytest.mark.soak
 def test_the_folder_of_a_vendor_is_a_feed_whose_returns_are_the_vendors(folder: Path) -> None:
     bars = fill(folder, "2024-01-02")
     feed = feed_of("home.toml")
@@ -97,6 +98,7 @@ def test_the_folder_of_a_vendor_is_a_feed_whose_returns_are_the_vendors(folder: 
     assert (change - of_vendor).abs().max() < 1e-9
 
 
+@pytest.mark.soak
 def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
     folder: Path, api: Vendor
 ) -> None:

@@ -389,6 +389,7 @@ def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> 
         next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))
 
 
+@pytest.mark.soak
 def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketContext) -> None:
     with reading(traded.engine) as conn:
         assert after_costs(conn, traded.name)["left_figures"] is None

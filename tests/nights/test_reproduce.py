@@ -152,6 +152,7 @@ def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_to
     assert replay_of(archive, archive.night(AS_OF)).reasons == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("run_request", ["shared"], indirect=True)
 def test_a_backtest_s_prediction_is_made_again_after_the_list_and_the_index_changed(
     run_request: RunRequest, reader: Engine

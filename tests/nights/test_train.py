@@ -83,6 +83,7 @@ NOTHING_TO_LEARN = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("prices", NOTHING_TO_LEARN)
 def test_prices_without_a_labelled_day_refuse_the_night_with_what_is_wrong(
     context: MarketContext, prices: str

@@ -58,6 +58,7 @@ def test_the_session_and_the_values_under_the_cursor_are_said(site: Site, chromi
     page.close()
 
 
+@pytest.mark.soak
 def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromium: Any) -> None:
     page = opened(chromium, site.url + STOCK)
     whole = page.evaluate(SCALE)
@@ -142,6 +143,7 @@ def test_a_stored_study_has_a_page(
             assert site.get(f"/{kind}/nowhere").status == 404
 
 
+@pytest.mark.soak
 def test_a_table_is_filtered_and_sorted(site: Site, chromium: Any) -> None:
     page = chromium.new_page()
     page.goto(f"{site.url}/table/latest_prediction")

@@ -77,6 +77,7 @@ def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> Non
     assert rows.loc[BARE, ["rise", "fall", "none"]].tolist() == [0, 0, 0]
 
 
+@pytest.mark.soak
 def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT)

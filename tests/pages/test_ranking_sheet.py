@@ -235,6 +235,7 @@ def test_the_page_of_a_walk_has_the_sheet_before_its_tables(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.soak
 def test_the_page_of_a_walk_of_four_years_weighs_less_than_400_kilobytes_packed() -> None:
     """With the program of its charts, as it is kept in a file."""
     four_years = sheet(0.3, days=FOUR_YEARS)

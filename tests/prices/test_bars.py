@@ -323,6 +323,7 @@ def test_every_bar_is_either_accepted_unchanged_or_rejected_once(
     assert not checked.accepted.duplicated(["symbol", "session"]).any()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @given(run_request=st.permutations(range(26)))
 def test_the_order_of_the_bars_changes_no_verdict(run_request: list[int]) -> None:

@@ -73,6 +73,7 @@ def test_kospi_stale_days_are_rejected_for_the_stocks_that_were_stale() -> None:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_kospi_halts_of_single_stocks_are_accepted() -> None:
     halts = accepted("kospi200_2015", "042660").query("volume == 0")

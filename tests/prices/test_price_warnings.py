@@ -46,6 +46,7 @@ def warned(context: MarketContext) -> list[str]:
         return prices.price_warnings(conn, context.name)["symbol"].tolist()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)

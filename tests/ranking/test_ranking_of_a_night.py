@@ -260,6 +260,7 @@ def of_ridge(context: MarketContext, span: str) -> "pd.Series[Any]":
     return of_all.set_index("target").loc[pd.Timestamp(TARGET)]
 
 
+@pytest.mark.soak
 def test_a_night_replayed_from_bars_that_end_before_it_says_that_it_has_no_order(
     long: MarketContext, archive: Archive
 ) -> None:

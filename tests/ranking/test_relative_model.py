@@ -157,6 +157,7 @@ def test_stocks_are_interchangeable() -> None:
     assert np.isclose(found, raw, atol=1e-9, equal_nan=True).mean() > 0.999
 
 
+@pytest.mark.soak
 def test_later_prices_change_no_weight_and_no_score() -> None:
     bars, cut = made_bars(stocks=23, seed=3), SESSIONS[340]
     later = bars.copy()

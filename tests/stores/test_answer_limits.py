@@ -91,6 +91,7 @@ def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -
     assert all_of_them - one < 75_000_000  # of 150 MB
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFixture[str]) -> None:
     query(ENDLESS, **TABLE)
@@ -137,6 +138,7 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
         select(reader, ENDLESS, is_trusted=True)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

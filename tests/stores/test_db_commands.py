@@ -43,6 +43,7 @@ def test_a_sound_store_is_found_sound_a_line_a_check(
     assert {each["state"] for each in found} == {"ok"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("weights", [None, b"other"])
 def test_weights_that_are_lost_or_damaged_fail_the_check(
     filled: Engine, dtml: Command, tmp_path: Path, weights: bytes | None

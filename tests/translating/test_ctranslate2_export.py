@@ -240,6 +240,7 @@ def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is
         assert (theirs - found["as it is"]).abs().mean() < 0.01, name
 
 
+@pytest.mark.soak
 def test_the_network_is_left_as_it_was(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
     network = build_network(SMALL)

@@ -121,6 +121,7 @@ def test_the_linear_rate_falls_to_0_at_the_end_of_the_budget() -> None:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "budget", [{"updates": 12}, {"updates": 10**6, "minutes": 0.02}], ids=["updates", "minutes"]
