@@ -238,7 +238,10 @@ def _asking(source: Source, first: Mapping[str, date], last: date) -> Callable[[
         answer = source.fetch(first, last)
         lacking = {*BAR_COLUMNS, *OUTCOME_COLUMNS} - {*answer.bars, *answer.outcomes}
         if lacking:
-            raise SecondSourceError(f"its answer lacks {', '.join(sorted(lacking))}")
+            raise SecondSourceError(
+                f"its answer lacks {', '.join(sorted(lacking))}, which is a fault of the source: "
+                "name another second_source.source in the market's file"
+            )
         return Fetched(bars_frame(answer.bars), answer.outcomes)
 
     return ask

@@ -111,7 +111,9 @@ def finish_backtest(
     """
     stored = backtest(conn, backtest_id)
     if stored is None:
-        raise StoreError(f"backtest {backtest_id} was never started: run it from the beginning")
+        raise StoreError(
+            f"backtest {backtest_id} was never started: run the same `dtml backtest` again"
+        )
     new_counts = {name: counts[name] for name in COUNTS}
     changed_counts = [name for name in COUNTS if stored[name] != new_counts[name]]
     if stored["finished_at"] is None:

@@ -132,8 +132,9 @@ def _split(name: str, text: str) -> tuple[str, list[str], str]:
     select = "\n".join(lines[len(comments) :]).strip()
     if not meaning.endswith(".") or not rest or not select:
         raise ValueError(
-            f"view {name}: its file lacks the meaning of the view (a sentence with a full stop), "
-            "the lines of its columns, or the select: write them in this order"
+            f"db/views/{name}.sql lacks one of its parts: begin with the meaning of the view, "
+            "comment lines that end with a full stop; then a line with only `--`; then a comment "
+            "line for each column; then the select"
         )
     return " ".join(meaning.split()), rest[0].splitlines(), select
 

@@ -139,7 +139,14 @@ def briefing(
     ranking = ranking_of_night(conn, night, before, shown, END_STOCKS)
     found["changes"] = changes(conn, night, before, ranking)
     orders = orders_of_night(conn, night, before)
-    found["order_words"] = order_words(in_order_of(ranking, orders))
+    ranked = rankings.night_ranking(
+        conn,
+        market,
+        target_of(night),
+        shown=shown.of(market, target_of(night)),
+        symbols=orders["symbol"].tolist(),
+    )
+    found["order_words"] = order_words(in_order_of(ranked, orders))
     if ranking.empty:
         return found
     leader = records(ranking.head(1))[0]

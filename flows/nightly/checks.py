@@ -229,8 +229,9 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
         f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
         f"on no session of {market.calendar}, the first on "
         f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
-        f"({len(wrong)} symbols affected){_better_day_in_words(counts_of_symbol)}: use the "
-        "exchange's own dates; a date with a time of day and a time zone is an instant and is "
+        f"({len(wrong)} symbols in all){_better_day_in_words(counts_of_symbol)}: use the "
+        "exchange's own dates; if they are right, correct `calendar` in the market's file, or add "
+        "the sessions that it lacks under [sessions]; a date with a time of day and a time zone is "
         f"converted to the date in {market.timezone}, unless every time of its column is midnight"
     )
 
