@@ -369,6 +369,7 @@ def test_the_same_seed_finds_the_same() -> None:
     assert first.detail != other.detail
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) -> None:
     pipeline = Pipeline(experiment(normalisation=normalisation))

@@ -146,6 +146,7 @@ def test_only_what_is_missing_is_asked_for_again(context: MarketContext) -> None
     assert set(source.asked[1].values()) == {overlap}
 
 
+@pytest.mark.soak
 def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(
     context: MarketContext,
 ) -> None:

@@ -252,6 +252,7 @@ def test_a_stock_that_was_typed_is_found(site: Site) -> None:
     assert site.get(f"/market/{MARKET}/stock?symbol=").headers["location"] == f"/market/{MARKET}"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_every_question_that_the_box_for_sql_begins_with_has_an_answer(site: Site) -> None:
     starts = [

@@ -344,6 +344,7 @@ def test_the_days_compared_are_the_last_in_common(
     assert isinstance(shared[0], date)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_market_s_first_night_has_directions_and_no_scores(
     context: MarketContext, reader: Engine

@@ -165,6 +165,7 @@ def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched
     assert stored["close"].tolist() == true["close"].tolist()
 
 
+@pytest.mark.soak
 def test_a_restated_past_is_no_other_date(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
     halved = BARS["symbol"] == "L02"

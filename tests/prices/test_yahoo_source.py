@@ -135,6 +135,7 @@ def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
     assert fetched.outcomes["rows"].tolist() == [12, 5, 1, 12]
 
 
+@pytest.mark.soak
 def test_every_fetch_asks_once_for_each_symbol_from_its_own_first_session(
     good: tuple[FakeYahoo, list[Fetched]],
 ) -> None:

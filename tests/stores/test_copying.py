@@ -112,6 +112,7 @@ TAMPERED = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("tampered", TAMPERED)
 def test_a_row_that_changed_on_the_way_is_named_and_nothing_is_kept(

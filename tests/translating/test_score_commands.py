@@ -19,6 +19,7 @@ def scores(home: Path) -> list[tuple[float, str]]:
         return store.execute("select bleu, signature from translation_score_log").fetchall()
 
 
+@pytest.mark.soak
 def test_the_tokenizer_stands_beside_each_figure(home: Path, translate: Command) -> None:
     bleus = []
     for options, tokenizer in (((), "13a"), (("--tokenizer", "char"), "char")):
