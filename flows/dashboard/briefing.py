@@ -34,10 +34,9 @@ def state_of_night(
     `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
     "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
     night is late, and since when; None where none is. `ended` says how long after it was due the
-    night ended, and `next` when the next one is due. What `times` does not tell, as where it is
-    None, is None or empty.
-    `hindsight` says how many of the market's nights were run after the session that they predict;
-    empty where none was.
+    night ended, `is_late_end` whether that is late, and `next` when the next one is due. What
+    `times` does not tell, as where it is None, is None, False or empty. `hindsight` says how many
+    of the market's nights were run after the session that they predict; empty where none was.
     """
     if night is None:
         return {
@@ -61,23 +60,31 @@ def state_of_night(
     elif kind in nights.COMPLETE:
         kind = "late" if late else "complete"
     hindsight = _hindsight(*nights.count_hindsight(conn, night["market"]))
+    after = _after_due(night, times)
     return {
         "kind": kind,
         "night": night,
         "work": work,
         "late": late,
-        "ended": _ended(night, times),
-        "is_late_end": _ended(night, times).endswith("late"),
+        "ended": _ended(after),
+        "is_late_end": after is not None and after >= TOLERANCE,
         "next": _next(times),
         "hindsight": hindsight,
     }
 
 
-def _ended(night: Row, times: Punctuality | None) -> str:
-    """Say how long after its scheduled moment a night ended; empty where either is not known."""
+def _after_due(night: Row, times: Punctuality | None) -> timedelta | None:
+    """Return how long after its scheduled moment a night ended; None where either is not known."""
     if times is None or times.scheduled_at is None or night["finished_at"] is None:
+        return None
+    after: timedelta = night["finished_at"] - times.scheduled_at
+    return after
+
+
+def _ended(after: timedelta | None) -> str:
+    """Say how long after its scheduled moment a night ended, from `_after_due`."""
+    if after is None:
         return ""
-    after = night["finished_at"] - times.scheduled_at
     if after < timedelta(0):
         return "before it was due"
     if after < TOLERANCE:

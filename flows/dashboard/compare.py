@@ -14,7 +14,7 @@ from db.connection.frames import head
 from db.rows import markets, predictions, runs
 from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
-from dtml.evaluation.metrics import accuracy, mcc, measured
+from dtml.evaluation.metrics import accuracy, mcc, measured, told_apart
 from dtml.pages.charts import Chart, probability_axis
 from dtml.pages.figures import figure, percent, records, with_interval
 from flows.dashboard.markets import STOCKS, NotThereError
@@ -176,12 +176,10 @@ def better_run(pair: Mapping[str, Any]) -> str:
     if not pair["scores"]["rows"]:
         return "Which run is better is not known yet: no session in common has an outcome."
     gain = pair["scores"]["rows"][-1]  # the difference comes after the two runs
-    if gain["mcc_low"] > 0:
-        verdict = "Run a is better than run b"
-    elif gain["mcc_high"] < 0:
-        verdict = "Run b is better than run a"
-    else:
-        verdict = "Neither run is shown to be better"
+    verdict = {
+        "beats": "Run a is better than run b",
+        "is beaten by": "Run b is better than run a",
+    }.get(told_apart(gain["mcc_low"], gain["mcc_high"]) or "", "Neither run is shown to be better")
     return (
         f"{verdict}: the MCC of a minus that of b is {with_interval(gain, 'mcc', signed=True)}, "
         f"over {pair['scores']['days']:,} days in common."
@@ -196,11 +194,11 @@ def beside_always_up(conn: Connection, run_id: str) -> str:
     """
     span = shared_span(conn, run_id, run_id)
     if span is None:
-        return "How good it is is not known: it has predicted no session yet."
+        return "Its quality is not known: it has predicted no session yet."
     counts = counts_by_day(conn, run_id, run_id, span)
     settled = counts[counts["scored"] > 0]
     if settled.empty:
-        return "How good it is is not known yet: no session that it predicted has an outcome."
+        return "Its quality is not known yet: no session that it predicted has an outcome."
     # The rule calls every riser a riser, and every faller a riser.
     of_rule = settled.assign(
         b_rises=settled["a_rises"] + settled["a_false_falls"],
@@ -209,14 +207,12 @@ def beside_always_up(conn: Connection, run_id: str) -> str:
         b_falls=0,
     )
     own, rule, _ = _score_rows(of_rule)
-    if pd.isna(own["mcc_low"]):
-        verdict = "It is too early to compare it with"
-    elif own["mcc_low"] > 0:
-        verdict = "Better than"
-    elif own["mcc_high"] < 0:
-        verdict = "Worse than"
-    else:
-        verdict = "Not shown to be better than"
+    comparison = told_apart(own["mcc_low"], own["mcc_high"])
+    verdict = "It is too early to compare it with"
+    if comparison is not None:
+        verdict = {"beats": "Better than", "is beaten by": "Worse than"}.get(
+            comparison, "Not shown to be better than"
+        )
     return (
         f'{verdict} the rule "every stock rises" over {len(settled):,} days after its training: '
         f"MCC {with_interval(own, 'mcc')} against {figure(rule['mcc'])}, ACC "

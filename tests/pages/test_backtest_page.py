@@ -12,7 +12,7 @@ import pytest
 from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
-from dtml.pages.backtest import PAPER_SUFFIX, readme_lines, verdict
+from dtml.pages.backtest import EQUAL_WEIGHT, PAPER_SUFFIX, lead, readme_lines, verdict
 from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
 from dtml.pages.figures import figure, named, percent, quoted
 from dtml.pages.survivorship import of_backtest
@@ -454,3 +454,22 @@ def test_a_served_page_gives_the_rows_and_the_sql_of_its_chart_and_tables() -> N
         assert f'href="/sql/rows.csv?q={asked}"' in text
         assert f'href="/sql?q={asked}"' in text
     assert "/sql" not in without_script(page())
+
+
+def test_a_backtest_says_first_whether_it_earned_more_than_all_stocks() -> None:
+    def earned(strategy: float, all_stocks: float) -> tuple[str, str]:
+        rows = random_performances().head(2).copy()
+        rows["portfolio"] = [TRADED[0], EQUAL_WEIGHT]
+        rows["annual_return"] = [strategy, all_stocks]
+        return lead(rows, TRADED[0])
+
+    more, which = earned(0.2, 0.1)
+    assert more == (
+        "After costs it earned more than all stocks in equal parts: 20.0 % a year; "
+        "equal parts 10.0 %."
+    )
+    assert which.startswith(
+        f"{quoted(TRADED[0])}, chosen in hindsight for the highest Sharpe ratio, "
+    )
+    assert "earned less than" in earned(0.1, 0.2)[0]
+    assert lead(random_performances(), None) == ("", "")

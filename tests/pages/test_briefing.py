@@ -20,7 +20,14 @@ from dtml.pages.sparkline import Sparkline
 from dtml.prices.sessions import next_session
 from flows.dashboard import briefing
 from flows.dashboard.app import USUAL_SORT, dashboard, link
-from flows.dashboard.briefing import END_STOCKS, best_and_worst, orders_of_night, with_directions
+from flows.dashboard.briefing import (
+    END_STOCKS,
+    best_and_worst,
+    in_order_of,
+    order_words,
+    orders_of_night,
+    with_directions,
+)
 from flows.dashboard.market import Asked, market_page, night_of
 from flows.dashboard.stock import at_default_level
 from flows.dashboard.terms import TERMS
@@ -147,6 +154,24 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     assert set(first_orders["action"]) == {"buy"}
     seen = Page(site.get(PAGES["market"]).body).seen
     assert "The paper account trades 2 stocks and keeps 1." in seen
+    words = f"Buy {STOCKS[2]} ; Sell {STOCKS[0]} ; Keep {STOCKS[1]}"
+    for address in (PAGES["market"], PAGES["first"]):
+        seen = Page(site.get(address).body).seen
+        assert words.replace(" ", "") in re.sub(r"\s", "", seen)
+
+
+def test_the_trades_of_each_kind_are_in_the_order_of_the_ranking() -> None:
+    ranking = pd.DataFrame({"symbol": ["C", "A", "B", "D"], "place": [1, 2, 3, 4]})
+    orders = pd.DataFrame(
+        {
+            "symbol": ["A", "C", "Z", "B", "D"],
+            "action": ["buy", "buy", "sell", "keep", "adjust"],
+            "place": [0, 0, 1, 3, 2],
+        }
+    )
+    words = order_words(in_order_of(ranking, orders))
+    assert words == {"buy": ["C", "A"], "sell": ["Z"], "keep": ["D", "B"]}
+    assert order_words(in_order_of(ranking, orders[:0])) == {}
 
 
 def test_models_that_disagree_are_named_and_one_of_them_is_the_answer() -> None:
@@ -355,8 +380,8 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
         scheduled_at=due,
         next_at=due + timedelta(days=1),
     )
-    assert briefing._ended({"finished_at": due + after}, times) == words
-    assert briefing._ended({"finished_at": None}, times) == ""
-    assert briefing._ended({"finished_at": due}, None) == ""
+    assert briefing._ended(briefing._after_due({"finished_at": due + after}, times)) == words
+    assert briefing._ended(briefing._after_due({"finished_at": None}, times)) == ""
+    assert briefing._ended(briefing._after_due({"finished_at": due}, None)) == ""
     assert briefing._next(times) == "The next night is due 2024-07-02 22:30 UTC."
     assert briefing._next(None) == ""

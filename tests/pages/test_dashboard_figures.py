@@ -13,6 +13,7 @@ from db.engine import reading
 from db.rows import attention, predictions, prices
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
+from dtml.pages.figures import percent
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.briefing import Shown
@@ -210,6 +211,13 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
     both = rows.merge(at_level, on=["run_id", "target"], suffixes=("", "_band"))
     assert len(both) > 0
     assert both["direction"].tolist() == both["direction_band"].tolist()
+    decided = rows[rows["direction"].isin(["rise", "fall"]) & rows["realised_return"].notna()]
+    came = (decided["direction"] == "rise") == (decided["realised_return"] > 0)
+    assert len(decided) > 0
+    assert decided["correct"].astype(bool).tolist() == came.tolist()
+    assert rows.drop(decided.index)["correct"].isna().all()
+    months = [each for each in page.links if "to=" in each and "stock/S01" in each]
+    assert len(months) == rows["target"].head(7).str[:7].nunique()
     if site.engine.dialect.name == "sqlite":
         statement = directions_sql(MARKET, "S01", "nightly", DAYS[0].date(), None)
         plan = asked(site, f"explain query plan {statement}")["detail"]
@@ -290,6 +298,22 @@ def test_a_run_says_from_which_epochs_it_kept_its_weights() -> None:
     assert "epoch 3 of 3" in compare.kept_weights({"losses": seeds[:1]})
     assert compare.kept_weights({"losses": None}) == ""
     assert compare.kept_weights({"losses": [{"seed": 0, "best_epoch": 0, "epochs": []}]}) == ""
+
+
+def test_a_run_is_compared_with_the_rule_that_every_stock_rises(site: Site) -> None:
+    with reading(site.engine) as conn:
+        said = compare.beside_always_up(conn, FIRST_RUN)
+    rows = asked(
+        site,
+        "select target, probability, realised_return from prediction_history "
+        f"where run_id = '{FIRST_RUN}' and realised_return is not null",
+    )
+    is_rise = rows["realised_return"] > 0
+    acc = (is_rise == (rows["probability"] > 0.5)).mean()
+    assert f"over {rows['target'].nunique()} days after its training" in said
+    assert said.endswith(f"against .000, ACC {percent(acc)} against {percent(is_rise.mean())}.")
+    page = Page(site.get(link(["compare"], {"a": FIRST_RUN})).body)
+    assert said in page.seen
 
 
 def test_two_runs_are_compared_by_the_interval_of_the_difference_of_their_mccs() -> None:
