@@ -59,7 +59,7 @@ def database_url() -> URL:
     """
     url = os.environ.get(URL_VARIABLE)
     if url:
-        return _parse_url(url)
+        return _parse_url(url, f" in {URL_VARIABLE}")
     file = Path(os.environ.get(FOLDER_VARIABLE) or "data", "dtml.sqlite")
     return URL.create("sqlite", database=str(file.absolute()))
 
@@ -149,22 +149,23 @@ def upgrade(engine: Engine) -> bool:
     return True
 
 
-def require_current_schema(engine: Engine) -> None:
+def require_current_schema(engine: Engine, command: str = "dtml db upgrade") -> None:
     """Raise StoreUsageError, saying what to do, unless the store has this code's schema.
 
-    It is raised for an empty store too. Raises StoreError for a damaged one.
+    It is raised for an empty store too. `command` upgrades this store. Raises StoreError for a
+    damaged one.
     """
     with reading(engine) as conn:
         stored = _stored_revision(conn)
     if stored is None:
         raise StoreUsageError(
             f"the store at {location(engine)} is empty: run a night, or create the tables with "
-            "`dtml db upgrade`"
+            f"`{command}`"
         )
     if stored != REVISION:  # an earlier one: `_stored_revision` refuses later ones
         raise StoreUsageError(
             f"the store at {location(engine)} has schema {stored}, too old for this dtml "
-            f"({REVISION}): run `dtml db upgrade`"
+            f"({REVISION}): run `{command}`"
         )
 
 
@@ -192,10 +193,11 @@ def location(engine: Engine) -> str:
     return url.set(query=query).render_as_string(hide_password=True)
 
 
-def _parse_url(url: str) -> URL:
+def _parse_url(url: str, where: str = "") -> URL:
     """Return a database URL with the driver that this program uses; an SQLite path is absolute.
 
-    Raises StoreUsageError for what `database_url` refuses.
+    `where` says in a message where the URL was read. Raises StoreUsageError for what `database_url`
+    refuses.
     """
     try:
         parsed = make_url(url)
@@ -205,12 +207,14 @@ def _parse_url(url: str) -> URL:
     # password in the query may hold an @.
     without_password = re.sub(r"([?&]password=)[^&]*", r"\1", url)
     has_two_ats = without_password.count("@") > 1
-    if parsed is None or (parsed.get_backend_name() != "sqlite" and has_two_ats):
+    # With two slashes in place of three, the first folder of SQLite's path would be the host.
+    if parsed is None or (parsed.host if parsed.get_backend_name() == "sqlite" else has_two_ats):
         # The URL may hold a password that cannot be recognised as one, so it is not shown, not even
         # in a traceback.
         raise StoreUsageError(
-            f"malformed database URL: set {URL_VARIABLE} to sqlite:///FILE or "
-            "postgresql://USER@HOST/NAME, with a password's @ as %40, / as %2F and : as %3A"
+            f"malformed database URL{where}: use sqlite:///FILE or "
+            "postgresql://USER:PASSWORD@HOST/NAME, with a password's @ as %40, / as %2F and : as "
+            "%3A"
         )
     engine = parsed.get_backend_name()
     if engine in ("postgresql", "postgres"):
@@ -221,13 +225,13 @@ def _parse_url(url: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg")
     if engine != "sqlite":
         raise StoreUsageError(
-            f"the database engine {engine!r} is not supported: set {URL_VARIABLE} to "
-            "sqlite:///FILE or postgresql://USER@HOST/NAME"
+            f"the database engine {engine!r}{where} is not supported: use sqlite:///FILE or "
+            "postgresql://USER@HOST/NAME"
         )
     if not parsed.database or parsed.database == ":memory:":
         raise StoreUsageError(
-            "the database URL names no file, and a store in memory would be lost: set "
-            f"{URL_VARIABLE} to sqlite:///FILE"
+            f"the database URL{where} names no file, and a store in memory would be lost: use "
+            "sqlite:///FILE"
         )
     return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
 
@@ -241,7 +245,10 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
     path = Path(str(url.database))
     if read_only:
         if not _is_file(path):
-            raise StoreUsageError(f"no store at {path}: run a night first, or set {URL_VARIABLE}")
+            raise StoreUsageError(
+                f"no store at {path}: run a night first, or correct the path (commands take it "
+                f"from {URL_VARIABLE} or {FOLDER_VARIABLE})"
+            )
         # SQLite takes the mode, ro for read-only, only in a URI.
         url = url.set(database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
     else:
@@ -268,7 +275,7 @@ def _is_file(path: Path) -> bool:
     except OSError as error:
         raise StoreError(
             f"cannot look for a store at {path}: {error.strerror}; check the path and the "
-            f"permissions of its folders, or set {URL_VARIABLE}"
+            "permissions of its folders"
         ) from error
 
 
@@ -289,8 +296,8 @@ def _open_postgresql(url: URL, read_only: bool) -> Engine:
         return create_engine(url, connect_args=arguments, json_serializer=_json, pool_pre_ping=True)
     except ImportError as error:
         raise StoreUsageError(
-            f"{URL_VARIABLE} names a PostgreSQL server, but the driver psycopg is not installed: "
-            "pip install 'dtml-nightshift[postgres]'"
+            "the database URL names a PostgreSQL server, but its driver psycopg cannot be "
+            "imported: pip install 'dtml-nightshift[postgres]'"
         ) from error
 
 
@@ -301,8 +308,8 @@ def _json(value: object) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"a value cannot be stored as JSON ({error}): use finite numbers, text, lists and "
-            "mappings alone"
+            f"a value cannot be stored as JSON ({error}): use only finite numbers, booleans, text, "
+            "lists and mappings"
         ) from error
 
 
@@ -355,7 +362,8 @@ def _remedy_of(error: BaseException, message: str, engine: Engine) -> str | None
 def _stored_remedy(error: BaseException, message: str) -> str | None:
     """Return the remedy in REMEDIES by the error's code, else by words of its message.
 
-    An error with a code of PostgreSQL is looked up by that code alone. None where there is none.
+    An error with a code of PostgreSQL is looked up by that code alone, and one of SQLite, whose
+    message may quote a user's SQL, not by the words of a server. None where there is none.
     """
     sqlite_code = getattr(error, "sqlite_errorcode", None)
     if sqlite_code is not None:
@@ -370,7 +378,7 @@ def _stored_remedy(error: BaseException, message: str) -> str | None:
             if code in REMEDIES["postgresql"]:
                 return str(REMEDIES["postgresql"][code])
         return None
-    for words, remedy in REMEDIES["words"].items():
+    for words, remedy in REMEDIES["words" if sqlite_code is None else "sqlite_words"].items():
         if words in message:
             return str(remedy)
     return None
@@ -387,8 +395,8 @@ def _free_space(file: Path) -> str:
     except OSError:
         return ""
     return (
-        f". {free:.1f} GB are free there: if that is enough, the file has reached a limit of its "
-        f"size, or it is damaged: {RESTORE}"
+        f". {free:.1f} GB are free there. If that is enough, the disk for temporary files is full, "
+        f"the file has reached a limit of its size, or it is damaged: {RESTORE}"
     )
 
 
@@ -416,7 +424,9 @@ def _stored_revision(conn: Connection) -> str | None:
     # A store of this revision rightly lacks what later revisions add or change.
     damage = difference(columns, migrations.changed_after(revision))
     if damage is not None:
-        raise StoreError(f"{where} has schema {revision} {damage}. It is damaged: {RESTORE}")
+        raise StoreError(
+            f"{where} is damaged, because it has schema {revision}, but {damage}: {RESTORE}"
+        )
     return revision
 
 
@@ -446,8 +456,8 @@ def _recorded_revision(conn: Connection, tables: Collection[str], where: str) ->
         )
     if not stored and set(tables) - {"alembic_version"}:
         raise StoreUsageError(
-            f"{where} has tables that are not from dtml, and none of dtml: set {URL_VARIABLE} to "
-            "another database"
+            f"{where} has tables of another program and none of dtml: use another database, "
+            f"usually by setting {URL_VARIABLE}"
         )
     if len(stored) > 1:
         revisions = ", ".join(repr(revision) for revision in stored)
@@ -467,8 +477,8 @@ def _unknown_revision(revision: str, where: str) -> StoreUsageError:
             "before that upgrade with `dtml db restore`"
         )
     return StoreUsageError(
-        f"{where} has schema {revision}, which is none of dtml ({_this_version()}): it belongs to "
-        f"another program; set {URL_VARIABLE} to another database"
+        f"{where} has schema {revision}, which no version of dtml has ({_this_version()}), so it "
+        f"belongs to another program: use another database, usually by setting {URL_VARIABLE}"
     )
 
 

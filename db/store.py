@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from db.connection.user_sql import select
-from db.engine import location, open_engine, reading, require_current_schema
+from db.engine import URL_VARIABLE, location, open_engine, reading, require_current_schema
 from db.rows import nights, predictions, prices, rankings, scores
 
 
@@ -24,7 +24,14 @@ class Store:
             is_url = "://" in str(where)
             url = str(where) if is_url else f"sqlite:///{where}"
         self._engine = open_engine(url, read_only=True)
-        require_current_schema(self._engine)
+        if url is None:
+            require_current_schema(self._engine)
+            return
+        # `dtml db upgrade` alone would upgrade the store of the environment.
+        address = location(self._engine)  # without a password
+        if self._engine.dialect.name == "sqlite":
+            address = f"sqlite:///{address}"
+        require_current_schema(self._engine, f"{URL_VARIABLE}={address} dtml db upgrade")
 
     def predictions(self, market: str, symbol: str | None = None) -> pd.DataFrame:
         """Return what nights predicted of each session and stock, and what happened.

@@ -104,8 +104,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     if actual_sha != sha:
         raise DtmlError(
             f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., but its run recorded "
-            f"{sha[:12]}...: "
-            f"it was changed or damaged; {_way_out(market)}"
+            f"{sha[:12]}...: it was changed or damaged; {_way_out(market)}"
         )
     weights, card = read_tensors(file)
     _require_finite(weights, f"checkpoint {file} cannot be used")
@@ -113,12 +112,12 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         if card["format"] != FORMAT:
             raise DtmlError(
                 f"checkpoint {file} has format {card['format']}, but this version reads {FORMAT}: "
-                f"train again with `dtml train {market}`"
+                f"train a new model with `dtml train {market}`"
             )
         if card["market"] != market:
             raise DtmlError(
                 f"checkpoint {file} was trained for market {card['market']}, not {market}: "
-                f"{_way_out(market)}"
+                f"train a new model with `dtml train {market}`"
             )
         model_config = CONFIGS[card["network"]]
         return Ensemble(
@@ -133,7 +132,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         reason = " ".join(str(error).split())  # on one line
         raise DtmlError(
             f"checkpoint {file} cannot be used: an entry of its metadata is missing or unknown "
-            f"({reason}); {_way_out(market)}"
+            f"({reason}); train a new model with `dtml train {market}`"
         ) from error
 
 
@@ -149,10 +148,10 @@ def _require_finite(weights: Weights, consequence: str) -> None:
 
 
 def _way_out(market: str) -> str:
-    """Return what a user can do about a checkpoint that cannot be used."""
+    """Return what a user can do about a checkpoint that is missing or damaged."""
     return (
         "restore it from a backup, recreate it from the receipt of one of its predictions with "
-        f"`dtml replay RECEIPT --retrain`, or train again with `dtml train {market}`"
+        f"`dtml replay RECEIPT --retrain`, or train a new model with `dtml train {market}`"
     )
 
 

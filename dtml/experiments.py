@@ -80,14 +80,23 @@ class Experiment:
         stop = split.trained.stop  # below 0 where there are too few days
         start = 0 if self.train_sessions is None else max(0, stop - self.train_sessions)
         if stop - start < MINIMUM_TRAIN_DAYS:
-            is_set_too_low = (self.train_sessions or MINIMUM_TRAIN_DAYS) < MINIMUM_TRAIN_DAYS
-            remedy = "raise train_sessions" if is_set_too_low else "fetch a longer history"
-            raise DtmlError(
-                f"{len(past)} days up to {as_of} have a whole window; training needs at least "
-                f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} validation sessions: "
-                f"{remedy}"
-            )
+            raise DtmlError(self._why_too_few(len(past), as_of))
         return past.days(slice(start, stop)), past.days(split.scored)
+
+    def _why_too_few(self, days: int, as_of: date) -> str:
+        """Say why the `days` with a whole window, up to `as_of`, are too few to train on."""
+        if self.train_sessions is not None and self.train_sessions < MINIMUM_TRAIN_DAYS:
+            return (
+                f"train_sessions is {self.train_sessions}, but training needs at least "
+                f"{MINIMUM_TRAIN_DAYS}: raise it in [model] of the market's file"
+            )
+        left_out = 2 * self.gap_sessions  # before and after the validation days
+        needed = MINIMUM_TRAIN_DAYS + left_out + self.validation_sessions
+        return (
+            f"{days} days up to {as_of} have a whole window, but training needs at least {needed}: "
+            f"{MINIMUM_TRAIN_DAYS} to train on, {left_out} left out and {self.validation_sessions} "
+            "for validation. Fetch a longer history, or choose a later day"
+        )
 
 
 def nightly() -> Experiment:
@@ -108,7 +117,10 @@ def nightly_of(
     UsageError for an override out of its range.
     """
     bar_settings = {"z_close": z_close, "returns": returns, "max_return": max_return}
-    return vary(nightly(), {**bar_settings, **overrides})
+    try:
+        return vary(nightly(), {**bar_settings, **overrides})
+    except UsageError as problem:  # whose message begins with the key
+        raise UsageError(f"[model] of the market's file: {problem}") from problem
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:

@@ -22,7 +22,7 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
         if not torch.cuda.is_available():
-            raise DtmlError("this machine has no CUDA device: use --device auto or cpu")
+            raise DtmlError("torch finds no CUDA device here: use --device auto or cpu")
         prepare_cuda()
     return torch.device(name)
 
@@ -182,8 +182,8 @@ def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
     except (RuntimeError, IndexError) as error:
         reason = " ".join(str(error).split())  # on one line
         raise DtmlError(
-            f"the weights of {ensemble.market} do not fit its model ({reason}): train again with "
-            f"`dtml train {ensemble.market}`, or restore the checkpoint from a backup"
+            f"the weights of {ensemble.market} do not fit its model ({reason}): train a new model "
+            f"with `dtml train {ensemble.market}`"
         ) from error
     return model.to(device).eval()
 

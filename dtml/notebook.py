@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dtml.errors import UsageError
 from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics, score_ranking
 from dtml.evaluation.splits import Split
 from dtml.markets import Market, load_market, load_market_file
@@ -181,6 +182,7 @@ class Study:
             scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
         else:  # a path, or a text that is the name of no rule and so taken for a path
             spans = [(fold.trained, fold.scored) for fold in walk_folds]
+            _require_rule_or_file(estimator)
             own = _own(estimator)
             scores, _last_model = own.walk(self._panel, history.there, history.relative, spans)
         days = slice(walk_folds[0].scored.start, walk_folds[-1].scored.stop)
@@ -230,6 +232,15 @@ def _load(market: str | Path) -> Market:
     if str(market).endswith(".toml"):
         return load_market_file(Path(market))
     return load_market(str(market))
+
+
+def _require_rule_or_file(estimator: str | Path) -> None:
+    """Raise UsageError for a text that is neither a rule's name nor the path of a file."""
+    if not Path(estimator).exists():
+        raise UsageError(
+            f"{estimator} is neither a file nor a rule: give the path of a file of your own, or "
+            f"one of the rules {', '.join(RULES)}"
+        )
 
 
 def _own(code: str | Path) -> IsolatedCode:

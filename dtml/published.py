@@ -89,9 +89,10 @@ def require_set(market: Market, published_set: PublishedSet) -> None:
     is_list_of_files = len(listed) == published_set.stocks
     if not has_number or (is_list_of_files and listed != symbols):
         raise UsageError(
-            f"these are not the data of {published_set.market}: {len(market.symbols)} stocks, "
-            f"{len(listed & symbols)} of them in its market's list; "
-            f"the set has {published_set.stocks}: give its files with --prices and --index"
+            f"the prices are not those of the data set {published_set.market}: they have "
+            f"{len(market.symbols)} stocks, {len(listed & symbols)} of them in the list of its "
+            f"market, and the set has {published_set.stocks}; give the files of the set with "
+            "--prices and --index"
         )
 
 

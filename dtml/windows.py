@@ -222,12 +222,12 @@ def _no_window(
     index_symbol: str,
     config: WindowConfig,
 ) -> DtmlError:
+    with_index = bars.loc[bars["symbol"] == index_symbol, "session"].nunique()
     return DtmlError(
-        f"no day has a whole window of {config.window} sessions: "
-        f"there are {bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and "
-        f"{index_symbol}, and "
-        f"the first window needs {config.history} sessions with a bar of the index: "
-        "fetch a longer history"
+        f"no day has a whole window of {config.window} sessions: the first window needs "
+        f"{config.history} sessions with bars of the index {index_symbol} and of a stock, and the "
+        f"bars of {len(symbols)} stocks cover {bars['session'].nunique()} sessions, {with_index} "
+        "of them with a bar of the index; use prices that begin earlier or have fewer gaps"
     )
 
 

@@ -160,7 +160,8 @@ def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
             columns.append(_array(values))
         except (pa.ArrowException, OverflowError) as error:
             raise UsageError(
-                f"column {name!r} has values of several types: cast it to one type ({error})"
+                f"the values of column {name!r} have no common type in Parquet ({error}): cast the "
+                "column to one type, such as text"
             ) from error
     return pa.table(columns, names=list(names))
 
@@ -219,7 +220,8 @@ def _common(first: pa.Schema, second: pa.Schema) -> pa.Schema:
         else:
             kinds = " and ".join(sorted(map(str, types)))
             raise UsageError(
-                f"column {name!r} has values of several types: cast it to one type ({kinds})"
+                f"the values of column {name!r} have no common type in Parquet ({kinds}): cast the "
+                "column to one type, such as text"
             )
         fields.append((name, common_type))
     return pa.schema(fields)

@@ -171,8 +171,8 @@ def explain(
     if len(stocks) < FEWEST_STOCKS:
         raise DtmlError(
             f"only {len(stocks)} stocks of {history.market.name} are present on most validation "
-            f"days up to {as_of.date()}: comparing their attention takes {FEWEST_STOCKS}; fetch "
-            "the bars that are missing, or test a market with more stocks"
+            f"days up to {as_of.date()}, but the test needs at least {FEWEST_STOCKS}: fetch the "
+            "missing bars and train the model again, or test a market with more stocks"
         )
 
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)

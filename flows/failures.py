@@ -14,7 +14,10 @@ from flows.signals import GO_ON
 from translation.errors import TranslationError
 
 FAILED = 1  # the exit code of all failures but our own errors, which have theirs
-ELSEWHERE = "; choose a writable folder (DTML_DATA and DTML_REPORTS set where dtml keeps its files)"
+ELSEWHERE = (
+    "; choose a file or folder that you may read and write (DTML_DATA and DTML_REPORTS set where "
+    "dtml keeps its files)"
+)
 MAKE_ROOM = "; free some space and run the same command again: it resumes"
 REMEDIES = {
     errno.EACCES: ELSEWHERE,

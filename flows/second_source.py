@@ -116,7 +116,8 @@ def words_of_lost_bars(context: MarketContext, session: date) -> str:
     if lost.empty:
         return ""
     source = context.market.second_source.source
-    return f"; the second source, {source}, has that session for {len(lost):,} symbols"
+    noun = "symbol" if len(lost) == 1 else "symbols"
+    return f"; the second source, {source}, has that session for {len(lost):,} {noun}"
 
 
 def page_words(conn: Connection, market: str, since: date, as_of: date) -> list[str]:
@@ -285,9 +286,9 @@ def _require_dates(context: MarketContext, stored: pd.DataFrame, bars: pd.DataFr
     if redated:
         symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
         side = "early" if shift < 0 else "late"
-        raise SecondSourceError(
-            f"its dates are a session {side} for {len(redated)} symbols, such as {symbol}"
-        )
+        count = sum(other == shift for other in redated.values())
+        whom = symbol if count == 1 else f"{count:,} symbols, such as {symbol}"
+        raise SecondSourceError(f"its dates are a session {side} for {whom}")
 
 
 def _has_stopped(outcomes: pd.DataFrame) -> bool:

@@ -71,9 +71,8 @@ def weights_file(path: str) -> Path:
     """
     if not WEIGHTS.fullmatch(path):
         raise DtmlError(
-            f"the store names {path!r} as the weights of a model, but that is no .safetensors file "
-            f"directly in {data_folder() / MODELS}, and so is not read: train the model again, or "
-            "restore a backup of the store"
+            f"the store names {path!r} as the file of a model's weights, but only .safetensors "
+            f"files directly in {data_folder() / MODELS} are read: restore a backup of the store"
         )
     return data_folder() / path
 
@@ -126,7 +125,7 @@ def prefect_folder() -> Path:
     if stat.S_ISLNK(found.st_mode):
         raise DtmlError(f"{folder} is a symbolic link, which is not followed: {remedy}")
     if found.st_uid != os.getuid():
-        raise DtmlError(f"{folder} belongs to another user, number {found.st_uid}: {remedy}")
+        raise DtmlError(f"{folder} belongs to another user (UID {found.st_uid}): {remedy}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise DtmlError(
             f"{folder} has the permissions {stat.filemode(found.st_mode)}, so others can write to "

@@ -89,7 +89,7 @@ def print_table(
         _print_columns(measured, widths)
     if left_out:
         names = "; ".join(reversed(left_out))
-        err.print(f"note: not in this width: {names}", markup=False)
+        err.print(f"note: columns left out in this width: {names}", markup=False)
 
 
 def _fitted(column: Column) -> _Fitted:
@@ -209,7 +209,7 @@ def require_distinct(names: Sequence[str]) -> None:
     """Raise UsageError where two columns of an answer have one name."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise UsageError(f"two columns are named {name!r}: rename one of them with `as`")
+            raise UsageError(f"{count} columns are named {name!r}: rename all but one with `as`")
 
 
 def size_in_words(size: int) -> str:

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 OTHER_PREFECT = (
-    "the installed packages are of other versions: they have no {name}, which must be replaced so "
-    "that no file in the working folder can run programs; "
+    "an installed package has a version that dtml does not support: it lacks {name}, which dtml "
+    "replaces so that no file in the working folder can run programs; "
     "run pip install -c constraints.txt -e ."
 )
 

@@ -76,7 +76,8 @@ def train(options: argparse.Namespace) -> None:
     _say(recipe_of(model.card))
     for name, test in recipe.tests.items():
         sources, references = zip(*test.pairs(), strict=True)
-        hypotheses = [translation.text for translation in translate(model, sources, Search())]
+        translations = translate(model, sources, Search(), name_of=test.place_of)
+        hypotheses = [translation.text for translation in translations]
         result = score(hypotheses, references, language=model.card.target_language)
         interval = f"[{result.low:.1f}, {result.high:.1f}]"
         bleu = f"BLEU {result.bleu:.1f} {interval} tok:{result.tokenizer}"
@@ -90,10 +91,14 @@ def translate_lines(options: argparse.Namespace) -> None:
     settings = Search(beams=options.beams, alpha=options.alpha)
     model = load_model(options.model, torch.device(options.device))
     lines = sys.stdin.read().splitlines()
-    for translation in translate(model, lines, settings):
+    for translation in translate(model, lines, settings, name_of=_input_line):
         # A translation may have line separators, but each input line gets one output line.
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")
+
+
+def _input_line(index: int) -> str:
+    return f"line {index + 1} of standard input"
 
 
 def _say_nothing(_message: object) -> None:

@@ -125,7 +125,8 @@ def read_card(folder: Path) -> Card:
     """
     if not (folder / CONFIG).exists():
         raise UsageError(
-            f"no model in {folder}: train one with `dtml translate train`, or choose another folder"
+            f"there is no model in {folder}: name the folder of a trained model, which has the "
+            f"file {CONFIG}"
         )
     values = read_json(folder / CONFIG)
     try:
@@ -133,7 +134,8 @@ def read_card(folder: Path) -> Card:
         return Card(**values)
     except (TypeError, KeyError) as error:
         raise TranslationError(
-            f"{folder / CONFIG} is damaged ({error}): train the model again"
+            f"{folder / CONFIG} is damaged or of another version ({error}): restore it, or train "
+            "the model again"
         ) from error
 
 
@@ -146,4 +148,6 @@ def read_json(file: Path) -> Any:
             f"cannot read {file}: {error.strerror}; restore it, or train the model again"
         ) from error
     except ValueError as error:
-        raise TranslationError(f"{file} is damaged ({error}): train the model again") from error
+        raise TranslationError(
+            f"{file} is damaged ({error}): restore it, or train the model again"
+        ) from error

@@ -144,15 +144,14 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
     """
     if kind not in KINDS:
         raise UsageError(
-            f"unknown kind of network {kind!r}: this version knows {' and '.join(KINDS)}; correct "
-            "the setting, or use the version that trained the model"
+            f"unknown kind of network {kind!r}; this version knows {' and '.join(KINDS)}"
         )
     try:
         return KINDS[kind](**values)
     except TypeError as error:
+        _, _, reason = str(error).rpartition("() ")  # without the name of the class
         raise UsageError(
-            f"the configuration of the network does not fit its kind {kind} ({error}): correct the "
-            "settings, or train the model again"
+            f"the configuration of the network does not fit its kind {kind}: {reason}"
         ) from error
 
 
@@ -167,7 +166,7 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         first_line = str(error).splitlines()[0]
         raise UsageError(
-            f"a network of the kind {kind} cannot have these settings: {first_line}; change them"
+            f"a network of the kind {kind} cannot have these settings: {first_line}"
         ) from error
 
 
@@ -208,8 +207,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
         )
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(
-            f"{folder / WEIGHTS} has been changed or damaged since the training run: train the "
-            "model again"
+            f"{folder / WEIGHTS} has been changed or damaged since the training run: restore it, "
+            "or train the model again"
         )
     source = Tokenizer.load(folder / SOURCE)
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
@@ -222,10 +221,13 @@ def load_model(folder: Path, device: torch.device) -> Model:
     try:
         networks = [build_network(card.kind, card.network) for _ in range(seeds)]
     except UsageError as error:
-        raise UsageError(f"{folder / CONFIG}: {error}") from error
+        raise UsageError(
+            f"{folder / CONFIG} is damaged or of another version ({error}): restore it, or train "
+            "the model again"
+        ) from error
     network = networks[0] if len(networks) == 1 else Ensemble(networks)
     weights, _ = read_tensors(folder / WEIGHTS)
-    require_finite(weights, f"{card.name} cannot be used, {folder / WEIGHTS}")
+    require_finite(weights, f"{folder / WEIGHTS} cannot be used")
     counts = read_json(folder / LANGUAGE_ID)
     try:
         load_weights(network, weights)

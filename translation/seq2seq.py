@@ -45,7 +45,7 @@ class RecurrentConfig:
                 f"unknown attention {self.attention!r}: choose one of {', '.join(kinds)}"
             )
         if self.structured and self.attention == "none":
-            raise UsageError("structured is True: set attention to 'additive' or 'dot', not 'none'")
+            raise UsageError('structured = true needs attention = "additive" or "dot", not "none"')
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
             sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
             raise UsageError(

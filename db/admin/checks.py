@@ -120,7 +120,8 @@ def _dated_ahead(engine: Engine) -> Rows:
     """
     with reading(engine) as conn:
         future_fetches = fetches.dated_ahead(conn)
-    rows = future_fetches.assign(**{"to do": "dtml db redate"}).to_dict("records")
+    commands = future_fetches["market"].map("dtml db redate {}".format)
+    rows = future_fetches.assign(**{"to do": commands}).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
 
 
@@ -139,4 +140,4 @@ def _interrupted(engine: Engine) -> Rows:
         rows = [dict(row) for row in conn.execute(running).mappings()]
     markets = {row["market"] for row in rows}
     free_markets = {market for market in markets if is_free(engine, market)}
-    return [row | {"to do": "run it again"} for row in rows if row["market"] in free_markets]
+    return [row | {"to do": "run the night again"} for row in rows if row["market"] in free_markets]

@@ -158,7 +158,7 @@ def _raise_difference(table: Table, source_rows: Rows, target_rows: Rows) -> Non
             raise StoreError(
                 f"the copy of {table.name} differs, so nothing was copied: "
                 f"{source_row or 'no row'} became {target_row or 'no row'}. Correct that row in "
-                "the source; if it is right there, copy again"
+                "the source; if it is right there, run the same command again"
             )
 
 

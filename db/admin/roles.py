@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection, Engine, text
 
 from db.admin import statements
-from db.engine import READ_LIMIT_S, URL_VARIABLE, require_current_schema, transaction
+from db.engine import READ_LIMIT_S, URL_VARIABLE, location, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.tables import FINDINGS
 from db.views import views as documented_views
@@ -40,6 +40,8 @@ MISSING_LIBRARY = "this role may open one database alone"
 # Size of the temporary files of one connection's sorts and joins; a reader cannot raise it.
 TEMPORARY_LIMIT = "1GB"
 CONNECTIONS = 20  # at once, of a reader without a limit of its own: a dashboard opens 15
+
+SHOWN = 5  # rights of PUBLIC that a message names
 
 # Rights that a reader would keep whatever is revoked here, and how a message names them.
 POWERS = {
@@ -91,14 +93,14 @@ def _require_possible_reader(engine: Engine, name: str) -> None:
     """Raise StoreUsageError for SQLite, and for a name that no reader may have."""
     if engine.dialect.name != "postgresql":
         raise StoreUsageError(
-            f"{name} cannot be a reader, because the store is of SQLite, which has no roles: to "
-            "read without being able to write, use `dtml query`, or open the store from any "
-            "program as file:STORE?mode=ro"
+            f"{name} cannot be a reader, because the store is an SQLite file, which has no roles: "
+            "to read without being able to write, use `dtml query`, or open the store from any "
+            f"program as file:{location(engine)}?mode=ro"
         )
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
         raise StoreUsageError(
-            f"{name!r} is not a valid name for a reader: use at most 63 letters, digits and _, "
-            "neither a digit nor pg_ first, and not public"
+            f"{name!r} is not a valid name for a reader: use at most 63 ASCII letters, digits and "
+            "underscores, beginning with neither a digit nor pg_, and not the name public"
         )
 
 
@@ -106,9 +108,9 @@ def _require_superuser(conn: Connection) -> None:
     """Raise StoreUsageError unless the connected role is a superuser."""
     if conn.execute(text("show is_superuser")).scalar_one() != "on":
         raise StoreUsageError(
-            f"the role in {URL_VARIABLE} is no superuser, and only a superuser of the server can "
-            "grant a reader: no other role can revoke the rights to large objects, advisory locks "
-            "and other databases that every role has; name a superuser there"
+            f"the role in {URL_VARIABLE} is not a superuser, but only a superuser of the server "
+            "can revoke the rights to large objects, advisory locks and other databases that every "
+            "role has: name a superuser there"
         )
 
 
@@ -244,6 +246,6 @@ def _require_only_reading(conn: Connection, name: str) -> None:
     excess_rights = conn.execute(statement, parameters).scalars().all()
     if excess_rights:
         raise StoreUsageError(
-            f"role {name} could still {excess_rights[0]}, a right that PUBLIC has: "
-            "revoke it from PUBLIC and try again"
+            f"role {name} could still {', '.join(excess_rights[:SHOWN])}, because PUBLIC has these "
+            "rights: revoke them from PUBLIC and run the same command again"
         )

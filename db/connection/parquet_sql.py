@@ -71,7 +71,7 @@ def open_parquet_answer(
         except duckdb.InterruptException as error:
             raise StoreUsageError(
                 f"the SQL was interrupted after {engines.READ_LIMIT_S} s, the limit of a query: "
-                "request less data"
+                "request less data, or use --parquet FILE, which has no limit"
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise StoreUsageError(
@@ -81,7 +81,7 @@ def open_parquet_answer(
             # A CatalogException is about an unknown name, most often that of a view: say which
             # views there are.
             is_unknown_name = isinstance(error, duckdb.CatalogException)
-            known_views = f"; the folder has {', '.join(files)}" if is_unknown_name else ""
+            known_views = f"; the views are {', '.join(files)}" if is_unknown_name else ""
             raise StoreUsageError(f"the SQL failed: {_one_line(error)}{known_views}") from error
         finally:
             timer.cancel()  # does nothing to a timer that was not started

@@ -25,7 +25,8 @@ from db.errors import StoreError, StoreUsageError
 if TYPE_CHECKING:  # a statement is asked without waiting for pandas
     import pandas as pd
 
-READ_ONLY_ERROR = "attempt to write a readonly database"  # SQLite's message
+# The messages of SQLite and of PostgreSQL about a statement that would write.
+READ_ONLY_ERRORS = ("attempt to write a readonly database", "in a read-only transaction")
 # Words with which a query may begin on PostgreSQL; a statement that begins otherwise may write.
 FIRST_WORDS = ("select", "with", "values", "table", "explain", "show")
 LONGEST_VALUE = 16_000_000  # bytes of a value on SQLite
@@ -154,13 +155,13 @@ def open_answer(
         ):
             if not answer.names:
                 raise StoreUsageError(
-                    "the SQL returned no columns, so it is no query: write a select"
+                    "the SQL returned no columns, so it is not a query: write a select"
                 )
             yield answer
     except StoreUsageError:  # raised here or in `guarded`: it already says what is wrong
         raise
     except StoreError as error:
-        if READ_ONLY_ERROR in str(error):
+        if any(words in str(error) for words in READ_ONLY_ERRORS):
             raise StoreUsageError(
                 "the SQL would write, but the store is open read-only: write a select"
             ) from error
@@ -215,7 +216,7 @@ def first_rows(answer: Answer, row_limit: int | None = None) -> list[Sequence[An
             bound = f"{HELD_ROWS:,} rows" if has_too_many_rows else f"{HELD_BYTES:,} bytes"
             raise StoreUsageError(
                 f"the answer has more than {bound}, which is too much to hold in memory: request "
-                "less data, or CSV, JSON or Parquet, which are streamed"
+                "less data, or use `dtml query` with --csv, --json or --parquet, which stream it"
             )
     return rows[:row_limit]
 
@@ -302,8 +303,10 @@ def guarded(
     match = _FIRST_WORD.match(sql)
     first_word = "" if match is None else match[1]
     if first_word.lower() not in FIRST_WORDS:
+        # No word is found before a block comment, for example: then the first characters are named.
+        beginning = first_word or sql.strip()[:20]
         raise StoreUsageError(
-            f"the SQL begins with {first_word!r}, so it may do more than read: begin it with one "
+            f"the SQL begins with {beginning!r}, so it may do more than read: begin it with one "
             f"of {', '.join(FIRST_WORDS)}"
         )
     if not is_trusted:
@@ -319,9 +322,9 @@ def _require_no_server_access(conn: Connection) -> None:
     powerful_role = conn.execute(text(_ROLE_WITH_SERVER_ACCESS)).scalar()
     if powerful_role is not None:
         raise StoreUsageError(
-            f"as {powerful_role}, SQL could read the server's files and run programs there, so it "
-            f"is refused: set {engines.URL_VARIABLE} to a role without such rights; "
-            "`dtml db grant-reader NAME` creates one that reads the views"
+            f"through the role {powerful_role}, SQL could reach the server's files or programs, so "
+            "it is refused: connect as a role without such rights; `dtml db grant-reader NAME` "
+            "creates one that reads the views"
         )
 
 

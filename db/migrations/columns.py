@@ -68,14 +68,14 @@ def difference(stored: Mapping[Column, bool], later: Changes) -> str | None:
         if name in later.tables:
             continue
         if name not in stored_tables:
-            return f"without its table {name}"
+            return f"its table {name} is missing"
         for column in table.c:
             if (name, column.name) in later.columns:
                 continue
             is_required = stored.get((name, column.name))
             if is_required is None:
-                return f"without the column {column.name} of its table {name}"
+                return f"the column {column.name} of its table {name} is missing"
             if is_required == column.nullable:
-                rule = "missing values are not allowed" if is_required else "values may be missing"
-                return f"but {rule} in the column {column.name} of its table {name}"
+                rule = "not allowed" if is_required else "allowed"
+                return f"missing values are {rule} in the column {column.name} of its table {name}"
     return None

@@ -98,8 +98,8 @@ def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | 
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
         if abs(now - server) > AHEAD:
             raise StoreError(
-                f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC and the server's "
-                f"{server:%Y-%m-%d %H:%M}: correct the wrong clock; nothing was fetched"
+                f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC and the database server's "
+                f"{server:%Y-%m-%d %H:%M}, so nothing was stored: correct the wrong clock"
             )
     fetch = tables.price_fetch.c
     price = tables.price
@@ -115,10 +115,10 @@ def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | 
         newest = conn.execute(bars).scalar_one()
     if newest is not None and newest > now + AHEAD:
         raise StoreError(
-            f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, "
-            f"{(newest - now).days} days after this machine's clock, {now:%Y-%m-%d %H:%M} UTC: one "
-            "of the two clocks was wrong, so nothing was fetched. Correct this machine's clock; "
-            f"or, if it is right, make a backup and run `dtml db redate {market}`"
+            f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, but this "
+            f"machine's clock says {now:%Y-%m-%d %H:%M} UTC: one of the two is wrong, so nothing "
+            "was stored. Correct this machine's clock or, if it is right, make a backup and run "
+            f"`dtml db redate {market}`"
         )
     return newest
 

@@ -220,8 +220,9 @@ def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
     of_symbol = matching(table, symbol=symbol, market=market)
     if row(conn, sa.select(table.c.id).where(*of_symbol)) is None:
         where = f" for market {market}" if market else ""
+        spelling = "the spelling of both" if market else "its spelling"
         meant = did_you_mean(symbol, symbols(conn, market))
         raise StoreUsageError(
-            f"no symbol {symbol!r} in the store{where}: {meant}check its spelling, or fetch it "
-            "first"
+            f"no symbol {symbol!r} in the store{where}: {meant}check {spelling}, or run "
+            f"`dtml fetch {market or 'MARKET'}` first"
         )

@@ -105,7 +105,9 @@ def finish_night(
     }
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     if conn.execute(statement.values(values)).rowcount != 1:
-        raise StoreError(f"the night of {market}, {as_of} was never started: run it again")
+        raise StoreError(
+            f"the store has no night of {market} as of {as_of} to finish: run that night again"
+        )
 
 
 def start_stage(
@@ -304,7 +306,7 @@ def save_link(conn: Connection, link: Mapping[str, object]) -> int:
     if not new:
         raise StoreError(
             f"link {link['number']} of {link['market']} is already stored and stays: a frozen "
-            f"night is never rewritten; look at it with `dtml freeze {link['market']} --check`"
+            f"night is never rewritten; check it with `dtml freeze {link['market']} --check`"
         )
     return new
 

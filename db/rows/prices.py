@@ -52,8 +52,8 @@ def append_prices(
     unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
         raise StoreError(
-            f"{first_key_text(unsound, key)}: the close is missing, or a price is not above 0: "
-            "correct the bar, or leave it out"
+            f"the bar of {first_key_text(unsound, key)} has no close, or a price that is not above "
+            "0: correct it, or leave it out"
         )
     # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
@@ -64,8 +64,8 @@ def append_prices(
     clash = rows[is_restated & (counterparts["known_at"] == known_at).to_numpy()]
     if len(clash):
         raise StoreError(
-            f"{first_key_text(clash, key)}: two versions were fetched at {known_at.isoformat()}: "
-            "fetch again"
+            f"the bar of {first_key_text(clash, key)} is already stored with other values, known "
+            f"at the same moment, {known_at.isoformat()}: fetch again"
         )
     is_new_version = ~is_stored(counterparts) | is_restated
     versions = rows.loc[is_new_version, ["instrument_id", "session", *BAR_VALUES]]

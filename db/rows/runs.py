@@ -27,7 +27,8 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
             f"the run {run['id']} is already stored with weights of SHA-256 "
             f"{_beginning(stored['checkpoint_hash'])}, but this training gave "
             f"{_beginning(run['checkpoint_hash'])}: the stored run stays; train with the version "
-            "of dtml that stored it, or restore its weights from a backup"
+            "of dtml and on the kind of machine that stored it, or restore its weights from a "
+            "backup"
         )
     return save_row(conn, tables.run, run)
 

@@ -41,7 +41,10 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
     for number, source_text in enumerate(texts, start=1):
         reason = why_unfit(source_text)
         if reason is not None:
-            raise StoreUsageError(f"text {number} of {len(texts)}: {reason}")
+            raise StoreUsageError(
+                f"text {number} of {len(texts)}, which begins with {source_text[:40]!r}, cannot be "
+                f"translated, so no text was queued: {reason}"
+            )
     rows = [
         {
             "model": model,

@@ -43,10 +43,7 @@ class Stagger:
 
     def __post_init__(self) -> None:
         if not 1 <= self.parts <= self.horizon:
-            raise UsageError(
-                f"got {self.parts} parts of a portfolio that is traded every {self.horizon} "
-                f"sessions: give 1 to {self.horizon}"
-            )
+            raise UsageError(f"parts must be 1 to horizon ({self.horizon}), got {self.parts}")
 
     def sessions_of(self, part: int, days: int) -> "np.ndarray":
         """Return which of some days a part, counted from 0, is traded on: the first, and its own.

@@ -81,8 +81,8 @@ def performance(
     """
     if track.empty:
         raise ValueError(
-            "the track has no day, because a return needs two fills with known prices: give a "
-            "longer span"
+            "the portfolio has no return, because a return needs two fills with known prices: "
+            "choose a longer span"
         )
     net = track["net"].to_numpy(dtype=float)
     of_one_model = net[:, None]  # [days models]

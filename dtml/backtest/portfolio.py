@@ -56,7 +56,7 @@ class Strategy:
         if self.top < 1:
             raise UsageError(f"top must be 1 stock or more, got {self.top}")
         if not 0 < self.max_weight <= 1:
-            raise UsageError(f"max_weight must be above 0 and at most 1, got {self.max_weight}")
+            raise UsageError(f"--max-weight must be above 0 and at most 1, got {self.max_weight}")
 
     @property
     def name(self) -> str:
@@ -439,7 +439,7 @@ def _trades_at_fills(
         if gross[day] <= -1:
             raise DtmlError(
                 f"{name}: the portfolio loses all its equity between the fill on "
-                f"{fills.sessions[row].date()} and the next: check the prices of these sessions"
+                f"{fills.sessions[row].date()} and the next one: check the prices of these sessions"
             )
         drifted = holdings[day] * (1 + fills.returns[row]) / (1 + gross[day])
     return _Trades(held=holdings, turnover=turnover, sold=sold, gross=gross)

@@ -98,7 +98,7 @@ def fit_classifier(
     if len(np.unique(train_rows.rises)) < 2:
         raise DtmlError(
             f"all {len(train_rows.rises)} stock-days that count in {_in_words('training', train)} "
-            "have the same direction, so there is nothing to learn: train on a longer span"
+            "have the same direction, so there is nothing to learn: check their prices"
         )
     if kind == "logistic_regression":
         return _logistic_regression(train_rows, validation_rows)
@@ -112,7 +112,7 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
     if not len(x):
         raise DtmlError(
             f"no stock-day of {_in_words(span, windows)} counts under the label protocol "
-            f"{protocol!r}: choose a longer span, and check that its prices change"
+            f"{protocol!r}: check that the prices of these days change"
         )
     return Labelled(x=x, rises=windows.rises().numpy()[day_places, stock_places])
 

@@ -110,8 +110,8 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     labels = np.where(has_directions[:, None], published_labels(movement), 0)
     if not labels.any():
         raise ValueError(
-            f"no day of {len(directions)} has a direction of every rule "
-            "and a return large enough for a label: choose the rule on a longer span"
+            f"no day of {len(directions)} has a direction of every rule and a return large enough "
+            "for a label: check the prices of these days, or give more days"
         )
     rises = (labels == 1).sum(axis=1)
     falls = (labels == -1).sum(axis=1)

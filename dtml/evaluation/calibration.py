@@ -369,7 +369,7 @@ def require_probabilities(probability: Floats) -> None:
     """Raise ValueError for a number outside of [0, 1]; NaN passes."""
     outside = probability[(probability < 0) | (probability > 1)]
     if len(outside):
-        raise ValueError(f"the probability {outside[0]} is outside [0, 1]: pass none outside")
+        raise ValueError(f"a probability must lie in [0, 1], got {outside[0]}")
 
 
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:

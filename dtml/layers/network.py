@@ -120,7 +120,7 @@ def within_memory(
         except torch.OutOfMemoryError as error:
             if min(at_once, days) == 1:
                 raise DtmlError(
-                    "a single day does not fit into the memory of the device: use --device cpu"
+                    "a single day does not fit into the memory of the GPU: use --device cpu"
                 ) from error
         # Halved and rounded up. The next attempt is outside the handler, because until the handler
         # ends, its error holds the tensors of the failed attempt in memory.

@@ -436,7 +436,7 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     if not np.isfinite(scored.mcc_interval).all():
         raise DtmlError(
             f"{scored.days} days after {_day(at)} can be scored, but the audit needs "
-            f"{MINIMUM_DAYS}: fetch a longer history"
+            f"{MINIMUM_DAYS}: fetch a longer history, or audit as of a later day"
         )
     rises = float(directions["predicted"].mean())
     return _Tossed(at=at, mcc=scored.mcc, interval=scored.mcc_interval, rises=rises)
@@ -481,7 +481,7 @@ def _dates(
     if stop - first < dates:
         raise DtmlError(
             f"{len(as_of)} days have a constituent with a whole window, but an audit of {dates} "
-            f"dates needs {first + LOOK_AHEAD + dates}: fetch a longer history"
+            f"dates needs {first + LOOK_AHEAD + dates}: fetch more, or audit as of a later day"
         )
     generator = np.random.default_rng(seed)
     places = generator.choice(np.arange(first, stop), dates, replace=False)

@@ -41,8 +41,8 @@ def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp)
     comparable = [each for each in earlier if own_day is None or each.day < own_day]
     if not comparable:
         detail = (
-            f"no training recorded this list before {own_day or 'today'}: whether its spells end "
-            "before their ends were announced cannot be checked yet, on any day"
+            f"no training recorded this list before {own_day or 'today'}, so it cannot be checked "
+            "yet, for any day, whether a stock leaves the list before its removal was announced"
         )
         return Finding(CHECK, at, passed=True, detail=detail, has_power=False)
     days = sorted({each.day for each in comparable})
@@ -50,13 +50,13 @@ def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp)
     if changes:
         more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
         detail = (
-            f"the past of the list has changed: {'; '.join(changes[:SHOWN])}{more}. It is "
-            "look-ahead, unless the earlier list was wrong then"
+            f"the past of the list has changed: {'; '.join(changes[:SHOWN])}{more}. This "
+            "is look-ahead, unless the earlier list was wrong"
         )
         return Finding(CHECK, at, passed=False, detail=detail)
     detail = (
         f"the constituents of {len(days)} days from {days[0]} to {days[-1]} are those that were "
-        f"known then; before {days[0]} no earlier list is stored, so that nothing can be checked"
+        f"known then; before {days[0]} no earlier list is stored, so nothing can be checked"
     )
     return Finding(CHECK, at, passed=True, detail=detail)
 
@@ -69,6 +69,12 @@ def _changes(market: Market, earlier: EarlierList) -> list[str]:
     now = {stay.symbol for stay in market.constituents_on(earlier.day)}
     then = {stay.symbol for stay in earlier.market.constituents_on(earlier.day)}
     day = earlier.day
-    changes = [f"{symbol} was a constituent on {day}, and now was none" for symbol in then - now]
-    changes += [f"{symbol} was none on {day}, and now was a constituent" for symbol in now - then]
+    changes = [
+        f"{symbol} was a constituent on {day} in the earlier list, but not in the present one"
+        for symbol in then - now
+    ]
+    changes += [
+        f"{symbol} was no constituent on {day} in the earlier list, but is in the present one"
+        for symbol in now - then
+    ]
     return sorted(changes)

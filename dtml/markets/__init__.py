@@ -61,7 +61,7 @@ def load_market(name: str) -> Market:
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(
             f"unknown market {name!r}: {hint}choose one of {', '.join(names)}, or give the file of "
-            "your own market (--market-file)"
+            "your own market (--market-file my.toml; in a notebook, my.toml in place of the name)"
         )
     return read_market(_FOLDER / f"{name}.toml")
 
@@ -92,7 +92,7 @@ def read_calendars(path: Path) -> dict[str, Calendar]:
     if not path.exists():
         return {}
     exchanges = Table(path, "", parse(path, None))
-    exchanges.allow(*definition.CALENDARS)
+    exchanges.allow(*sorted(definition.CALENDARS))
     return {code: _with_sessions(code, exchanges.subtable(code)) for code in exchanges.values}
 
 
@@ -105,9 +105,9 @@ def read_market(path: Path, text: str | None = None) -> Market:
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
-            f"{path}: {path.stem!r} cannot be the name of a market, which takes that of its file: "
-            "rename the file so that its name begins with a lowercase letter and has at most 40 "
-            "lowercase letters, digits, - and _"
+            f"{path}: a market is named after its file, and {path.stem!r} cannot be the name of a "
+            "market: rename the file so that its name begins with a lowercase letter and has at "
+            "most 40 lowercase letters, digits, - and _"
         )
     values = parse(path, text)
     # A text from the store may have the table of members added to it (`with_members`).
@@ -203,7 +203,7 @@ def _with_sessions(code: str, sessions: Table) -> Calendar:
     """Return the calendar of an exchange with the sessions of a table."""
     sessions.allow("known_to", "holidays", "extra", "source")
     # Called for its error: the source of the sessions must be stated, but only people read it.
-    sessions.required("source", str)
+    sessions.required("source", str, "the source of these dates")
     return Calendar(
         code=code,
         known_to=sessions.optional("known_to", date, None),
@@ -234,9 +234,11 @@ def _checks(table: Table) -> Checks:
     numbers = {key: table.typed(key, float) for key in table.values}
     checks = Checks(**numbers)
     if not 0 < checks.max_return < math.inf:
-        raise _out_of_bounds(table, "max_return", "a ratio above 0", checks.max_return)
+        raise _out_of_bounds(table, "max_return", "a finite ratio above 0", checks.max_return)
     if not 0 <= checks.max_missing < 1:
-        raise _out_of_bounds(table, "max_missing", "a share from 0 to below 1", checks.max_missing)
+        raise _out_of_bounds(
+            table, "max_missing", "a share of 0 or more and below 1", checks.max_missing
+        )
     if not 0 < checks.stale_share <= 1:
         raise _out_of_bounds(
             table, "stale_share", "a share above 0 and at most 1", checks.stale_share
@@ -308,7 +310,7 @@ def _rate_entry(table: Table, key: str, place: int, row: object) -> Table:
 
 
 def _timezone(table: Table) -> str:
-    name = table.required("timezone", str)
+    name = table.required("timezone", str, 'a time zone such as "Asia/Seoul"')
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as problem:
@@ -319,7 +321,7 @@ def _timezone(table: Table) -> str:
 
 
 def _currency(table: Table) -> str:
-    code = table.required("currency", str)
+    code = table.required("currency", str, 'an ISO 4217 code such as "USD"')
     if not re.fullmatch("[A-Z]{3}", code):
         raise table.error("currency", f"expected an ISO 4217 code such as USD, got {code!r}")
     return code
@@ -332,7 +334,8 @@ def _retrain(table: Table) -> definition.Retrain:
     if is_a(value, int) and cast(int, value) >= 1:
         return cast(int, value)
     raise table.error(
-        "retrain", f'expected "never", "missing" or a number of sessions, got {shown(value)}'
+        "retrain",
+        f'expected "never", "missing" or a whole number of sessions above 0, got {shown(value)}',
     )
 
 
@@ -357,7 +360,7 @@ def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     for name in listed:
         if name not in rankers:
             known = ", ".join(rankers)
-            raise table.error("candidates", f"unknown ranker {name!r}; use some of {known}")
+            raise table.error("candidates", f"{name!r} cannot be a candidate; use some of {known}")
         if listed.count(name) > 1:
             raise table.error("candidates", f"{name!r} is listed twice; list it once")
     if len(listed) < 2:
@@ -376,7 +379,8 @@ def _code(table: Table) -> Path | None:
     rankers = (table.values.get("ranker"), *table.texts("candidates"))
     if "code" not in table.values and "own" not in rankers:
         return None
-    return table.path.parent / table.required("code", str)
+    wanted = 'the path of a Python file, which the ranker "own" needs'
+    return table.path.parent / table.required("code", str, wanted)
 
 
 def _second_source(

@@ -63,7 +63,7 @@ def read_columns(table: Table) -> Columns:
     table.allow(*NAMES, *LAYOUT)
     volume_unit = table.optional("volume_unit", float, None)
     if volume_unit is not None and not 0 < volume_unit < float("inf"):
-        raise table.error("volume_unit", f"expected shares above 0, got {volume_unit}")
+        raise table.error("volume_unit", f"expected a finite number above 0, got {volume_unit}")
     skip_rows = table.optional("skip_rows", int, 0)
     if skip_rows < 0:
         raise table.error("skip_rows", f"expected 0 lines or more, got {skip_rows}")
@@ -102,8 +102,8 @@ def _date_format(table: Table) -> str | None:
         others = ", ".join([EXCEL, *UNITS])
         raise table.error(
             "date_format",
-            f'expected a format of strptime with day, month and year such as "%d.%m.%Y", or one '
-            f"of {others}, got {written!r}",
+            'expected a format of Python\'s strptime with day, month and year such as "%d.%m.%Y", '
+            f"or one of {others}, got {written!r}",
         )
     return written
 

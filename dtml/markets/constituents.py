@@ -76,15 +76,25 @@ def _with_details(
     suffix = table.optional("suffix", str, "")
     details: dict[str, Constituent] = {}
     in_table = {spell.stock for spell in spells}
+    renamed = {spell.symbol: spell.stock for spell in spells}
     for entry in listed:
         if entry.since is not None or entry.until is not None:
             raise table.error(
-                "symbols", f"{entry.symbol!r} has dates here and in members; delete those here"
+                "symbols",
+                f"{entry.symbol!r} has dates, but members gives all dates; delete its since and "
+                "until here",
+            )
+        if entry.symbol not in in_table and entry.symbol in renamed:
+            raise table.error(
+                "symbols",
+                f"members renames {entry.symbol!r} to {renamed[entry.symbol]!r}; use that symbol "
+                "here",
             )
         if entry.symbol not in in_table:
             raise table.error(
                 "symbols",
-                f"{entry.symbol!r} is not in members; add a row with its membership there",
+                f"{entry.symbol!r} is not in members; add a row with its membership there, or "
+                "delete it here",
             )
         details[entry.symbol] = entry
     for stock in in_table - set(details):
@@ -108,7 +118,7 @@ def _refuse_other_count(
         refuse_other_counts(table, stays, count, calendar, as_of)
     elif count != len(stays):
         raise table.error(
-            "count", f"says {count}, but {len(stays)} constituents are listed; correct one of them"
+            "count", f"says {count}, but symbols has {len(stays)} entries; correct one of them"
         )
 
 
@@ -153,8 +163,9 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
         if symbol in last_until and not _follows(stay, last_until[symbol]):
             raise table.error(
                 "symbols",
-                f"symbol {symbol!r} is listed twice; list it once, or, if it left and came back, "
-                "give the entry of each membership its since and until, the earliest first",
+                f"symbol {symbol!r} is listed twice; list it once or, if it left and came back, "
+                "once for each membership with its since and until, the earliest first and without "
+                "overlap",
             )
         other_symbol = symbol_at_source.setdefault(stay.source_symbol, symbol)
         if other_symbol != symbol:
@@ -178,7 +189,7 @@ def _follows(stay: Constituent, earlier_until: date | None) -> bool:
 
 def read_symbol(table: Table, key: str) -> str:
     """Return the value of a key, which must be a symbol."""
-    return _checked_symbol(table, key, table.required(key, str))
+    return _checked_symbol(table, key, table.required(key, str, "a symbol"))
 
 
 def _checked_symbol(table: Table, key: str, symbol: str) -> str:

@@ -61,6 +61,7 @@ def read_feed(table: Table) -> FeedAccess:
         if not _VARIABLE.fullmatch(name):
             raise table.error(
                 "environment",
-                f"{name!r} is no name of an environment variable; give one such as VENDOR_KEY",
+                f"{name!r} cannot be the name of an environment variable; give one such as "
+                "VENDOR_KEY",
             )
     return FeedAccess(environment=names)

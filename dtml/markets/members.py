@@ -55,8 +55,8 @@ def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], st
     if "until" not in table.values:
         raise table.error(
             "until",
-            'missing; say whether a member of the table is still one on its day until: "included", '
-            'or "excluded" if that is the first day after its membership',
+            'missing; set it to "included" if a stock is still a member on the day in the column '
+            'until, or to "excluded" if that day is the first after its membership',
         )
     last_day_counts = table.choice("until", (INCLUDED, EXCLUDED)) == INCLUDED
     text = _read_members(table, path) if stored is None else stored
@@ -95,13 +95,15 @@ def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
                 yield _spell(path, reader.line_num, header, cells, last_day_counts=last_day_counts)
     except csv.Error as problem:
         raise UsageError(
-            f"{path}: line {reader.line_num}: it is not CSV: {problem}; check the quotes around "
-            "its cells"
+            f"{path}: line {reader.line_num} is not CSV: {problem}; check the quotes on this line "
+            "and above"
         ) from problem
 
 
 def _require_columns(path: Path, header: list[str]) -> None:
-    expected = f"give the columns {', '.join(COLUMNS)} and, optionally, {RENAMED}"
+    expected = (
+        f"give the columns {', '.join(COLUMNS)} and, optionally, {RENAMED}, separated by commas"
+    )
     for name in COLUMNS:
         if name not in header:
             raise UsageError(f"{path}: line 1: no column {name}; {expected}")
@@ -109,7 +111,7 @@ def _require_columns(path: Path, header: list[str]) -> None:
         if name not in (*COLUMNS, RENAMED):
             raise UsageError(f"{path}: line 1: unknown column {shown(name)}; {expected}")
         if header.count(name) > 1:
-            raise UsageError(f"{path}: line 1: the column {name} is there twice; {expected}")
+            raise UsageError(f"{path}: line 1: the column {name} is repeated; {expected}")
 
 
 def _spell(
@@ -118,8 +120,8 @@ def _spell(
     """Return the spell of a row; raise UsageError for one that is incomplete or impossible."""
     if len(cells) != len(header):
         raise UsageError(
-            f"{path}: line {line}: {len(cells)} cells, but {len(header)} columns; give each column "
-            "one cell"
+            f"{path}: line {line}: {len(cells)} cells, but the header has {len(header)} columns; "
+            "give each column one cell"
         )
     row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
     symbol = row["symbol"]
@@ -132,14 +134,16 @@ def _spell(
             )
     since = _day(path, line, symbol, "since", row["since"])
     if since is None:
-        raise UsageError(f"{path}: line {line}: {symbol} has no since; give its first day")
+        raise UsageError(
+            f"{path}: line {line}: {symbol} has no since; give the first day of its membership"
+        )
     until = _day(path, line, symbol, "until", row["until"])
     if until is not None and last_day_counts:
         until += timedelta(days=1)
     if until is not None and until <= since:
         advice = "; correct one of these dates"
-        if not last_day_counts:
-            advice += f', or set until = "{INCLUDED}" in the market\'s file if both days count'
+        if until == since and not last_day_counts:
+            advice += f', or set until = "{INCLUDED}" in the market\'s file if that day counts'
         raise UsageError(
             f"{path}: line {line}: {symbol} is a member on no day from {row['since']} to "
             f"{row['until']}{advice}"
@@ -161,9 +165,10 @@ def _day(path: Path, line: int, symbol: str, name: str, text: str) -> date | Non
                 return day
     except ValueError:  # such as 2020-02-30
         pass
-    raise UsageError(
-        f"{path}: line {line}: {symbol}: {name} is {shown(text)}; give a date such as 2020-06-15"
-    )
+    advice = "; give a date such as 2020-06-15"
+    if name == "until":
+        advice += ", or leave the cell empty while the membership lasts"
+    raise UsageError(f"{path}: line {line}: {symbol}: {name} is {shown(text)}{advice}")
 
 
 def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) -> None:
@@ -180,15 +185,15 @@ def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) 
         if before.until is None:
             raise UsageError(
                 f"{path}: {lines}: the membership of {before.symbol} since {before.since} has no "
-                f"until, but {spell.symbol} joins again on {spell.since}; end the first, or delete "
-                "one"
+                f"until, but {spell.symbol} joins again on {spell.since}; give the first an until, "
+                "or delete one"
             )
         hint = ""
         # They share a single day, which is the first one's `until` in the file.
         if last_day_counts and before.until == spell.since + timedelta(days=1):
             hint = (
-                f'; or set until = "{EXCLUDED}" in the market\'s file if until is the first day '
-                "after its membership"
+                f', or set until = "{EXCLUDED}" in the market\'s file if until is the first day '
+                "after a membership"
             )
         raise UsageError(
             f"{path}: {lines}: memberships of {spell.stock} overlap from {spell.since} on; correct "
@@ -229,7 +234,14 @@ def refuse_other_counts(
     from dtml.prices.sessions import sessions_between
 
     first = min(stay.since for stay in stays if stay.since is not None)
-    sessions = sessions_between(calendar, first, as_of)
+    try:
+        sessions = sessions_between(calendar, first, as_of)
+    except UsageError as problem:
+        raise table.error(
+            "count",
+            f"cannot be checked, because members begins on {first}, before the calendar "
+            f"{calendar}; delete count",
+        ) from problem
     # How many more members each session has than the one before. A stay that begins or ends on a
     # day that is no session changes the next session, if there is one up to `as_of`. A missing day
     # changes none.

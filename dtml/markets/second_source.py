@@ -36,7 +36,10 @@ def read_second_source(table: Table, symbols: Collection[str]) -> SecondSource:
         raise table.error("prices", "missing; give the file or folder of the second source")
     if source != "files" and (prices or index):
         key = "prices" if prices else "index"
-        raise table.error(key, f'the source "{source}" reads no files; use source = "files"')
+        raise table.error(
+            key,
+            f'the source "{source}" reads no files; delete this key, or use source = "files"',
+        )
     return SecondSource(
         source=source,
         prices=prices,
@@ -77,7 +80,7 @@ def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
                 "= _ / or blanks between them",
             )
         if name in names.values():
-            raise table.error(symbol, f"{name!r} stands for two symbols; give each its own")
+            raise table.error(symbol, f"{name!r} is given for two symbols; give each its own")
         names[symbol] = name
     return names
 
@@ -101,5 +104,5 @@ def _within(table: Table, key: str, default: float, most: float) -> float:
     number = table.optional(key, float, default)
     if not 0 < number <= most or number == float("inf"):
         bound = "" if most == float("inf") else f" and at most {most}"
-        raise table.error(key, f"expected a number above 0{bound}, got {number}")
+        raise table.error(key, f"expected a finite number above 0{bound}, got {number}")
     return number

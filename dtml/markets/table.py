@@ -19,7 +19,7 @@ _WORDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    date: "a date such as 2026-01-20",
+    date: "a date without quotes such as 2026-01-20",
 }
 
 
@@ -47,10 +47,13 @@ class Table:
                 nearest = _nearest(key, keys)
                 raise self.error(key, f"unknown key{nearest}; use one of {', '.join(keys)}")
 
-    def required(self, key: str, kind: type[T]) -> T:
-        """Return the value of a required key, checked to be of a kind."""
+    def required(self, key: str, kind: type[T], wanted: str | None = None) -> T:
+        """Return the value of a required key, checked to be of a kind.
+
+        The error of a missing key asks for what `wanted` says, by default for a value of the kind.
+        """
         if key not in self.values:
-            raise self.error(key, f"missing; give {_WORDS.get(kind, 'a value')}")
+            raise self.error(key, f"missing; give {wanted or _WORDS.get(kind, 'a value')}")
         return self.typed(key, kind)
 
     def optional(self, key: str, kind: type[T], default: D) -> T | D:
@@ -74,15 +77,19 @@ class Table:
             try:
                 value = float(cast(float, value))
             except OverflowError as problem:  # of more than about 300 digits
-                raise self.error(key, f"expected a number, got {shown(value)}") from problem
+                raise self.error(
+                    key, f"expected a number of at most 308 digits, got {shown(value)}"
+                ) from problem
         return cast(T, value)
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
         """Return one of the words that a key may have; without a default the key is required."""
         if default is not None and key not in self.values:
             return default
-        value = self.required(key, str)
         words = sorted(choices)
+        if key not in self.values:
+            raise self.error(key, f"missing; use one of {', '.join(words)}")
+        value = self.typed(key, str)
         if value not in words:
             nearest = _nearest(value, words)
             raise self.error(key, f"unknown {shown(value)}{nearest}; use one of {', '.join(words)}")
@@ -123,7 +130,7 @@ class Table:
         """Return the table of a key, empty where it is missing."""
         values = self.values.get(key, {})
         if not isinstance(values, dict):
-            raise self.error(key, f"expected a table [{key}], got {shown(values)}")
+            raise self.error(key, f"expected a table [{self.prefix}{key}], got {shown(values)}")
         return Table(self.path, f"{self.prefix}{key}.", values)
 
 

@@ -55,7 +55,7 @@ SCORED = 126  # sessions that a model ranks, and on which rank ICs are measured
 BELIEVED = 0.3
 TIMES_THE_RULES = 3
 MEANING = {
-    "asked_twice": "differs when it is called again: it keeps state, or is not seeded",
+    "asked_twice": "differs when it is called again (it keeps state, or is not seeded)",
     "rescaled_past": "depends on later dividends and splits",
     "read_too_far": (
         "reads more than HISTORY sessions, which a night does not provide "
@@ -64,10 +64,10 @@ MEANING = {
         "or set HISTORY to a larger number)"
     ),
     "permuted_labels": "predicts what a coin toss decided",
-    "fitted_twice": "differs when it is fitted again: seed it",
-    "backwards": "keeps state between days: it differs when the last day comes first",
+    "fitted_twice": "differs when it is fitted again (seed it)",
+    "backwards": "keeps state between days (its scores differ when the last day is scored first)",
     "too_good": "is too good to be true",
-    "model_alone": "fails when no feature has run before it: it may read only its features",
+    "model_alone": "fails in its own process, where it can read only the ranks of its features",
 }
 Finding = dict[str, Any]
 
@@ -111,7 +111,8 @@ def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> Non
     }
     if details:
         why = "; ".join(details.values())
-        raise OwnCodeError(f"{user_code.code.name} is refused by the audit: {why}; correct it")
+        name = user_code.code.name
+        raise OwnCodeError(f"{name} is refused by the audit: {why}; correct the file")
 
 
 def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
@@ -162,7 +163,7 @@ def _refused_history(description: Description, whole: Panel) -> Finding | None:
         "what": "HISTORY",
         "passed": False,
         "detail": (
-            f"HISTORY is {history} sessions, but the market has {len(whole.sessions)}: "
+            f"HISTORY is {history} sessions, but the audit has bars of {len(whole.sessions)}: "
             f"set it to at most {longest}, which the audit can test"
         ),
     }

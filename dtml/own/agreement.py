@@ -154,11 +154,13 @@ def _explained(
     past = cut(answers.panel, slice(day + 1))
     _description, known_then = user_code.values(past, [day])
     if that_day.difference(column, known_then):
-        detail = answers.difference(column, nights, ending="from what was known then")
+        detail = answers.difference(column, nights, ending="when computed from what was known then")
         return Disagreement(detail, reads_too_far=False)
     nights_of_day = nights[[row]]  # [1 stocks features]
     detail = that_day.difference(
-        column, nights_of_day, ending=f"from the last {description['history']} sessions"
+        column,
+        nights_of_day,
+        ending=f"when computed from the last {description['history']} sessions",
     )
     return Disagreement(detail, reads_too_far=True)
 

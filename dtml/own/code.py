@@ -94,9 +94,10 @@ class OwnCode:
         try:
             return cls(file.name, file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as problem:
+            reason = getattr(problem, "strerror", None) or problem
             raise UsageError(
-                f"{file}: this file of your own code cannot be read: {problem}; check its path, "
-                "and that it is UTF-8 text"
+                f"{file}: your own code cannot be read ({reason}): check the file's path, and that "
+                "it is UTF-8 text"
             ) from problem
 
     @property
@@ -143,7 +144,7 @@ def load(code: OwnCode) -> Loaded:
     }
     features.update(getattr(module, "FEATURES", {}))
     if not features:
-        raise OwnCodeError("no feature: write a function of one argument, `bars`")
+        raise OwnCodeError("no feature is defined: write a function whose only argument is `bars`")
     return Loaded(
         features=features,
         model=getattr(module, "MODEL", None),
@@ -256,7 +257,7 @@ def _grid(name: str, answer: Any, sessions: pd.DatetimeIndex, panel: Panel) -> G
     if not isinstance(answer, pd.DataFrame):
         raise OwnCodeError(
             f"{name} returned {type(answer).__name__}: "
-            "return a frame like bars.close, or its last row"
+            "return a frame like bars.close, or a Series like its last row"
         )
     rows = answer.reindex(index=sessions, columns=list(panel.symbols))
     return rows.to_numpy(dtype=float, na_value=np.nan)

@@ -160,8 +160,8 @@ class IsolatedCode:
             exit_status = _run(folder, seconds)
             if exit_status is None:
                 raise OwnCodeError(
-                    f"{self.code.name} took more than {seconds:g} s: raise DTML_CODE_SECONDS to "
-                    "allow more"
+                    f"{self.code.name} took more than {seconds:g} s: set DTML_CODE_SECONDS to a "
+                    "larger number to allow more"
                 )
             return self._answer(folder, exit_status)
 
@@ -178,12 +178,14 @@ class IsolatedCode:
             killer = signal.Signals(-exit_status).name
             raise OwnCodeError(
                 f"the process of {self.code.name} was killed by {killer} before it answered: "
-                "run it by itself to see whether a library crashes or memory runs out"
+                "run it by itself to see whether a library crashes or memory runs out "
+                "(DTML_CODE_GIGABYTES limits it)"
             )
         if exit_status or not answer_text:
             raise OwnCodeError(
                 f"the process of {self.code.name} ended with exit status {exit_status} before it "
-                "answered: let its code return, and not end the process as sys.exit does"
+                "answered: check that its code does not end the process, as sys.exit does, and "
+                "that the folder for temporary files has free space"
             )
         answer = json.loads(answer_text)
         if "error" in answer:

@@ -323,7 +323,7 @@ def load_rankers(
     Raises DtmlError where the file is missing, has another SHA-256 than `sha`, or belongs to
     another market or to other features than those of the set.
     """
-    remedy = f"restore it from a backup, or train again with `dtml train {market}`"
+    remedy = f"restore it from a backup, or train new rankers with `dtml train {market}`"
     if not file.exists():
         raise DtmlError(f"checkpoint {file} does not exist: {remedy}")
     actual_sha = sha256(file)
@@ -336,12 +336,12 @@ def load_rankers(
     if card["market"] != market:
         raise DtmlError(
             f"checkpoint {file} was trained for market {card['market']}, not {market}: "
-            f"train again with `dtml train {market}`"
+            f"train new rankers with `dtml train {market}`"
         )
     if card["config"]["features"] != list(FEATURE_SETS[feature_set]):
         raise DtmlError(
-            f"checkpoint {file} was trained on other features than the {feature_set} ones of this "
-            f"version: train again with `dtml train {market}`"
+            f"checkpoint {file} was trained on other features than those that features = "
+            f'"{feature_set}" means in this version: train new rankers with `dtml train {market}`'
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
     parts: dict[str, Any] = {**arrays, **card["scalars"]}

@@ -80,8 +80,8 @@ class History:
         measured = measured_legs(panel)
         if leg not in measured:
             raise DtmlError(
-                f"the holding period {leg} begins or ends at an open, but the prices have closes "
-                f"alone: use {' or '.join(measured)}"
+                f"the holding period (leg) {leg} begins or ends at an open, but the prices have "
+                f"closes alone: use {' or '.join(measured)}"
             )
         there = panel.observed if among is None else panel.observed & among
         outcome = outcomes(panel, leg, max_return=max_return)
@@ -137,7 +137,7 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
     if last > sessions[-1]:
         raise DtmlError(
             f"the prices end on {sessions[-1].date()}, before {last.date()}: choose an earlier "
-            "--to, or fetch later prices"
+            "last day, or fetch later prices"
         )
     start = int(sessions.searchsorted(first, side="left"))
     stop = int(sessions.searchsorted(last, side="right"))
@@ -149,14 +149,15 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
     if np.isnan(self_correlation).all():
         raise DtmlError(
             f"no session from {first.date()} to {last.date()} has {MINIMUM_STOCKS} stocks "
-            f"with known outcomes that differ ({history.leg}): "
+            f"with known outcomes that differ over the holding period {history.leg}: "
             "choose other days, or fetch more stocks or later prices"
         )
     horizon = sessions_to(history.leg)
     days = known_before(start, horizon=horizon)  # that the first model can be trained on
     if days < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
-            f"{max(days, 0)} sessions before {first.date()} have an outcome, but training needs "
-            f"{MINIMUM_TRAIN_DAYS}: begin later, or give prices from before {sessions[0].date()}"
+            f"{max(days, 0)} sessions have an outcome known before {first.date()}, but training "
+            f"needs {MINIMUM_TRAIN_DAYS}: begin later, or give prices from before "
+            f"{sessions[0].date()}"
         )
     return walk_forward(start, stop, retrain_every=RETRAIN_EVERY, horizon=horizon)

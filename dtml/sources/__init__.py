@@ -84,7 +84,7 @@ def known_source(name: str) -> str:
     if is_feed_file(name):
         file = Path(name).absolute()  # a run of the service works in another folder
         if not file.is_file():
-            raise UsageError(f"source {file}: no such file; check the path")
+            raise UsageError(f"there is no file {file} for --source: check the path")
         return str(file)
     built_in = get_args(SourceName)
     if name not in built_in and name not in installed_feeds():
@@ -109,7 +109,8 @@ def open_source(
     """
     if index is not None and market.index.of_constituents:
         raise UsageError(
-            f"the index of {market.name} is computed from its constituents: leave out --index"
+            f"the index of {market.name} is computed from its constituents: leave out its file "
+            "(--index, or index under [second_source] in the market's file)"
         )
     if not is_feed_file(name):
         # Called for its error. A file is not looked for here: `FeedCode.of` knows its folder.
@@ -124,7 +125,8 @@ def open_source(
         return FileSource(market, prices, index)
     if prices is not None or index is not None:
         raise UsageError(
-            f"source {name!r} reads no files; leave out --prices and --index, or use --source files"
+            f"source {name!r} reads no files: leave out --prices and --index, or use --source "
+            "files with --prices"
         )
     if name == "yahoo":
         from dtml.sources.yahoo import YahooSource

@@ -1,7 +1,8 @@
 """A market's second source: the same bars as another feed gives them, to be compared."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -32,12 +33,16 @@ class SecondFeed(Source):
 
     def fields(self) -> set[str]:
         """Return the columns of bars that it may have: of files, those that at least one has."""
-        return self.source.fields() if isinstance(self.source, FileSource) else set(BAR_COLUMNS)
+        if not isinstance(self.source, FileSource):
+            return set(BAR_COLUMNS)
+        with _naming_its_columns():
+            return self.source.fields()
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol of `first`, from its own first session to `last`."""
         asked = {self.names.get(symbol, symbol): day for symbol, day in first.items()}
-        answer = self.source.fetch(asked, last)
+        with _naming_its_columns():
+            answer = self.source.fetch(asked, last)
         symbol_of = {self.names.get(symbol, symbol): symbol for symbol in first}
         bars = answer.bars[answer.bars["symbol"].isin(list(symbol_of))]
         bars = bars.assign(symbol=bars["symbol"].map(symbol_of))
@@ -46,6 +51,19 @@ class SecondFeed(Source):
             bars[columns] = bars[columns] * self.price_unit
         outcomes = answer.outcomes.assign(symbol=answer.outcomes["symbol"].map(symbol_of))
         return Fetched(bars=bars.reset_index(drop=True), outcomes=outcomes)
+
+
+@contextmanager
+def _naming_its_columns() -> Iterator[None]:
+    """Let errors about the second source's files name its own table of columns.
+
+    Those of `FileSource` name the table [columns], which describes the files of prices.
+    """
+    try:
+        yield
+    except UsageError as error:
+        message = str(error).replace("[columns]", "[second_source.columns]")
+        raise UsageError(message) from error
 
 
 def open_second_source(market: Market) -> SecondFeed:
@@ -104,7 +122,7 @@ def _names(market: Market) -> dict[str, str]:
         if name in taken or uses[name] > 1:
             raise UsageError(
                 f"market {market.name}: [second_source] gives {symbol} the symbol {name!r}, which "
-                "is also that of another stock or of the index: list there under symbols what the "
-                f"second source calls {name}, too"
+                "is also that of another stock or of the index: give each of them a symbol of its "
+                "own in [second_source.symbols]"
             )
     return names

@@ -94,7 +94,9 @@ def _reason(answer: Json | None) -> str:
 def _kind(host: str, content: bytes) -> str:
     """Return in words what an answer without a reason is."""
     is_page = content.lstrip().startswith(b"<")
-    return f"a web page of {host} instead of prices" if is_page else f"no chart from {host}"
+    if is_page:
+        return f"a web page from {host} instead of prices"
+    return f"an unreadable answer from {host}"
 
 
 def _fill_adjusted_closes(result: Json) -> None:

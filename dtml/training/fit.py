@@ -183,11 +183,11 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
     is_known = windows.movement.isfinite()
     if (windows.observed & is_known).any():
         reason = (
-            "no known return is large enough for a label: check that the prices change, also "
-            "those that returns are computed from"
+            "no known return is large enough for a label; check that the prices change, and in "
+            "particular those that `returns` in the market's file names"
         )
     else:
-        reason = "no return is known: check that the prices have a bar for every session"
+        reason = "no return is known; check that the prices have a bar for every session"
     first = windows.target[0].date()
     last = windows.target[-1].date()
     raise DtmlError(f"no day of the {span} span, {first} to {last}, has a label: {reason}")

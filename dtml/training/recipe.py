@@ -54,8 +54,8 @@ class Member:
         ):
             raise UsageError(
                 f"stocks_a_step is {self.training.stocks_a_step}, but normalisation is "
-                '"per_stock", with gains for a fixed list of stocks: set normalisation = "shared", '
-                "or leave out stocks_a_step"
+                '"per_stock", with gains for a fixed list of stocks: in [model] of the market\'s '
+                'file, set normalisation = "shared", or leave out stocks_a_step'
             )
 
     @property

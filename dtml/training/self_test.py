@@ -35,7 +35,7 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     resumed = _probabilities(_interrupted(device, folder), device)
     distance = _distance(resumed, undisturbed)
     if not distance <= allowed:  # also where the distance is NaN
-        other_device = "" if device == cpu else ", or use another device"
+        other_device = "" if device == cpu else ", or with --device cpu"
         raise DtmlError(
             f"on {device}, a training that was interrupted and resumed gives probabilities that "
             f"differ by {distance:.1e} from those of an uninterrupted one (allowed: {allowed:g}): "
@@ -43,6 +43,11 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
         )
     on_cpu = _probabilities(_trained(cpu, None), cpu)
     distance = _distance(undisturbed, on_cpu)
+    if not distance <= allowed and device == cpu:
+        raise DtmlError(
+            f"two equal trainings on the CPU give probabilities that differ by {distance:.1e}: "
+            "test this machine's memory and processor, or use another machine"
+        )
     if not distance <= allowed:
         raise DtmlError(
             f"training on {device} gives probabilities that differ by {distance:.1e} from those on "
@@ -115,9 +120,8 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
     except _Interrupted:
         return _trained(device, folder)
     raise DtmlError(
-        f"the training on {device} ended before its second epoch was reported, so that resuming it "
-        f"could not be tested: run the test again; if it ends so in a folder that is new, report "
-        "that as a bug"
+        f"the training on {device} ended before its second epoch was reported, so resuming it "
+        "could not be tested: pass a folder that holds no earlier state"
     )
 
 

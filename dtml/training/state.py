@@ -76,8 +76,8 @@ class Fit:
         if not np.isfinite(loss):
             raise DtmlError(
                 f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the "
-                f"learning rate, {config.learning_rate:g} here (learning_rate in [model] of the "
-                "market's file)"
+                f"learning rate, {config.learning_rate:g} here (for a market's nightly model, "
+                "learning_rate in [model] of the market's file)"
             )
         self.epochs.append(
             Epoch(

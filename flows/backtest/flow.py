@@ -127,7 +127,7 @@ def backtest_flow(
         except ImportError as error:
             raise UsageError(
                 "Dask, which --cluster uses, is not installed: "
-                "pip install -c constraints.txt -e '.[dask]'"
+                "run pip install -c constraints.txt -e '.[dask]'"
             ) from error
         on_cluster = _backtest_on(DaskTaskRunner(address=cluster))
         return on_cluster(request, plan, attention_on, submit=True)

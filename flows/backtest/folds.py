@@ -194,9 +194,9 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     last = context.source.last_session()
     if last is None or plan.last > last:
         raise UsageError(
-            f"the store has prices of {context.name} up to {last}, but a backtest to {plan.last} "
-            "needs prices up to that day: choose an earlier --to, or fetch later prices with "
-            f"`dtml fetch {context.name}`"
+            f"the store has the index of {context.name} up to {last}, but a backtest to "
+            f"{plan.last} needs prices up to that day: choose an earlier --to, or fetch later "
+            f"prices with `dtml fetch {context.name}`"
         )
     # From the session before the plan's first one on: the first model is trained as of that day.
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
@@ -337,7 +337,8 @@ def _open_job(job: Job) -> tuple[MarketContext, "Nights", datetime]:
     if location(context.engine) != job.store:
         raise UsageError(
             f"this worker's store is {location(context.engine)}, but the backtest's is "
-            f"{job.store}: give workers and command the same DTML_DATABASE_URL and DTML_DATA"
+            f"{job.store}: give the workers and the command the same DTML_DATABASE_URL and "
+            "DTML_DATA"
         )
     nights = Nights(context, job.fold, job.known_at, job.prices_known)
     return context, nights, known_before(context, job.fold.as_of, job.known_at, job.prices_known)
@@ -448,9 +449,10 @@ class Nights:
         predictions = predict_night(self.context, model, as_of, bars)
         if too_few(self.context, as_of, predictions):
             constituents = len(self.context.constituents(as_of))
+            allowed = self.context.market.checks.max_missing
             raise DtmlError(
                 f"{constituents - len(predictions)} of {constituents} constituents cannot be "
-                "predicted, which is more than max_missing allows"
+                f"predicted, more than the share of {allowed:g} that max_missing allows"
             )
         return predictions.assign(known_at=bars["known_at"].max())
 

@@ -120,7 +120,7 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
         if not backtest.plan.first <= day <= backtest.plan.last:
             raise UsageError(
                 f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}, "
-                "the sessions of the backtest: choose one of these"
+                "the span of the backtest: choose a session in it"
             )
 
 
@@ -304,12 +304,11 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
 
 def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
     """Raise DtmlError for a backtest in which every night was refused, with the first reason."""
-    reasons: list[str] = []
-    for reasons_by_night in folds["refused"]:
-        reasons += reasons_by_night.values()
+    refused = {night: why for of_fold in folds["refused"] for night, why in of_fold.items()}
+    night, reason = next(iter(refused.items()))
     raise DtmlError(
-        f"all {len(reasons)} nights were refused, the first because: {reasons[0]}; fetch missing "
-        "prices, or choose another span with --from and --to"
+        f"all {len(refused)} nights were refused, that of {night} because {reason}: fetch the "
+        "missing prices with `dtml fetch`, or choose another span with --from and --to"
     )
 
 

@@ -153,8 +153,8 @@ def read_set(market: Market, files: Files, leg: Leg, last: date) -> Set:
     fetched = source.fetch(dict.fromkeys(symbols, BEGINNING), last)
     if market.index.symbol not in set(fetched.bars["symbol"]):
         raise UsageError(
-            f"{files.index} has no bar of the index {market.index.symbol}: give the file of the "
-            "index with --index"
+            f"{files.index} has no bar of the index {market.index.symbol} from {BEGINNING} to "
+            f"{last}: give the file of that index with --index"
         )
     checked = check(
         fetched.bars,

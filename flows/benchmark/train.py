@@ -126,12 +126,13 @@ class PublishedExperiment:
         last = self.last_session
         if last is None or last < due:
             name = self.paper.market
-            stored = f"has prices up to {last} of {name}"
+            stored = f"has prices of {name} up to {last}"
             if last is None:
                 stored = f"lacks the index of {name}, or more than half of its stocks"
             raise DtmlError(
                 f"the store {stored}, but the test span, which is read only once, ends on {due}: "
-                f"fetch the whole set, by `dtml benchmark {name}` with --prices and --index"
+                f"run `dtml benchmark {name} --prices FILE --index FILE` with files of the whole "
+                "set"
             )
 
     @property
@@ -217,9 +218,9 @@ class PublishedExperiment:
         days = windows.between(pd.Timestamp(first), pd.Timestamp(last))
         if not days.labelled("published").any():
             raise DtmlError(
-                f"the store has no outcome of {self.paper.market} from {first} to {last}: "
-                f"fetch the whole set, by `dtml benchmark {self.paper.market}` with --prices and "
-                "--index"
+                f"the store has no outcome of {self.paper.market} from {first} to {last}: run "
+                f"`dtml fetch {self.paper.market} --again --prices FILE --index FILE` with files "
+                "of the whole set"
             )
         return days
 

@@ -130,8 +130,8 @@ def _csi300(
     """
     if request.prices is None or request.index is None or members is None:
         raise UsageError(
-            "csi300 needs its three files: dtml benchmark csi300 --prices FILE --index FILE "
-            "--members FILE"
+            "csi300 needs three files: run `dtml benchmark csi300 --prices FILE --index FILE "
+            "--members FILE`"
         )
     from flows.benchmark.csi300 import Files, run_csi300
 
@@ -251,13 +251,13 @@ def _fetch_set(request: RunRequest) -> None:
         if outcome["status"] != "ok":
             raise UsageError(
                 f"the files have no usable prices of the index {index} ({outcome['detail']}): give "
-                "its file with --index FILE"
+                "a file that has them with --index FILE"
             )
     announce(context)
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))
     if not fetch_result.asked:
-        err.print(f"note: {context.name} is stored already, so its files were not read")
+        err.print(f"note: the prices of {context.name} are stored already, so none were fetched")
 
 
 def require_matching_options(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:

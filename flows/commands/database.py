@@ -29,7 +29,7 @@ from db.engine import (
     transaction,
 )
 from db.engine import upgrade as upgrade_schema
-from db.errors import StoreError, StoreUsageError
+from db.errors import StoreError
 from db.rows import markets
 from db.views import data_dictionary
 from dtml.errors import UsageError
@@ -105,13 +105,10 @@ def copy(
         raise UsageError(f"there is no store at {file}: give an SQLite file")
     _require_another_store(file)
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
-    try:
-        require_current_schema(source)
-    except StoreUsageError as error:
-        # Its advice is a command for the store of the variable, which is the destination here.
-        raise StoreUsageError(
-            f"{error}, with {URL_VARIABLE}=sqlite:///{file.absolute()}"
-        ) from error
+    # The variable names the destination here, so the command that upgrades the file sets another.
+    require_current_schema(
+        source, command=f"{URL_VARIABLE}=sqlite:///{file.absolute()} dtml db upgrade"
+    )
     target = open_engine()
     with _progress() as progress, snapshot(source) as conn:
         rows = copy_rows(conn, target, progress)
@@ -127,8 +124,8 @@ def _require_another_store(file: Path) -> None:
     destination = Path(str(url.database))
     if destination.exists() and file.samefile(destination):
         raise UsageError(
-            f"{file} is the store that {URL_VARIABLE} names: set this variable to the destination "
-            "of the copy"
+            f"{file} would be copied into itself: set {URL_VARIABLE} to the empty database that is "
+            "to hold the copy"
         )
 
 
@@ -318,8 +315,8 @@ def grant_reader(
     if is_new and not password:
         _say(
             err,
-            f"note: it has no password; set {READER_PASSWORD} and run this command again, or "
-            "configure its login on the server",
+            f"note: role {name} has no password; set {READER_PASSWORD} and run this command again, "
+            "or configure the role's login on the server",
         )
     _say(
         out,
@@ -409,6 +406,6 @@ def _warn_of_absent(manifest: Manifest) -> None:
         why = absent["why"]
         _say(
             err,
-            f"warning: the weights of {run_id} are missing: {path}: {why}; to replay its nights, "
-            "restore this file from another backup",
+            f"warning: the backup lacks {path}, the weights of {run_id} ({why}); to replay the "
+            "nights of these weights, restore this file from another backup",
         )

@@ -110,8 +110,8 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
         out.print(text, end="", soft_wrap=True)
     if changes:
         raise NotFrozenError(
-            f"{market}: {counted(len(changes), 'change')} since the nights were frozen, the first: "
-            f"{changes[0]}; if nobody meant to change it, restore a backup of the store"
+            f"{market} has {counted(len(changes), 'change')} since the nights were frozen; the "
+            f"first is at {changes[0]}; unless this was intended, restore a backup of the store"
         )
 
 

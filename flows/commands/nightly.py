@@ -191,11 +191,11 @@ def _require_index(symbol: str, fetch_result: "FetchResult") -> None:
     """
     failures = fetch_result.failures
     is_missing = (failures["symbol"] == symbol) & (failures["status"] != "no_data")
-    statuses = failures.loc[is_missing, "status"]
-    if len(statuses):
+    if is_missing.any():
+        failure = failures[is_missing].iloc[0]
         raise DtmlError(
-            f"the index {symbol} is missing ({statuses.iloc[0]}), but every night needs it: "
-            "fetch again"
+            f"the index {symbol} is missing ({failure['status']}: {failure['detail']}), but every "
+            "night needs it: fetch again once the source delivers it"
         )
 
 

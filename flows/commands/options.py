@@ -185,8 +185,8 @@ def request_of(
         )
     if not market and not market_file:
         raise UsageError(
-            "no market is named: give a market, such as `simulated`, or the file of your own with "
-            "--market-file"
+            "no market is named: give a market, such as `simulated`, or the file of a market of "
+            "your own with --market-file"
         )
     experiment_options = {name: options.pop(name, None) for name in OVERRIDES}
     # An option that was not given is None or False: the market's own setting stays.

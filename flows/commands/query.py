@@ -111,6 +111,7 @@ def _bounded_memory() -> Iterator[None]:
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     new_limit = soft_limit
+    most = "the available memory"
     used = _data_bytes()
     if used is not None:
         own_limit = used + MEMORY
@@ -118,13 +119,13 @@ def _bounded_memory() -> Iterator[None]:
         is_lower = own_limit < soft_limit or soft_limit == resource.RLIM_INFINITY
         if is_lower:  # else the user has set a limit that is lower, which stays
             new_limit = own_limit
+            most = f"{size_in_words(MEMORY)} of memory"
     resource.setrlimit(resource.RLIMIT_DATA, (new_limit, hard_limit))
     try:
         yield
     except MemoryError as error:
         raise UsageError(
-            f"the answer takes more than {size_in_words(MEMORY)} of memory: select fewer rows or "
-            "columns"
+            f"the answer takes more than {most}: select fewer rows or columns"
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))

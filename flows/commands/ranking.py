@@ -127,8 +127,10 @@ def orders(
         holdings = None if positions is None else _holdings(positions)
         found = next_orders(conn, market, capital, holdings)
     if found is None:
+        named = f"--market-file {request.market_file}" if request.market_file else market.name
         raise UsageError(
-            f"no night of {market.name} has ranked its stocks yet: run `dtml nightly {market.name}`"
+            f"no night of {market.name} has ranked the stocks yet: run `dtml nightly {named}`, "
+            "which ranks them if the store has at least a year of prices"
         )
     if as_json:
         return print_json({"target": found.target, "cash": found.cash, "orders": found.rows})
@@ -199,7 +201,7 @@ def _holdings(file: Path) -> "pd.Series[float]":
             raise UsageError(f"{where}: {symbol} is listed before: list each symbol once")
         if not _is_amount(text):
             raise UsageError(
-                f"{where}: {symbol} has the shares {text!r}: write a number of 0 or more"
+                f"{where}: the shares of {symbol} are {text!r}: write a number of 0 or more"
             )
         listed.add(symbol)
     return frame.set_index(symbols)["shares"].astype(float)

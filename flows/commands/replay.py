@@ -119,11 +119,11 @@ def replay(
         return _replay_prediction(
             what, market_file, device, train_again=train_again, as_json=as_json
         )
-    _refuse(
-        {"--retrain": train_again},
-        "--retrain needs the receipt of a prediction, RUN/SYMBOL/TARGET: give one in the place of "
-        "the market",
-    )
+    if train_again:
+        raise UsageError(
+            "--retrain needs the receipt of a prediction: give one, RUN/SYMBOL/TARGET, in place of "
+            "the market, or leave out --retrain"
+        )
     request = options.request_of(what, market_file, device=device)
     if not every:
         return _replay_night(request, day_of(as_of), known_at, as_json=as_json)
@@ -248,9 +248,9 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     differing_nights = [str(replay.night["as_of"]) for replay in replays if replay.reasons]
     if differing_nights:
         raise NotReplayedError(
-            f"{len(differing_nights)} of {len(replays)} nights of {archive.market.name} differ "
-            f"from what is stored: {', '.join(differing_nights)}; "
-            f"`dtml replay {archive.market.name} --as-of DATE` shows how"
+            f"{len(differing_nights)} of {len(replays)} nights of {archive.market.name} were not "
+            f"reproduced: {', '.join(differing_nights)}; "
+            f"`dtml replay {archive.market.name} --as-of DATE` shows why"
         )
 
 

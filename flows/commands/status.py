@@ -95,7 +95,7 @@ def status(
         models = pd.DataFrame([_model(each) for each in found])
         print_frame(models, importance=MODEL_COLUMNS, prose=PROSE)
         if served is None:
-            out.print("No service runs these nights: `dtml serve` does.")
+            out.print("No service runs these nights: `dtml serve` starts one.")
     else:
         out.print("the store has no night and no fetch yet")
     notes = [f"note: {each.market}: {each.note}" for each in found if each.note]

@@ -178,7 +178,7 @@ def _backtest(
     fetch_named(request, plan.first)
     require_stored(
         request,
-        "say where its prices come from: --source yahoo, --source simulated or --prices FILE",
+        "name the source of its prices with --source, or give --prices FILE",
     )
     opened = open_backtest(request, plan)
     if stored_backtest(opened.context.engine, opened.id) is not None:
@@ -276,5 +276,6 @@ def _require_same_trial(row: Mapping[str, Any], given: Mapping[str, int]) -> Non
     if other_numbers:
         numbers = " and ".join(other_numbers)
         raise UsageError(
-            f"{row['run_id']} was tested with {numbers}: add --again to repeat the test"
+            f"{row['run_id']} was tested with {numbers}: add --again to repeat the test with the "
+            "numbers given"
         )

@@ -114,10 +114,13 @@ def _optional_name(text: str | None) -> str | None:
 
 
 def _optional_day(text: str | None) -> date | None:
-    """Return the day of a form, or None if it is empty."""
+    """Return the day of a form, or None if it is empty; raise ValueError for another text."""
     if not text:
         return None
-    return date.fromisoformat(text)
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a day; write one such as 2026-11-20") from error
 
 
 def _optional_level(text: Any) -> Any:
@@ -452,7 +455,11 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
 def _failure(error: Exception) -> tuple[int, str]:
     """Return the status of a failure, and its message in one line."""
     if isinstance(error, RequestValidationError):
-        wrong_parameters = [f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors()]
+        wrong_parameters = [
+            # Pydantic puts these words before the message of a ValueError.
+            f"{fault['loc'][-1]}: {fault['msg'].removeprefix('Value error, ')}"
+            for fault in error.errors()
+        ]
         return HTTPStatus.BAD_REQUEST, "; ".join(wrong_parameters)
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)

@@ -224,7 +224,7 @@ def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
     """Return a trained model; raise NotThereError for a name that is not stored."""
     run = runs.model(conn, run_id)
     if run is None:
-        raise NotThereError(f"no run {run_id!r} in the store: `dtml runs` lists them")
+        raise NotThereError(f"no run {run_id!r} in the store: /table/run_log lists all runs")
     return run
 
 

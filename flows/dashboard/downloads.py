@@ -32,7 +32,8 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
     `form` is one of FORMS. Raises UsageError for another form, and for more than LARGEST bytes.
     """
     if form not in FORMS:
-        raise UsageError(f"form={form!r} is not one of {', '.join(FORMS)}: choose one of these")
+        forms = ", ".join(f"rows.{known_form}" for known_form in FORMS)
+        raise UsageError(f"an answer cannot be sent as rows.{form}: choose one of {forms}")
     file = File(IN_MEMORY)
     with open_answer(engine, sql, interruption=interruption) as answer:
         if form == "parquet":
@@ -59,8 +60,8 @@ def _write_lines(lines: Iterable[str], file: File) -> None:
         if file.tell() > LARGEST:
             file.close()
             raise UsageError(
-                f"this answer has more than {size_in_words(LARGEST)}: request less data, or run "
-                "the statement with `dtml query`"
+                f"this answer has more than {size_in_words(LARGEST)}: select fewer rows or "
+                "columns, or run the statement with `dtml query --csv` or `dtml query --json`"
             )
 
 

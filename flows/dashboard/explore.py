@@ -120,7 +120,7 @@ def _literal(name: str, kind: str, value: str) -> str:
         return repr(float(value))
     except ValueError as error:
         raise UsageError(
-            f"{value!r} is not a number, but the column {name} has numbers: compare it with one"
+            f"{value!r} is not a number, but the column {name} has numbers: give a number"
         ) from error
 
 

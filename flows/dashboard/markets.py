@@ -62,7 +62,7 @@ def require_market(conn: Connection, market: str) -> None:
         return
     if not stored:
         raise NotThereError(
-            f"no market {market!r} in the store: it has no market yet; run a night first, as in "
+            f"no market {market!r} in the store, which has no market yet: run a night first, as in "
             "`dtml nightly simulated`"
         )
     raise NotThereError(

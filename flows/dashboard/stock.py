@@ -247,7 +247,7 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
         raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}: choose one of these")
     if first is not None and last is not None and first > last:
         raise UsageError(
-            f"the span ends before it begins: from {first} to {last}; exchange the two days"
+            f"the span from {first} to {last} ends before it begins: swap the two days"
         )
 
 

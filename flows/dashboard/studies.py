@@ -10,6 +10,12 @@ from dtml.pages.rankings.page import ranking_page
 from flows.dashboard.markets import NotThereError
 from flows.ranking.stored import read_ranking, sql_behind
 
+LISTED_IN = {  # the view that lists all finished studies of a kind
+    "backtest": "backtest_summary",
+    "benchmark": "benchmark_configuration",
+    "ranking": "ranking_summary",
+}
+
 
 def study_page(conn: Connection, kind: str, name: str) -> str:
     """Return the page of a study. Its kind is backtest, benchmark or ranking.
@@ -24,10 +30,9 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
     make_page = page_functions[kind]
     page = make_page(conn, name)
     if page is None:
-        # The page of a market lists no benchmarks.
-        listed_in = "view benchmark_configuration" if kind == "benchmark" else "market's page"
         raise NotThereError(
-            f"the store has no finished {kind} {name!r}: the {listed_in} lists those that it has"
+            f"the store has no finished {kind} {name!r}: /table/{LISTED_IN[kind]} lists those that "
+            "are finished"
         )
     return page
 

@@ -118,9 +118,10 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ChainFileError(
-            f"the file of a chain {file} cannot be read ({error}): give a file that `dtml freeze` "
-            "wrote"
+            f"{file} cannot be read as the file of a chain ({reason}): give a file that "
+            "`dtml freeze` wrote"
         ) from error
     stored = {link["number"]: link for link in chain}
     changes: list[Change] = []
@@ -133,13 +134,13 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
             # A line that cannot be read leaves `previous` as it was: the next line has a flaw too.
             previous = line["digest"]
         except (ValueError, KeyError, TypeError):
-            found = [(LINK, "its line is not that of a link")]
+            found = [(LINK, "it is not the line of a link")]
         changes += [
             Change(
                 number=number,
                 as_of=as_of or _night_of_line(text),
                 what=what,
-                words=f"{words} in {file}",
+                words=f"line {number} of {file}: {words}",
             )
             for what, words in found
         ]
@@ -167,9 +168,9 @@ def _flaws(
     """
     link = line["link"]
     if sha256_of_text(canonical(link)) != line["digest"]:
-        yield LINK, "its SHA-256 is not its digest"
+        yield LINK, "the SHA-256 of the link is not its digest"
     if link["previous"] != previous or link["number"] != number:
-        yield LINK, "it does not follow the link before it"
+        yield LINK, "the link does not follow the one before it"
     if number not in stored:
         yield LINK, "the store has no such link"
     elif stored[number]["digest"] != line["digest"]:

@@ -36,7 +36,8 @@ class Change:
     words: str
 
     def __str__(self) -> str:
-        return f"link {self.number}, night {self.as_of}: {self.what} has changed: {self.words}"
+        night = self.as_of or "unknown"
+        return f"link {self.number}, night {night}: {self.what} has changed: {self.words}"
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _flaw(link: Link, place: int, previous: str | None) -> str | None:
     if content["previous"] != previous:
         return "it does not follow the link before it"
     differing = [name for name, value in columns.items() if link[name] != value]
-    return f"its columns say otherwise: {', '.join(differing)}" if differing else None
+    return f"its columns differ from its text: {', '.join(differing)}" if differing else None
 
 
 def _changed_parts(

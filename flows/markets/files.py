@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from db.engine import open_reader, reading
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets
-from dtml.errors import DtmlError
+from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market, load_market_file, market_names, read_calendars
 from flows.settings import data_folder
 
@@ -59,6 +59,16 @@ def market_of_store(engine: Engine, name: str) -> Market | None:
     return None if market is None else _with_calendars(market)
 
 
+def named_in_command(market: Market) -> str:
+    """Return how a command names a market: by its file where that is there, else by its name.
+
+    The store knows a user's own market by name only after its first fetch.
+    """
+    if market.file is not None and market.file[0].exists():
+        return f"--market-file {market.file[0]}"
+    return market.name
+
+
 def _own_market(engine: Engine, name: str) -> Market | None:
     """Return a user's own market whose file the store keeps; None for others."""
     with reading(engine) as conn:
@@ -66,5 +76,11 @@ def _own_market(engine: Engine, name: str) -> Market | None:
     if stored is None:
         return None
     path, text_then = Path(stored[0]), stored[1]
-    # None: the file is read, in which the user may have changed settings since.
-    return load_market_file(path, None if path.exists() else text_then)
+    if path.exists():  # it is read, because the user may have changed settings since
+        return load_market_file(path)
+    try:
+        return load_market_file(path, text_then)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}; this is the store's copy, because {path} is gone: put a corrected file there"
+        ) from error

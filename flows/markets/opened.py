@@ -33,7 +33,7 @@ from dtml.sources.files import FileSource
 from dtml.sources.own_feed.admission import admit
 from dtml.sources.own_feed.source import OwnFeed, unanswered
 from dtml.sources.simulated import SimulatedSource
-from flows.markets.files import read_market
+from flows.markets.files import named_in_command, read_market
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None 
         is_far = asked > closed + timedelta(days=7)
         if asked > closed and (is_far or is_session(calendar, asked)):
             raise UsageError(
-                f"--as-of {asked} names a session that has not closed yet: choose {closed}, the "
-                f"last closed session of {opened.name}, or an earlier one"
+                f"{asked} is after {closed}, the last session of {opened.name} that closed at "
+                f"least 30 minutes ago: choose {closed} or an earlier session"
             )
         return require_session(calendar, asked)
     known = opened.source.last_session()
@@ -199,8 +199,9 @@ class StoredSource:
             stored = markets.constituents(conn, self.market.name)
         if stored.empty:
             raise UsageError(
-                f"nothing is stored for {self.market.name}: "
-                f"run `dtml fetch {self.market.name}` first"
+                f"nothing is stored for {self.market.name}: run "
+                f"`dtml fetch {named_in_command(self.market)}` first, with --prices FILE if its "
+                "prices come from files"
             )
         return [str(symbol) for symbol in stored["symbol"].unique()]
 
@@ -211,7 +212,8 @@ class StoredSource:
         index = self.market.index.symbol
         if index not in stored.index:
             raise UsageError(
-                f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` first"
+                f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` "
+                "first, with --index FILE if the index has its own file"
             )
         return stored[index].date()
 
@@ -243,9 +245,16 @@ def _choose_stocks(
     if source_symbols is None or universe == "list":
         if market.constituents:
             return market, None
+        if source_symbols is not None:
+            raise UsageError(
+                f"market {market.name} lists no constituents: leave out --universe list, so that "
+                "the stocks of the source are used"
+            )
         raise UsageError(
-            f"market {market.name} lists no constituents: list them in a market file, or take them "
-            "from a file with --source files --prices FILE, without --universe list"
+            f"market {market.name} lists no constituents, and its source, {source.name}, cannot "
+            "list its stocks: take them from a file with --source files --prices FILE, list them "
+            "in a market file of your own (constituents.symbols), or, in a feed of your own, "
+            "define symbols()"
         )
     if not market.constituents or universe == "source":
         return market.with_symbols(source_symbols), None

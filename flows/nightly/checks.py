@@ -141,7 +141,7 @@ def without_lost_adjustments(
     is_left_out = outcomes["symbol"].isin(symbols)
     detail = (
         "no adjusted closes came, though the store has them, so these bars were left out; if they "
-        "are right, store them with dtml fetch --again"
+        f"are right, store them with `dtml fetch {context.market.name} --again`"
     )
     return Fetched(
         bars=brought.bars[~brought.bars["symbol"].isin(symbols)].reset_index(drop=True),
@@ -229,10 +229,11 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
         f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
         f"on no session of {market.calendar}, the first on "
         f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
-        f"({len(wrong)} symbols in all){_better_day_in_words(counts_of_symbol)}: use the "
-        "exchange's own dates; if they are right, correct `calendar` in the market's file, or add "
-        "the sessions that it lacks under [sessions]; a date with a time of day and a time zone is "
-        f"converted to the date in {market.timezone}, unless every time of its column is midnight"
+        f"(symbols affected: {len(wrong)}){_better_day_in_words(counts_of_symbol)}; nothing was "
+        "stored: use the exchange's own dates; if these dates are right, correct `calendar` in the "
+        "market's file, or add the sessions that the calendar lacks under [sessions]; a date with "
+        f"a time of day and a time zone is converted to the date in {market.timezone}, unless "
+        "every time of its column is midnight"
     )
 
 
@@ -303,8 +304,8 @@ def require_dates_as_stored(
     neighbour = "next" if shift < 0 else "previous"
     raise DtmlError(
         f"{name} is dated 1 session {side}: its closes are those stored for the {neighbour} "
-        f"session ({len(redated)} symbols affected); nothing was stored: correct the dates or, "
-        "if the stored ones are wrong, replace them with dtml fetch --again"
+        f"session (symbols affected: {len(redated)}); nothing was stored: correct the dates or, if "
+        f"the stored ones are wrong, replace them with `dtml fetch {context.market.name} --again`"
     )
 
 
@@ -328,6 +329,6 @@ def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> Non
     fault = index_fault(known, index, context.market.returns)
     if fault is not None:
         raise DtmlError(
-            f"{fault}; nothing was stored: correct the bars of {index}; or give its own file with "
-            "--index if the prices are files, else name another index in the market's file"
+            f"{fault}; nothing was stored: correct the bars of {index}, or name another index in "
+            "the market's file; if the prices are files, --index takes a file of the index alone"
         )

@@ -120,8 +120,9 @@ def no_bars_error(market: str, first: date, last: date, known_at: datetime | Non
     """Return the error that says that a market had no bars at a moment (None: now)."""
     if known_at is None:
         return DtmlError(
-            f"the store has no bars of {market} from {first} to {last}: run `dtml fetch {market}`, "
-            "or give the bars in a file with --prices"
+            f"the store has no bars of {market} from {first} to {last}: run `dtml fetch {market} "
+            "--as-of DAY` with a session of that span as DAY, and with --prices FILE if the prices "
+            "are files"
         )
     moment = f"{known_at:%Y-%m-%d %H:%M} UTC"
     return DtmlError(
@@ -169,8 +170,8 @@ def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ..
     is_index = symbols == (context.market.index.symbol,)
     if not is_index and _are_closes_alone(bars[bars["symbol"].isin(symbols)]):
         log.warning(
-            "the prices of %s are closes alone: trades at the next open are made at the next "
-            "close; to trade at the open, give prices with opens",
+            "every open in the prices of %s equals its close, so trades at the next open are made "
+            "at the next close; to trade at the open, give prices with opens",
             context.name,
         )
     return quotes

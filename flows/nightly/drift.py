@@ -45,7 +45,11 @@ def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
         recent = _last_features(context, night_bars, RECENT + MAX_GAP)
         input_drifts = list(reference.drift(recent, FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
-        log.warning("the inputs of %s cannot be compared with training: %s", context.name, error)
+        log.warning(
+            "the inputs of %s cannot be compared with those of its training: %s",
+            context.name,
+            error,
+        )
         input_drifts = []
     drifts = input_drifts + _drift_of_outcomes(context, as_of)
     if not drifts:

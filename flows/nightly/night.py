@@ -254,7 +254,7 @@ def _freeze(context: MarketContext) -> None:
     except (ChainFileError, OSError) as error:
         log.warning(
             "%s: the night is frozen in the store, but is not in the chain's file: %s; once that "
-            "is mended, `dtml freeze %s` adds it",
+            "is fixed, `dtml freeze %s` adds the night",
             context.name,
             error,
             context.name,
@@ -320,13 +320,17 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
-    cause = _cause(fetch_result, short.missing, night_bars.as_of) + words_of_lost_bars(
-        context, night_bars.as_of
-    )
-    message = f"{short.what}: {cause}"
+    if fetch_result.outcomes.empty:  # as for `dtml predict`, or where the store has later bars
+        cause = (
+            f"the source was not asked for that session: run `dtml fetch {context.name} --again`, "
+            "which asks for the whole history"
+        )
+    else:
+        cause = _cause(fetch_result, short.missing, night_bars.as_of)
+    message = f"{short.what}: {cause}{words_of_lost_bars(context, night_bars.as_of)}"
     lacks_the_index = short.missing == {context.market.index.symbol}
     if lacks_the_index and context.source.name == "files":
-        raise DtmlError(f"{message}, or give its file with --index")
+        raise DtmlError(f"{message}; if another file has the index, give that file with --index")
     raise DtmlError(message)
 
 
@@ -342,9 +346,9 @@ def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage)
     stage("score", lambda: score_market(context, night_bars))
     stage("paper account", lambda: follow_rankings(context, night_bars))
     raise DtmlError(
-        f"the calendar {calendar} ends on {as_of}, so the session to predict is not known; the "
-        f"bars are stored and earlier nights are scored: {REMEDY}; the next night then also runs "
-        "this one"
+        f"the calendar {calendar} has no session after {as_of}, so the session to predict is not "
+        f"known; the bars are stored and earlier nights are scored: {REMEDY}; then run `dtml "
+        f"nightly {context.name} --catch-up`, which the service does by itself"
     )
 
 
@@ -358,9 +362,13 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
     if not failed.empty:
         status = failed["status"].mode().iloc[0]
         of_status = failed[failed["status"] == status]
-        cause = f"{len(of_status)} {status} ({of_status['detail'].iloc[0]})"
+        symbols_of_status = "1 symbol" if len(of_status) == 1 else f"{len(of_status)} symbols"
+        detail = of_status["detail"].iloc[0]
+        cause = f"the fetch of {symbols_of_status} ended in {status} ({detail})"
         if status == "no_data":
-            return f"{cause}: run the night again once the source has them"
+            return f"{cause}: run the night again once the source has the bars"
+        if status == "malformed":  # another run may well get the same answer
+            return f"{cause}; the other bars are stored: run the night again once this is fixed"
         return f"{cause}; the bars that arrived are stored: run the night again to fetch the rest"
     rejected = fetch_result.rejected
     is_missing = rejected["symbol"].isin(symbols)
@@ -368,9 +376,9 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
     rejected = rejected[is_missing & is_of_session]
     if not rejected.empty:
         reason = rejected["reason"].mode().iloc[0]
-        bars = "1 bar" if len(rejected) == 1 else f"{len(rejected)} bars"
-        return f"{bars} rejected, mostly {reason}: look at them in the view `rejected`"
-    return "the source has no bar for that session: run the night again once it has them"
+        bars = "1 bar was" if len(rejected) == 1 else f"{len(rejected)} bars were"
+        return f"{bars} rejected, mostly for {reason}: read the view `rejected` with `dtml query`"
+    return "the source has no bars of that session: run the night again once it has them"
 
 
 def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None) -> Model:
@@ -387,10 +395,11 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
     if too_few(context, as_of, predicted.predictions):
         reason = pd.Series(predicted.gaps).mode().iloc[0]
         constituents = len(context.constituents(as_of))
+        allowed = context.market.checks.max_missing
         raise DtmlError(
             f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
-            f"{as_of}, which is more than max_missing allows (most common reason: {reason}): "
-            "remove the cause, or raise max_missing in the market's file"
+            f"{as_of}, more than the share of {allowed:g} that max_missing allows (most common "
+            f"reason: {reason}): remove the cause, or raise max_missing in the market's file"
         )
 
 

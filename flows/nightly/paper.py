@@ -308,10 +308,8 @@ def next_orders(
     symbols = sorted({*targets.index, *held.index})
     missing = sorted(set(symbols) - set(close.index))
     if missing:
-        raise DtmlError(
-            f"{market.name} has no close of {', '.join(missing)} from {first} to {last}: run "
-            f"`dtml fetch {market.name}`, or leave these stocks out of the file of --positions"
-        )
+        without = f"the store has no close of {', '.join(missing)} from {first} to {last}"
+        raise _no_close_error(without, market, of_account=holdings is None)
     price = close.reindex(symbols)
     held_symbols = held.index
     held = held.reindex(symbols).fillna(0.0)
@@ -340,6 +338,19 @@ def next_orders(
     value_held_after = ((held + change) * price).sum()
     cash = capital - float(value_held_after) - float(cost.sum())
     return Orders(target=target, rows=_order_rows(change, price, value, cost, weight), cash=cash)
+
+
+def _no_close_error(without: str, market: Market, *, of_account: bool) -> DtmlError:
+    """Return the error of stocks `without` a close, held by the account or listed in a file."""
+    if of_account:
+        return DtmlError(
+            f"{without}, so the holdings of the paper account have no value: run `dtml fetch "
+            f"{market.name}`, or give your own holdings with --positions"
+        )
+    return DtmlError(
+        f"{without}: leave these stocks out of the file of --positions, or run `dtml fetch "
+        f"{market.name}` if they are stocks of {market.name}"
+    )
 
 
 def _order_rows(
@@ -394,7 +405,8 @@ def _account_shares(
     if weight.empty and has_targets and not _is_filled(conn, market, last):
         raise DtmlError(
             f"the paper account of {market.name} has not traded at the open of {last} yet: "
-            f"run `dtml nightly {market.name}` again, or give your holdings with --positions"
+            f"`dtml nightly {market.name}` makes up for it, at the latest in its next night; until "
+            "then, give your holdings with --positions"
         )
     if weight.empty:
         return weight

@@ -23,7 +23,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import changes, computed_by, is_by_cpu
 from dtml.markets import Constituent, Market
-from flows.markets.files import read_market
+from flows.markets.files import named_in_command, read_market
 from flows.markets.opened import RunRequest, StoredSource
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, experiment_for, read_bars
@@ -76,8 +76,7 @@ class Archive:
         days = [night["as_of"] for night in self.nights()]
         raise UsageError(
             f"the night of {as_of} of {self.market.name} {_why_incomplete(row)}: "
-            f"the complete nights are from {days[0]} to {days[-1]}, {len(days)} in all; "
-            "choose one of these"
+            f"choose one of the complete nights from {days[0]} to {days[-1]}, {len(days)} in all"
         )
 
     def nights(self) -> list[dict[str, Any]]:
@@ -91,7 +90,8 @@ class Archive:
             newest_first = nights.mappings().all()
         complete = [dict(row) for row in reversed(newest_first) if row["status"] in COMPLETE]
         if not complete:
-            raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
+            command = f"dtml nightly {named_in_command(self.market)}"
+            raise UsageError(f"no night of {name} is complete: run `{command}` first")
         return complete
 
     def device_for(self, computed_then: str | None) -> str:
@@ -395,13 +395,13 @@ class Replay:
         if rows.empty:
             return []
         symbol, difference = self.largest
-        differences = [
-            f"predictions: {len(rows)} of {len(self.predictions)} differ, "
-            f"most of all {symbol}, by {difference:.2g}"
-        ]
+        most = f"most of all {symbol}, by {difference:.2g}"
+        if np.isnan(difference):
+            most = f"such as {symbol}, which was predicted only then or only now"
+        differences = [f"predictions: {len(rows)} of {len(self.predictions)} differ, {most}"]
         if self.inputs_equal:
             cause = self.changes or "the versions, the processor and the device are the same"
-            differences.append(f"what may have changed: stored rows or what computes ({cause})")
+            differences.append(f"stored rows may have changed since; {cause}")
         return differences
 
 

@@ -43,7 +43,7 @@ class RankingDifference:
     is_close: bool
 
     def __str__(self) -> str:
-        return f"ranking: {self.differing} of {self.total} places and scores"
+        return f"ranking: {self.differing} of {self.total} places and scores differ"
 
 
 def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDifference | None:

@@ -171,8 +171,8 @@ def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
     name = run["market"]
     if market_file is not None and market_file.stem != name:
         raise UsageError(
-            f"{market_file} describes another market: {run['id']} belongs to {name}, so give "
-            f"{name}.toml"
+            f"{market_file} describes another market: {run['id']} belongs to {name}, so leave "
+            "out --market-file"
         )
     return read_market(name, market_file)
 
@@ -307,8 +307,8 @@ class Retraining:
         """Say how many parameters differ, and which most."""
         worst = max(self.differing, key=lambda name: self.differing[name])
         return (
-            f"weights: {len(self.differing)} of {self.parameters} parameters differ, "
-            f"most {worst} by {self.differing[worst]:.2g} ({made_by(self.run, self.machine)})"
+            f"weights: {len(self.differing)} of {self.parameters} parameters differ, most of all "
+            f"{worst}, by {self.differing[worst]:.2g} ({made_by(self.run, self.machine)})"
         )
 
 
@@ -327,7 +327,7 @@ def retrain(
     if experiment.warm_start:
         raise UsageError(
             f"{run['id']} cannot be trained again: it started from the weights of an earlier "
-            "model, which its row does not name; leave out --retrain"
+            "model, which the store does not name; leave out --retrain"
         )
     file = weights_file(run["checkpoint_path"])  # before the training: it may raise DtmlError
     stored_weights = _stored_weights(archive, run)
@@ -381,5 +381,5 @@ def _stored_weights(archive: Archive, run: Mapping[str, Any]) -> Mapping[str, Te
     try:
         return archive.model(run).ensemble.weights
     except DtmlError as error:
-        log.warning("%s; training it again", error)
+        log.warning("%s; the model is trained again", error)
         return None

@@ -133,7 +133,7 @@ def send_waiting(engine: Engine, now: datetime) -> None:
     if receivers is None:
         return
     names = {str(receiver.service_name) for receiver in receivers}
-    services = ", ".join(sorted(names)) or "no service"
+    services = ", ".join(sorted(names)) or "any service"
     until = time.monotonic() + SENDING_S
     for alert in waiting.to_dict("records"):
         market = str(alert["market"])
@@ -145,7 +145,8 @@ def send_waiting(engine: Engine, now: datetime) -> None:
         else:
             log.warning(
                 "an alert of %s, night of %s, was not accepted by %s and will be sent again; "
-                "`apprise --body test ADDRESS` shows why",
+                "`apprise --body test ADDRESS` shows why, with json:// for http:// and jsons:// "
+                "for https:// in the address",
                 market,
                 as_of,
                 services,
@@ -324,9 +325,10 @@ def find_receivers() -> Any:
             unknown += 1
     if unknown:
         log.warning(
-            "%d of the addresses in %s are of no service that Apprise knows: correct them; "
+            "%d of the %d addresses in %s are of no service that Apprise knows: correct them; "
             "`apprise --details` lists the services",
             unknown,
+            len(addresses),
             VARIABLE,
         )
     return receivers

@@ -101,8 +101,8 @@ def require_cron(cron: str) -> None:
     """Raise UsageError for a text that the server cannot read as a cron."""
     if not CRONITER.is_valid(cron):
         raise UsageError(
-            f"{cron!r} is not a cron expression: write minute, hour, day, month and weekday, "
-            "as in '30 18 * * 1-5'"
+            f"--cron {cron!r} is not a cron expression: write minute, hour, day, month and "
+            "weekday, as in '30 18 * * 1-5'"
         )
 
 
@@ -233,7 +233,7 @@ def _line(run: FlowRun, job: Job) -> str:
     # The deployment allows one run at a time; Prefect's message about a second one is technical.
     if run.state.is_cancelled() and "concurrency limit" in message:
         ending = "skipped"
-        message = "another run of it is in progress"
+        message = "an earlier run is still in progress"
     moment = f"{run.end_time.astimezone():%Y-%m-%d %H:%M:%S}"
     line = f"{moment} {job.schedule.market} {job.schedule.work} {ending}"
     if not message:

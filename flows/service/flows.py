@@ -288,9 +288,9 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
         create_markdown_artifact(night_page(context.name, scores, night), key=key)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of a page
         log.warning(
-            "night of %s of %s: no artifact was made: %s; the night itself is not affected",
-            row["as_of"],
+            "%s: Prefect got no artifact of the night of %s: %s; the night itself is not affected",
             context.name,
+            row["as_of"],
             error,
         )
 

@@ -251,9 +251,14 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         # After " (while" Python repeats the address.
         reason = str(error.strerror or error).partition(" (while")[0]
+        if port == 0:
+            raise DtmlError(
+                f"Prefect's server cannot listen on any port of {HOST}: {reason}; set "
+                "PREFECT_API_URL to a running server"
+            ) from error
         raise DtmlError(
-            f"Prefect's server cannot listen on {HOST}, port {port}: {reason}; "
-            "set PREFECT_SERVER_API_PORT to a free one"
+            f"Prefect's server cannot listen on {HOST}, port {port}: {reason}; set "
+            "PREFECT_SERVER_API_PORT to another port, or to 0 for any free port"
         ) from error
 
 
@@ -280,7 +285,8 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
         code = server.process.poll()
         if code is not None:
             raise DtmlError(
-                f"Prefect's server ended with exit code {code} at its start: {reason()}; {REMEDY}"
+                f"Prefect's server ended with exit code {code} at its start: {reason()}; remove "
+                "the cause, or set PREFECT_API_URL to a running server"
             )
         if not user_is_informed and time.monotonic() - start > PATIENCE_S:
             user_is_informed = True
@@ -289,8 +295,8 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
             answer_s = min(2 * answer_s, ANSWER_S)
             if is_open(server.url, answer_s):
                 raise DtmlError(
-                    f"another server, without a login, answers at {server.url}: stop it, and "
-                    "start again"
+                    f"another server, without a login, answers at {server.url}: stop it, and run "
+                    "the same command again"
                 )
             ask(server.url, server.login, answer_s)
             return  # the login was accepted

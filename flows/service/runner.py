@@ -155,7 +155,7 @@ def _stored_markets(*, may_be_none: bool) -> list[str]:
         stored = sorted(nights.nights(conn)["market"].unique())
     if not stored and not may_be_none:
         raise UsageError(
-            "the store has no night of any market yet: name one, as in `dtml serve simulated`"
+            "the store has no night of any market yet: name a market, as in `dtml serve simulated`"
         )
     return stored
 

@@ -403,7 +403,9 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
     result, why.
     """
     if market is None:
-        return _Clock(note="its exchange is not known here: give its file with --market-file")
+        return _Clock(
+            note="its exchange is not known here: give the market's file with --market-file"
+        )
     clock = _Clock()
     ends = last_known_day(market.calendar)
     if ends - now.date() <= CALENDAR_WARNING:

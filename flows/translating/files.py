@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial as with_arguments
 from itertools import islice
 from pathlib import Path
 
@@ -47,8 +48,8 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
                 _translate_in_parts(model, source, to, how, key)
             except OSError as error:
                 raise TranslationError(
-                    f"cannot write {error.filename or to}: {error.strerror}; remove the cause, "
-                    "such as a full disk, and run the same command again to resume"
+                    f"cannot write {error.filename or to}: {error.strerror or error}; remove the "
+                    "cause, such as a full disk, and run the same command again to resume"
                 ) from error
             finally:
                 # While the lock is held: afterwards another process may already hold this file.
@@ -82,7 +83,8 @@ def _translate_in_parts(
     remaining_lines = islice(lines_of(source), count, None)
     part = list(islice(remaining_lines, LINES_AT_ONCE))
     while part:
-        translations = translate(model, part, how)
+        name_of = with_arguments(_name_of_line, source, count)
+        translations = translate(model, part, how, name_of=name_of)
         # Without line breaks inside, as each line of the source has one line.
         _append(partial, [" ".join(translation.text.splitlines()) for translation in translations])
         count += len(part)
@@ -93,6 +95,10 @@ def _translate_in_parts(
         os.fsync(stream.fileno())  # first on the disk, then under its name
     partial.replace(to)
     notes.unlink(missing_ok=True)
+
+
+def _name_of_line(source: Path, lines_before: int, index: int) -> str:
+    return f"line {lines_before + index + 1} of {source}"
 
 
 def _line_count_and_hash(source: Path) -> tuple[int, str]:
@@ -115,11 +121,11 @@ def _require_place(source: Path, to: Path) -> None:
     if not to.parent.is_dir():
         raise UsageError(f"the folder {to.parent} for {to.name} does not exist: make it first")
     if to.is_dir():
-        raise UsageError(f"{to} is a folder: give a file")
+        raise UsageError(f"{to} is a folder: name a file")
     if to.exists() and to.samefile(source):
         raise UsageError(f"{to} is the file to translate: write its translation to another file")
     if not os.access(to.parent, os.W_OK):
-        raise UsageError(f"{to.parent} is not writable: choose another folder")
+        raise UsageError(f"the folder {to.parent} is not writable: choose another folder")
 
 
 def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:

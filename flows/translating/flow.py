@@ -9,6 +9,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
+from sqlalchemy import Engine
 
 from db.engine import open_store
 from db.errors import StoreError
@@ -21,6 +22,7 @@ from flows.signals import end_with_service, signals_of
 from flows.translating.models import score_on, train_and_store
 from flows.translating.queue import in_words
 from flows.translating.worker import work_off
+from translation.data.corpus import Corpus
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
 from translation.models import Model
@@ -54,10 +56,23 @@ def train_translator(
         scores: dict[str, Score] = {}
         for name, test in recipe.tests.items():
             named_test = replace(test, name=name)  # as `dtml translate score` calls it
-            score_test = partial(score_on, model, named_test, Search(), engine)
-            scores[name], _ = as_task("score", score_test)
+            score_test = partial(_score, model, named_test, engine)
+            scores[name] = as_task("score", score_test)
         run.outcome = f"trained the translation model {recipe.name}"
     return model, scores
+
+
+def _score(model: Model, test: Corpus, engine: Engine) -> Score:
+    """Score a trained model on a test set; an error says that the training is not lost."""
+    try:
+        test_score, _ = score_on(model, test, Search(), engine)
+    except TranslationError as error:
+        name = model.card.name
+        raise type(error)(
+            f"{name} is trained and stored, but not scored on {test.name}: {error}; then score it "
+            f"with `dtml translate score {test.name} --model {name}`"
+        ) from error
+    return test_score
 
 
 def say(line: object) -> None:

@@ -36,15 +36,15 @@ def chosen(name: str | None) -> Path:
     if not names:
         asked = "" if name is None else f" {name!r}"
         raise UsageError(
-            f"there is no model{asked} in {models_folder()} yet: train one, or run dtml translate "
-            "demo"
+            f"there is no model{asked} in {models_folder()} yet: train one with `dtml translate "
+            "train`, or run `dtml translate demo`"
         )
     if name is None and len(names) == 1:
         return models_folder() / names[0]
     listed = ", ".join(names)
     if name is None:
         raise UsageError(
-            f"{models_folder()} has {len(names)} models: choose one with --model: {listed}"
+            f"{models_folder()} has {len(names)} models: choose one of {listed} with --model"
         )
     if name not in names:
         raise UsageError(f"no model {name!r} in {models_folder()}: choose one of {listed}")

@@ -80,7 +80,8 @@ def train_and_store(
             )
     except Timeout:
         raise TranslationError(
-            f"another process is training {name}: wait until it ends, or rename this model"
+            f"another process is training {name}: wait until it ends, or give this recipe another "
+            "name"
         ) from None
     assert model is not None, "only the other processes of a group get no model"
     with transaction(engine) as conn:
@@ -149,6 +150,11 @@ def named_test(
     if test in recipe_tests and references is None:
         return _recipe_test(test, recipe_tests[test])
     if not Path(test).exists():
+        if test in recipe_tests:
+            raise UsageError(
+                f"{test} is a test set of {card.name}, which has its own references: leave out "
+                "--references, or name a file of sources"
+            )
         available = "it has no test set"
         if recipe_tests:
             available = f"its test sets are {', '.join(recipe_tests)}"
@@ -195,7 +201,12 @@ def score_on(
     sources = [source for source, _ in pairs]
     references = [target for _, target in pairs]
     language = model.card.target_language
-    output = [translation.text for translation in translate(model, sources, how)]
+
+    def translated_by(translator: Model) -> list[str]:
+        found = translate(translator, sources, how, name_of=test.place_of)
+        return [translation.text for translation in found]
+
+    output = translated_by(model)
     test_score = score(output, references, language=language, tokenizer=tokenizer)
     row: dict[str, Any] = {
         "model": model.card.name,
@@ -212,10 +223,9 @@ def score_on(
     }
     comparison = None
     if against is not None:
-        other_output = [translation.text for translation in translate(against, sources, how)]
         comparison = compare(
             output,
-            other_output,
+            translated_by(against),
             references,
             language=language,
             tokenizer=tokenizer,

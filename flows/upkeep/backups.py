@@ -127,7 +127,7 @@ def read_backup(folder: Path) -> Manifest:
         fault = _fault_of(folder / name, sha)
         if fault is not None:
             raise DtmlError(
-                f"the backup {folder} is damaged: {name}: {fault}; nothing was restored: use "
+                f"the backup {folder} is damaged ({name}: {fault}); nothing was restored: use "
                 "another backup"
             )
     return manifest
@@ -188,7 +188,7 @@ def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
             others.append(name)
     if others:
         raise UsageError(
-            f"{folder} has files that no backup of dtml has: {_some(others)}; nothing was "
+            f"{folder} has files or links that no backup of dtml has: {_some(others)}; nothing was "
             "restored. Remove them, and trust such a backup only as far as the person who made it"
         )
 

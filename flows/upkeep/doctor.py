@@ -162,8 +162,8 @@ def _writable(folder: Path, variable: str) -> str:
         ) from error
     if free < ROOM:
         raise DtmlError(
-            f"{folder} has only {free / 2**20:.0f} MiB free: free some space, or set {variable} to "
-            "another folder"
+            f"{folder} has only {free / 2**20:.0f} MiB free, less than {ROOM / 2**20:.0f} MiB: "
+            f"free some space, or set {variable} to another folder"
         )
     return f"{folder}, {free / 2**30:.0f} GiB free"
 
@@ -195,8 +195,8 @@ def _clock() -> str:
         difference_s = abs((datetime.now(UTC) - database_time).total_seconds())
         if difference_s > APART_S:
             raise DtmlError(
-                f"this clock differs from the database's by {difference_s:.0f} s: correct it, for "
-                "example with NTP"
+                f"this machine's clock and the database's differ by {difference_s:.0f} s, more "
+                f"than {APART_S} s: correct the wrong one, for example with NTP"
             )
     try:
         ZoneInfo("Asia/Seoul")
@@ -309,7 +309,7 @@ def _last_week(market: Market, source: Source) -> str:
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
         raise DtmlError(
-            f"no bar of {symbol} since {a_week_ago} ({outcome['status']}: {outcome['detail']})"
+            f"no bar of {symbol} since {a_week_ago} came ({outcome['status']}: {outcome['detail']})"
         )
     last_session = answer.bars["session"].max()
     return f"{len(answer.bars)} bars of {symbol}, the last from {last_session:%Y-%m-%d}"
@@ -332,7 +332,7 @@ def _device(name: str) -> str:
     if difference > TOLERANCE:
         raise DtmlError(
             f"translations on {name} have scores that differ from the CPU's by {difference:.1e}, "
-            f"more than {TOLERANCE:.1e}: use --device cpu"
+            f"more than {TOLERANCE:.1e}: translate with --device cpu"
         )
     description = _described(device)
     seconds = time.monotonic() - start

@@ -86,12 +86,11 @@ def export_if_asked(engine: Engine, market: str) -> None:
         counts = export(engine, folder, VIEWS, frozenset([market]), NO_PROGRESS)
     except (DtmlError, StoreError, OSError) as error:
         log.warning(
-            "the night is stored, but %s was not exported to %s: %s; `dtml db export %s` tries "
-            "again",
+            "the night is stored, but %s was not exported to %s: %s; the next night, or `dtml db "
+            "export FOLDER`, tries again",
             market,
             folder,
             error,
-            folder,
         )
     else:
         log.info(
@@ -125,7 +124,7 @@ def _claim(folder: Path, store: str) -> None:
         # A killed export may have left a partial marker, whose name begins with that of the marker.
         if any(not path.name.startswith(MARKER) for path in contents):
             raise UsageError(
-                f"{folder} has files that are not an export: choose a new or empty folder"
+                f"{folder} is neither empty nor an export of dtml: choose a new or empty folder"
             )
         text = json.dumps({"format": FORMAT, "store": store})
         write_whole(marker, lambda partial: partial.write_text(text))

@@ -254,14 +254,14 @@ def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None
     fetch_bars(whole, date(2024, 6, 14))
     with pytest.raises(
         DtmlError,
-        match=r"prices up to 2024-06-14 of simulated.*ends on 2024-06-28: fetch the whole set",
+        match=r"simulated up to 2024-06-14, .*ends on 2024-06-28: run `dtml benchmark simulated",
     ):
         run_benchmark(PublishedExperiment(whole, PAPER, seeds=(0,)))
     earlier = replace(
         PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)), data_until=date(2024, 6, 14)
     )
     with pytest.raises(
-        DtmlError, match=r"no outcome of simulated from 2020-01-02 to .*: fetch the whole set"
+        DtmlError, match=r"no outcome of simulated from 2020-01-02 to .*: run `dtml fetch simulated"
     ):
         run_benchmark(PublishedExperiment(whole, earlier, seeds=(0,)))
 
@@ -361,7 +361,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     wrong = {
         "--index needs --prices": replace(run_request, prices=None),
         r"nothing is stored for simulated: .*--prices FILE --index FILE": RunRequest("simulated"),
-        "these are not the data of simulated: 8 stocks": replace(
+        "not those of the data set simulated: they have 8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
         ),
         "prices of the index SIMX .*: give .*--index FILE": replace(run_request, index=None),
@@ -389,7 +389,7 @@ def test_a_stored_benchmark_is_printed_without_a_flow(
     benchmark(run_request)
     said = capsys.readouterr()
     assert f"stored on {found.row['test_read_at']:%Y-%m-%d}: nothing was trained" in said.err
-    assert "note: simulated is stored already, so its files were not read" in said.err
+    assert "note: the prices of simulated are stored already, so none were fetched" in said.err
     assert str(found.page) in said.out.replace("\n", "")
 
 

@@ -137,7 +137,7 @@ def test_a_network_is_trained_on_what_was_known_before_the_test(files: Files) ->
 def test_the_files_of_the_benchmark_are_asked_for_by_name(command: Command) -> None:
     code, _, complaint = command("benchmark", "csi300")
     assert code == 2
-    assert "csi300 needs its three files" in complaint
+    assert "csi300 needs three files" in complaint
 
 
 def test_the_correlation_of_a_day_is_pearson_s_on_the_stocks_that_have_both() -> None:

@@ -159,7 +159,7 @@ def test_a_mean_that_never_forgets_is_refused_and_the_message_says_how_to_write_
 
 def test_a_history_that_the_market_does_not_have_is_refused() -> None:
     text = "HISTORY = 480\n\n\ndef f(bars):\n    return bars.close / bars.open\n"
-    assert "HISTORY is 480 sessions, but the market has " in refusal(text, PAST)
+    assert "HISTORY is 480 sessions, but the audit has bars of " in refusal(text, PAST)
 
 
 MODELS = (

@@ -294,7 +294,7 @@ def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(
     assert_close_in_float32(attention(made, _windows(), device), looked)
     small_memory(monkeypatch, 0)
     with pytest.raises(
-        DtmlError, match="a single day does not fit into the memory of the device: use --device cpu"
+        DtmlError, match="a single day does not fit into the memory of the GPU: use --device cpu"
     ):
         member_probabilities(made, _windows(), device)
 

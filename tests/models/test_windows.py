@@ -226,14 +226,13 @@ def test_moves_between_sessions_by_hand() -> None:
 
 def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None:
     words = (
-        "^no day has a whole window of 3 sessions: there are 31 sessions of bars for 3 stocks and "
-        "IDX, and "
-        "the first window"
-        " needs 32 sessions with a bar of the index: fetch a longer history$"
+        "^no day has a whole window of 3 sessions: the first window needs 32 sessions with bars of "
+        "the index IDX and of a stock, and the bars of 3 stocks cover 31 sessions, 31 of them with "
+        "a bar of the index; use prices that begin earlier or have fewer gaps$"
     )
     bars = made_bars()
     with pytest.raises(DtmlError, match=words):
         build(bars[bars["session"] < SESSIONS[31]])
     assert len(build(bars[bars["session"] < SESSIONS[32]])) == 1
-    with pytest.raises(DtmlError, match="31 sessions of bars"):
+    with pytest.raises(DtmlError, match="cover 31 sessions, 30 of them"):
         build(bars[bars["session"] < SESSIONS[31]].iloc[:-1])

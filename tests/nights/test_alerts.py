@@ -155,7 +155,7 @@ def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} nobody://{TOKEN}\n{hook.url}")
     tell(engine, [alert()])
     assert [said["message"] for said in hook.taken] == ["no index"] * 2
-    assert "1 of the addresses in DTML_ALERTS are of no service" in caplog.text
+    assert "1 of the 3 addresses in DTML_ALERTS are of no service" in caplog.text
     assert TOKEN not in caplog.text
     assert kept(engine) == [("2024-07-01", "refused", True)]
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} {forms}")

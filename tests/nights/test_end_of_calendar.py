@@ -35,7 +35,8 @@ def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it
     after_nights(context, AS_OF)
     with monkeypatch.context() as ended:
         end_calendar(ended, CALENDAR, LAST)
-        with pytest.raises(NightRefusedError, match=f"the calendar {CALENDAR} ends on {LAST}, so"):
+        said = f"the calendar {CALENDAR} has no session after {LAST}, so"
+        with pytest.raises(NightRefusedError, match=said):
             run_night(context, LAST)
         after_night(context.engine, context.name, LAST)
         with reading(context.engine) as conn:

@@ -163,7 +163,7 @@ def test_the_reason_of_missing_bars_counts_only_those_that_it_names() -> None:
     failures.append(("C", "not_asked", 0, "C: the limit"))
     outcomes = pd.DataFrame(failures, columns=["symbol", "status", "rows", "detail"])
     cause = _cause(FetchResult(outcomes=outcomes), {"A", "B", "C"}, AS_OF)
-    assert cause.startswith("2 not_asked (B: the limit); ")
+    assert cause.startswith("the fetch of 2 symbols ended in not_asked (B: the limit); ")
 
 
 def test_the_reason_of_missing_bars_counts_only_rejected_ones_of_the_session() -> None:
@@ -174,4 +174,4 @@ def test_the_reason_of_missing_bars_counts_only_rejected_ones_of_the_session() -
     ]
     rejected = pd.DataFrame(bars, columns=["symbol", "session", "reason", "value"])
     cause = _cause(FetchResult(rejected=rejected), {"A"}, AS_OF)
-    assert cause.startswith("1 bar rejected, mostly high below low")
+    assert cause.startswith("1 bar was rejected, mostly for high below low")

@@ -66,7 +66,7 @@ def test_a_table_that_changes_later_changes_no_replayed_night_and_is_found_by_th
     assert set(replay.predictions["symbol"]) == members
     finding = audit_list(second.market, earlier_lists(second), pd.Timestamp(FOLLOWING))
     assert finding.is_alarm
-    assert f"L01 was a constituent on {KNOWN}, and now was none" in finding.detail
+    assert f"L01 was a constituent on {KNOWN} in the earlier list, but not in" in finding.detail
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
     never = replace(trusted, market=replace(trusted.market, retrain="never"))
     run_night(never, TARGET)
     assert len(said(never, next_session("XNYS", TARGET))) == 9
-    assert "this file of your own code cannot be read" in str(reason(never, TARGET))
+    assert "your own code cannot be read" in str(reason(never, TARGET))
 
 
 @pytest.mark.soak

@@ -138,7 +138,7 @@ def test_a_feed_that_cannot_be_reached_is_checked_once_it_can(
     failures = fetch_bars(with_feed(context, mine), AS_OF).failures
     assert set(failures["status"]) == {"unreachable"}
     assert failures["detail"].iloc[0] == (
-        "not checked yet: mine.py, line 11: ConnectionError: no route"
+        "the feed is not checked yet: mine.py, line 11: ConnectionError: no route"
     )
     assert rows(context, "select code from price_fetch") == [(None,)]
     mine.write_text(HONEST)
@@ -147,9 +147,9 @@ def test_a_feed_that_cannot_be_reached_is_checked_once_it_can(
 
 
 BAD = {
-    "while True:\n        pass": "mine.py took more than 4 s: raise DTML_FEED_SECONDS to allow",
+    "while True:\n        pass": "mine.py took more than 4 s: raise the environment variable DTML_",
     "1 / 0": "mine.py, line 11: ZeroDivisionError: division by zero",
-    "import numpy\n    numpy.ones((10**5, 10**6))": "(it may use 4 GiB: raise DTML_FEED_GIGABYTES)",
+    "import numpy\n    numpy.ones((10**5, 10**6))": "(it may use 4 GiB: raise the environment var",
     "import os\n    os.kill(os.getpid(), 9)": "the process of mine.py was killed by SIGKILL",
     "raise SystemExit": "the process of mine.py ended with exit status 1 before it answered",
     "import os\n    os.environ['DTML_DATA']": "mine.py, line 12: KeyError: 'DTML_DATA'",
@@ -382,7 +382,7 @@ def test_commands_know_a_feed_as_the_markets_own_and_as_an_option(
     assert stored == {"source": "mine.py"}
     found = doctor._feeds  # of a past that has no last week
     with pytest.raises(
-        doctor.DtmlError, match=r"home: no bar of .* since .* \(no_data: no bar to "
+        doctor.DtmlError, match=r"home: no bar of .* since .* came \(no_data: no bar of "
     ):
         found()
     other = home / "other.py"

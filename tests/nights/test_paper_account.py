@@ -345,9 +345,9 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("NA,3", "no close of NA from"),
         ("null,3", "no close of null from"),
         ("00123 ,3", "no close of 00123 from"),
-        ("L01,inf", "row 1 below the heading: L01 has the shares 'inf': write a number of 0 or"),
-        ("L01,", "L01 has the shares ''"),
-        ("L01,nan", "L01 has the shares 'nan'"),
+        ("L01,inf", "row 1 below the heading: the shares of L01 are 'inf': write a number of 0"),
+        ("L01,", "the shares of L01 are ''"),
+        ("L01,nan", "the shares of L01 are 'nan'"),
         (",3", "row 1 below the heading: the symbol is missing"),
         ("L01,3\nL01,4", "row 2 below the heading: L01 is listed before: list each symbol once"),
     ):

@@ -97,7 +97,10 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     assert re.search(r"--level must be one of 0.5, 0.55, .*, 0.99; got 0.8123", complaint)
     code, _, complaint = command("report", "simulated", "--as-of", "2024-03-01")
     assert code == 2
-    assert "was never run: the complete nights are from 2024-06-28 to 2024-07-01" in complaint
+    assert (
+        "was never run: choose one of the complete nights from 2024-06-28 to 2024-07-01"
+        in complaint
+    )
 
 
 @pytest.mark.soak

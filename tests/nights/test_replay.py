@@ -240,7 +240,7 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
     assert "2 nights replayed" in said
     assert "1 equal to the last bit" in said
     assert "1 of 2 nights of " in error
-    assert f" differ from what is stored: {AS_OF}; `dtml replay " in error
+    assert f" were not reproduced: {AS_OF}; `dtml replay " in error
 
 
 @pytest.mark.parametrize("column", ["calibrated", "lowest", "highest", "rising_share"])
@@ -306,10 +306,10 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
         run_night(poor, FOLLOWING)
     with pytest.raises(
         UsageError,
-        match=rf"of simulated is refused \(.*\): .* nights are from {AS_OF} to {AS_OF}, 1 in",
+        match=rf"of simulated is refused \(.*\): .* nights from {AS_OF} to {AS_OF}, 1 in",
     ):
         archive.night(FOLLOWING)
-    with pytest.raises(UsageError, match="was never run: the complete nights are from"):
+    with pytest.raises(UsageError, match="was never run: choose one of the complete nights from"):
         archive.night(date(2024, 6, 3))
     assert archive.night(None)["as_of"] == AS_OF
 
@@ -338,7 +338,7 @@ def test_a_wrong_moment_is_the_users_mistake(
     [
         (
             ("simulated", "--retrain"),
-            "--retrain needs the receipt of a prediction, RUN/SYMBOL/TARGET: ",
+            "--retrain needs the receipt of a prediction: give one, RUN/SYMBOL/TARGET, in place ",
         ),
         (
             ("run/L01/2024-07-02", "--all", "--as-of", "2024-07-01"),

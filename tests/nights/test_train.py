@@ -61,17 +61,17 @@ def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(
     context: MarketContext,
 ) -> None:
     short = replace(context, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
-    with pytest.raises(NightRefusedError, match="training needs at least 64"):
+    with pytest.raises(NightRefusedError, match="64 to train on"):
         run_night(short, AS_OF)
 
 
 PRICES = ("open", "high", "low", "close", "adj_close")
-UNMOVED = "no known return is large enough for a label: check that the prices change"
+UNMOVED = "no known return is large enough for a label; check that the prices change"
 NOTHING_TO_LEARN = {
     "weekly prices": (
         lambda bars: bars[bars["session"].dt.day_of_week == 0],
         "published",
-        "no return is known: check that the prices have a bar",
+        "no return is known; check that the prices have a bar",
     ),
     "flat prices": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "published", UNMOVED),
     "flat prices, every return counted": (
@@ -145,7 +145,7 @@ def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketCo
     (file,) = (data_folder() / "models").glob("*.safetensors")
     whole = file.read_bytes()
     file.unlink()
-    with pytest.raises(DtmlError, match="train again with `dtml train"):
+    with pytest.raises(DtmlError, match="train a new model with `dtml train"):
         load_model(context, AS_OF)
     train_model(context, AS_OF)
     assert file.read_bytes() == whole

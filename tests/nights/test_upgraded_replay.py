@@ -115,7 +115,7 @@ def test_what_no_rounding_explains_is_a_difference(
     assert (found.changes or "are the same") in found.reasons[1]
     code, _, error = dtml("replay", "simulated", "--all", "--device", "cpu")
     assert code == 1
-    assert f" differ from what is stored: {AS_OF}; `dtml replay " in error
+    assert f" were not reproduced: {AS_OF}; `dtml replay " in error
 
 
 def test_a_night_whose_versions_are_not_recorded_is_equal_to_the_last_bit_where_it_is(

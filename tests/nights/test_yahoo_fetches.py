@@ -257,7 +257,7 @@ def test_a_page_that_asks_for_consent_is_answered_by_the_client(fetches: Fetches
 def test_a_page_instead_of_prices_is_named_and_its_stock_asked_for_again(
     fetches: Fetches, symbol: str, host: str
 ) -> None:
-    page = f"a web page of {host} instead of prices"
+    page = f"a web page from {host} instead of prices"
     assert fetches.second.outcome(symbol) == (
         "malformed",
         f"{symbol}: Yahoo sent no prices: HTTP 200, {page}",

@@ -38,8 +38,7 @@ UNKNOWN = {
     f"/market/{MARKET}?as_of=1999-01-01": f"choose the nearest, {DAYS[0].date()}",
 }
 MISTAKES = {
-    f"/market/{MARKET}?as_of=yesterday": "as_of: Value error, Invalid isoformat string: "
-    "'yesterday'",
+    f"/market/{MARKET}?as_of=yesterday": "as_of: 'yesterday' is not a day; write one such as ",
     f"/market/{MARKET}?sort=size": "sort='size' is not one of symbol, name",
     f"/market/{MARKET}?level=0.81": "level 0.81 is not one of 0.5, 0.55",
     f"/market/{MARKET}?level=high": "level: Input should be a valid number",
@@ -47,10 +46,10 @@ MISTAKES = {
     "/table/run_log?sort=size": "run_log has no column 'size': choose one of",
     "/table/run_log?column=seeds&is=~&value=1": "'~' is not one of =, <>",
     "/table/daily_score?column=acc&is=%3D&value=high": "'high' is not a number",
-    "/sql/rows.xml?q=select+1": "form='xml' is not one of csv, json, parquet",
+    "/sql/rows.xml?q=select+1": "an answer cannot be sent as rows.xml: choose one of rows.csv",
     "/sql/rows.csv?q=delete+from+run": "select",
-    f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
-    f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
+    f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: '2024-13-01' is not a day",
+    f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "ends before it begins: swap",
     f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is not one of nightly, backtest, "
     "benchmark",
     f"/compare?a={FIRST_RUN}&b={quote(EVIL_RUNS[0], safe='')}": "compare runs of one market",

@@ -120,7 +120,7 @@ def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:
     assert market.index.of_constituents
     STOCKS.rename(columns={"session": "date"}).to_csv(tmp_path / "prices.csv", index=False)
     with pytest.raises(
-        UsageError, match="the index of own is computed from its constituents: leave out --index"
+        UsageError, match=r"own is computed from its constituents: leave out its file \(--index, "
     ):
         open_source("files", market, prices=tmp_path / "prices.csv", index=tmp_path / "prices.csv")
     study = Study(file, "2024-01-02", "2024-06-28", prices=tmp_path / "prices.csv")

@@ -203,7 +203,7 @@ def test_a_folder_of_folders_is_read_without_what_systems_leave_in_it(tmp_path: 
 BAD_FILES = {
     "empty": (b"", "the file is empty"),
     "a header alone": (b"date,open,high,low,close\n", "the file has no rows"),
-    "a web page": (b"<!DOCTYPE html><html>404</html>", "this is a web page, not a table"),
+    "a web page": (b"<!DOCTYPE html><html>404</html>", "this is a web page or XML, not a table"),
     "JSON": (b'{"error": "rate limit"}', "this is JSON, not a table"),
     "half a gzip": (gzip.compress(text().encode())[:50], "end-of-stream"),
 }
@@ -241,6 +241,15 @@ def test_a_folder_of_bad_files_alone_is_refused_by_the_first(tmp_path: Path) -> 
         (tmp_path / f"{name}.csv").write_text("<html></html>")
     with pytest.raises(UsageError, match=r"AAA\.csv: cannot be read as \.csv: this is a web page"):
         FileSource(MARKET, tmp_path).symbols()
+
+
+def test_only_a_fault_without_advice_of_its_own_gets_the_general_one(tmp_path: Path) -> None:
+    general = "; check that the file is complete and is what its name says"
+    file = tmp_path / "p.csv"
+    for content, ending in ((b"", f"the file is empty{general}"), (b"{}", "as CSV or Parquet")):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match=f"{ending}$"):
+            FileSource(MARKET, file).symbols()
 
 
 def test_two_files_of_one_stock_in_two_folders_are_refused(tmp_path: Path) -> None:

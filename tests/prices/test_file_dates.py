@@ -99,7 +99,9 @@ def test_dates_that_are_numbers_are_read_where_they_can_be_nothing_else_or_as_st
         ([24_064, 24_065], "excel"),  # the 64th day of 2024, or Excel's of 1965
         ([26_328, 26_329], "excel"),  # the 328th day of 2026, or Excel's of 1972
         (["45355", "2024-03-05"], "excel"),
-        ([1_709_510_400_000, 1_709_596_800_000], "%d.%m.%Y"),
+        ([1_709_510_400, 1_709_596_800], "seconds"),
+        ([1_709_510_400_000.0, 1_709_596_800_000.0], "milliseconds"),
+        ([170_951_040_000, 170_959_680_000], "%d.%m.%Y"),
     ],
 )
 def test_numbers_that_may_be_other_dates_are_refused_with_what_mends_them(

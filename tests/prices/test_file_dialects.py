@@ -177,7 +177,7 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
         (
             "date,symbol;close",
             ["2024-03-04,AAA;1"],
-            "its fields are separated by ',' or ';': say which",
+            "its fields may be separated by ',' or ';': say which",
         ),
         (
             "ticker,volume,open,close,high,low,window_start",
@@ -273,12 +273,12 @@ def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
         ('decimal = ","', 'decimal = ",,"', r"columns.decimal: expected one ASCII character"),
         ('decimal = ","', 'decimal = "."', r"columns.thousands: '.' is also the decimal mark"),
         ('"%d.%m.%Y"', '"DD.MM.YYYY"', r"columns.date_format: .* month and year .*'DD.MM.YYYY'"),
-        ('"%d.%m.%Y"', '"%d.%m."', r"columns.date_format: expected a format of strptime"),
+        ('"%d.%m.%Y"', '"%d.%m."', r"columns.date_format: expected a format of Python's strptime"),
         ('"%d.%m.%Y"', '"%Q"', r"columns.date_format: .* or one of excel, seconds, milliseconds"),
         ('"cp1252"', '"klingon"', r"columns.encoding: unknown encoding 'klingon'"),
         ('"cp1252"', '"hex"', r"columns.encoding: unknown encoding 'hex'"),
-        ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit: expected shares above 0"),
-        ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0 lines or more"),
+        ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit: expected a finite number"),
+        ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0 or more lines"),
         ("date = ", "dates = ", r"columns.dates: unknown key, perhaps date"),
     ],
 )
@@ -291,7 +291,7 @@ def test_a_mistake_in_columns_is_named(old: str, new: str, said: str, tmp_path: 
 def test_a_column_that_a_markets_file_names_and_a_file_lacks_is_said(tmp_path: Path) -> None:
     long().to_csv(tmp_path / "p.csv", index=False)
     market = replace(MARKET, columns=Columns(headers={"date": "Tag"}))
-    with pytest.raises(UsageError, match=r"no column 'Tag', which \[columns\] .* names as date"):
+    with pytest.raises(UsageError, match=r"\[columns\] .* has date = 'Tag', but this file"):
         read(FileSource(market, tmp_path / "p.csv"))
 
 

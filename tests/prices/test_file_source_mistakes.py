@@ -57,7 +57,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
             csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"),
             "row 2: '3/5/2024' is not a date; write YYYY-MM-DD",
         ),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: '' is not a date"),
+        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: the date is missing"),
         ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is not a date"),
         ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is not a date"),
         (
@@ -85,8 +85,8 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         ),
         ("p.csv", b'{"date": "2024-03-04"}', "this is JSON, not a table"),
         ("p.csv", b"\xd0\xcf\x11\xe0 an old workbook", "in the old Excel format"),
-        ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "this is a web page, not a table"),
-        ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "this is a web page, not a table"),
+        ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "this is a web page or XML, not a table"),
+        ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "this is a web page or XML"),
         ("p.csv", b"", "cannot be read as .csv"),
         (
             "p.csv",
@@ -130,7 +130,7 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
         ),
         (
             long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]),
-            "row 5: None is not a date",
+            "row 5: the date is missing",
         ),
         (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is not a date"),
         (
@@ -185,7 +185,7 @@ def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path:
         FileSource(MARKET, tmp_path / "empty")
     write_parquet(long(("AAA",)), tmp_path / "AAA.parquet")
     with pytest.raises(
-        UsageError, match=r"AAA\.csv and AAA\.parquet hold the same symbol; keep one"
+        UsageError, match=r"AAA\.csv and AAA\.parquet differ only in their endings; keep one"
     ):
         FileSource(MARKET, tmp_path)
 
@@ -200,8 +200,8 @@ def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
         FileSource(MARKET, tmp_path / "p.csv").last_session()
     assert str(caught.value) == (
         f"{tmp_path / 'p.csv'}: row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last date "
-        "of most stocks: "
-        "correct or delete it, or set the night with --as-of 2024-03-20"
+        "of most stocks: correct or delete the row if its date is wrong, or add the later rows of "
+        "the other stocks; a command with --as-of also runs with --as-of 2024-03-20"
     )
     folder = tmp_path / "folder"
     folder.mkdir()

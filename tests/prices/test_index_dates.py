@@ -156,7 +156,7 @@ def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched
 ) -> None:
     early = redated(BARS, -1, "L02")
     fetch_bars(replace(context, source=FrameSource(early)), AS_OF)
-    with pytest.raises(DtmlError, match="replace them with dtml fetch --again"):
+    with pytest.raises(DtmlError, match="replace them with `dtml fetch simulated --again`"):
         fetch_bars(context, date(2024, 7, 8))
     fetch_bars(context, date(2024, 7, 8), whole=True)
     with reading(context.engine) as conn:
@@ -184,7 +184,7 @@ def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
         NightRefusedError, match=f"the index {INDEX} is dated 1 session early"
     ) as caught:
         run_night(early, AS_OF)
-    assert "give its own file with --index" in str(caught.value)
+    assert "--index takes a file of the index alone" in str(caught.value)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
 

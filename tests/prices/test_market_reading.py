@@ -120,14 +120,23 @@ def test_a_market_trains_never_when_missing_or_every_so_many_sessions(
     assert str(_read(tmp_path, f"retrain = {retrain}\n{LEAST}").retrain) == retrain.strip('"')
 
 
-@pytest.mark.parametrize("key", ["title", "calendar", "timezone", "currency"])
-def test_what_is_missing_is_named(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("title", "give text"),
+        ("calendar", "use one of 24/5, 24/7, AIXK"),
+        ("timezone", 'give a time zone such as "Asia/Seoul"'),
+        ("currency", 'give an ISO 4217 code such as "USD"'),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, key: str, advice: str) -> None:
     text = "\n".join(line for line in LEAST.splitlines() if not line.startswith(key))
-    assert _complaint(tmp_path, text) == f"{key}: missing; give text"
+    assert _complaint(tmp_path, text).startswith(f"{key}: missing; {advice}")
 
 
 def test_an_index_is_missed(tmp_path: Path) -> None:
-    assert _complaint(tmp_path, LEAST.partition("[index]")[0]) == "index.symbol: missing; give text"
+    without_index = LEAST.partition("[index]")[0]
+    assert _complaint(tmp_path, without_index) == "index.symbol: missing; give a symbol"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,8 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
         ('"a\\nb" = 1', r"'a\nb': unknown key"),
         (
             'retrain = "nightly"',
-            'retrain: expected "never", "missing" or a number of sessions, got \'nightly\'',
+            'retrain: expected "never", "missing" or a whole number of sessions above 0, got '
+            "'nightly'",
         ),
         ("retrain = 0", "retrain: expected"),
         ("retrain = true", "retrain: expected"),
@@ -146,6 +156,7 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
         ("z_close = 1", "z_close: expected text, got 1"),
         ('facts = "one"', "facts: expected a list of strings"),
         ("checks = 3", "checks: expected a table [checks], got 3"),
+        ("trading.sources = 3", "trading.sources: expected a table [trading.sources], got 3"),
     ],
 )
 def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, complaint: str) -> None:
@@ -198,15 +209,15 @@ def test_a_wrong_value_is_named_with_its_key(
 @pytest.mark.parametrize(
     ("tail", "complaint"),
     [
-        ("[checks]\nmax_return = 0", "checks.max_return: expected a ratio above 0, got 0.0"),
-        ("[checks]\nmax_return = inf", "checks.max_return: expected a ratio above 0, got inf"),
-        ("[checks]\nmax_return = nan", "checks.max_return: expected a ratio above 0, got nan"),
+        ("[checks]\nmax_return = 0", "checks.max_return: expected a finite ratio above 0, got 0.0"),
+        ("[checks]\nmax_return = inf", "checks.max_return: expected a finite ratio above 0"),
+        ("[checks]\nmax_return = nan", "checks.max_return: expected a finite ratio above 0"),
         ('[checks]\nmax_return = "0.3"', "checks.max_return: expected a number, got '0.3'"),
-        ("[checks]\nmax_missing = 1", "checks.max_missing: expected a share from 0 to below 1"),
+        ("[checks]\nmax_missing = 1", "checks.max_missing: expected a share of 0 or more and"),
         ("[checks]\nstale_share = 0", "checks.stale_share: expected a share above 0"),
         ("[checks]\nmax_rank_ic = 1.5", "checks.max_rank_ic: expected a rank IC above 0"),
         ("[checks]\nstale = 1", "checks.stale: unknown key, perhaps stale_share"),
-        ("[sessions]\nknown_to = 2027-12-31", "sessions.source: missing; give text"),
+        ("[sessions]\nknown_to = 2027-12-31", "sessions.source: missing; give the source"),
         (
             '[sessions]\nsource = "x"\nholiday = []',
             "sessions.holiday: unknown key, perhaps holidays",
@@ -240,7 +251,8 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ('symbols = ["A"]', "constituents.as_of: missing"),
         (
             'as_of = "2020-01-02"',
-            "constituents.as_of: expected a date such as 2026-01-20, got '2020-01-02'",
+            "constituents.as_of: expected a date without quotes such as 2026-01-20, got "
+            "'2020-01-02'",
         ),
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
         (
@@ -250,7 +262,7 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ("complete = 1", "constituents.complete: expected true or false, got 1"),
         (
             'as_of = 2020-01-02\ncount = 3\nsymbols = ["A", "B"]',
-            "constituents.count: says 3, but 2 constituents",
+            "constituents.count: says 3, but symbols has 2 entries",
         ),
         ('symbols = "A"', "constituents.symbols: expected a list of symbols"),
         ("symbols = [5930]", "constituents.symbols[1].symbol: expected text, got 5930"),
@@ -273,8 +285,8 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         (
             "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', "
             "since = 2009-05-05}]",
-            "constituents.symbols: symbol 'A' is listed twice; list it once, or, if it left and "
-            "came back, give the entry of each membership",
+            "constituents.symbols: symbol 'A' is listed twice; list it once or, if it left and "
+            "came back, once for each membership",
         ),
         (
             "as_of = 2020-01-02\nsymbols = ['A', {symbol = 'B', source_symbol = 'A'}]",

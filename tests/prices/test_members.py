@@ -90,7 +90,7 @@ def test_the_day_until_is_a_members_last_or_the_first_after_it_as_the_file_says(
     assert included.constituents == excluded.constituents
     silent = small_market(more=f'[constituents]\nas_of = {LAST}\nmembers = "members.csv"')
     (tmp_path / "listed.toml").write_text(silent, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"constituents\.until: missing; say whether a member"):
+    with pytest.raises(UsageError, match=r"constituents\.until: missing; set it to .included"):
         load_market_file(tmp_path / "listed.toml")
 
 
@@ -133,13 +133,14 @@ def test_a_stock_that_leaves_comes_back_and_is_renamed_is_one_stock(tmp_path: Pa
             "A,2022-01-03,\nA,2022-05-02,",
             "the membership of A since 2022-01-03 has no until, but A",
         ),
-        ("B,2022-01-03,\nA,,2022-02-01", "line 3: A has no since; give its first day"),
+        ("B,2022-01-03,\nA,,2022-02-01", "line 3: A has no since; give the first day"),
         ("A,2022-01-03,2022-01-02", "line 2: A is a member on no day from 2022-01-03 to 2022"),
         ("A,03/01/2022,", "line 2: A: since is '03/01/2022'; give a date such as 2020-06-15"),
         ("A,2022-02-30,", "line 2: A: since is '2022-02-30'; give a date"),
-        ("A,2022-01-03", "line 2: 2 cells, but 3 columns"),
+        ("A,2022-01-03,9999-12-31", "such as 2020-06-15, or leave the cell empty while"),
+        ("A,2022-01-03", "line 2: 2 cells, but the header has 3 columns"),
         ("A;B,2022-01-03,", "line 2: 'A;B' is not a valid symbol"),
-        ('A,"2022-01-03,', "it is not CSV: unexpected end of data"),
+        ('A,"2022-01-03,', "line 2 is not CSV: unexpected end of data"),
         ("", "no member is listed"),
     ],
 )
@@ -159,7 +160,7 @@ def test_a_spell_that_is_incomplete_impossible_or_ambiguous_is_refused_by_line_a
     [
         ("symbol,since", "line 1: no column until"),
         ("symbol,since,until,weight", "line 1: unknown column 'weight'"),
-        ("symbol,since,until,until", "line 1: the column until is there twice"),
+        ("symbol,since,until,until", "line 1: the column until is repeated"),
     ],
 )
 def test_a_table_with_other_columns_is_refused(
@@ -201,7 +202,7 @@ def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        ('{ symbol = "A", since = 2022-01-03 }', "'A' has dates here and in members"),
+        ('{ symbol = "A", since = 2022-01-03 }', "'A' has dates, but members gives all dates"),
         ('"C"', "'C' is not in members; add a row with its membership"),
     ],
 )
@@ -210,6 +211,18 @@ def test_an_entry_beside_a_table_only_describes_a_stock_of_it(
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
         market_of(tmp_path, "A,2022-01-03,", more=f"symbols = [{entry}]\n")
+
+
+def test_an_entry_under_a_symbol_that_a_table_renames_is_refused_with_the_new_one(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UsageError, match="members renames 'OLD' to 'NEW'; use that symbol here"):
+        market_of(
+            tmp_path,
+            "OLD,2022-01-03,,NEW",
+            columns="symbol,since,until,renamed_to",
+            more='symbols = ["OLD"]\n',
+        )
 
 
 def test_a_stock_of_the_prices_without_a_spell_is_a_constituent_on_no_day(
@@ -288,8 +301,8 @@ def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_foun
     planted = market_of(tmp_path, "A,2022-01-03,2022-06-15\nB,2022-01-03,\nC,2022-06-01,")
     finding = audit_list(planted, earlier, AT)
     assert finding.is_alarm
-    assert "A was a constituent on 2022-06-30, and now was none" in finding.detail
-    assert "C was none on 2022-06-30, and now was a constituent" in finding.detail
+    assert "A was a constituent on 2022-06-30 in the earlier list, but not in" in finding.detail
+    assert "C was no constituent on 2022-06-30 in the earlier list, but is in" in finding.detail
 
 
 def test_a_list_that_is_known_for_the_first_time_says_that_it_cannot_be_checked(

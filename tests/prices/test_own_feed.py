@@ -77,7 +77,7 @@ def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Pa
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        ('[feed]\nenvironment = ["A KEY"]', "feed.environment: 'A KEY' is no name of an"),
+        ('[feed]\nenvironment = ["A KEY"]', "feed.environment: 'A KEY' cannot be the name of an"),
         ('[feed]\nenvironment = "KEY"', "feed.environment: expected a list of strings"),
         ("[feed]\nseconds = 3", "feed.seconds: unknown key; use one of environment"),
     ],
@@ -117,7 +117,7 @@ def test_the_file_of_an_option_is_beside_the_user_and_that_of_a_market_beside_th
     market = load_market_file(file)
     assert FeedCode.of("mine.py", market).text == "# of the market"
     assert FeedCode.of(known_source("mine.py"), market).text == "# of the user"
-    with pytest.raises(UsageError, match=r"none\.py: no such file"):
+    with pytest.raises(UsageError, match=r"there is no file .*none\.py for --source"):
         known_source("none.py")
 
 
@@ -159,18 +159,18 @@ NO_BARS = {
     ),
     "a number as symbol": (
         table(symbol=[5930, 5930]),
-        "column symbol holds 5930, which is no text",
+        "column symbol holds 5930, which is not a string",
     ),
     "a time zone": (table(session=ZONED), "column session has a time zone, UTC"),
-    "a time": (table(session=["2024-06-28 16:00", "2024-07-01 16:00"]), "which is no date"),
+    "a time": (table(session=["2024-06-28 16:00", "2024-07-01 16:00"]), "which is not a date"),
     "numbers": (table(session=[20240628, 20240701]), "the column session holds numbers"),
-    "a gap": (table(session=["2024-06-28", None]), "which is no date"),
-    "words": (table(session=["Friday", "Monday"]), "the column session holds no dates"),
+    "a gap": (table(session=["2024-06-28", None]), "which is not a date"),
+    "words": (table(session=["Friday", "Monday"]), "session holds a value that is not a date"),
     "a text as price": (table(close=["1.0", "n/a"]), "the column close holds n/a: give a finite"),
     "infinity": (table(close=[1.0, np.inf]), "the column close holds inf"),
     "a column twice": (
         pd.concat([table(), table()[["close"]]], axis=1),
-        "two columns of one name",
+        "two columns named ",
     ),
 }
 
@@ -201,7 +201,7 @@ def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ([("A", "ok")], "the outcomes lack B: give one for each symbol asked for"),
+        ([("A", "ok")], "the outcomes have no status for B: give one for each symbol asked for"),
         ([("A", "ok"), ("B", "fine")], "the status 'fine' is unknown: use one of ok, no_data"),
     ],
 )
@@ -330,7 +330,7 @@ LIES: dict[str, tuple[Answer, str]] = {
     "a hidden dividend": (with_a_dividend_that_it_hides, "it restates silently: adj_close of "),
     "an exclusive end": (without_its_last_day, "depends on whether it is asked for bars up to "),
     "tomorrow's close": (of_the_day_after, "it restates silently: close of "),
-    "nothing": (lambda *_: BARS[:0], "it has no bar of SIMX, L01, F01B, F03B"),
+    "nothing": (lambda *_: BARS[:0], "it gave no bar of SIMX, L01, F01B, F03B"),
 }
 
 
@@ -343,7 +343,7 @@ def test_a_feed_that_lies_is_refused_by_name_with_what_was_found_and_what_to_do(
     message = str(error.value)
     assert message.startswith("mine.py is refused: ")
     assert finding in message
-    assert "nothing was stored: " in message
+    assert ". Nothing was stored; " in message
     assert "\n" not in message
 
 
@@ -371,7 +371,7 @@ def test_a_feed_that_is_out_of_reach_is_neither_admitted_nor_refused(silent: int
             return unanswered(first, "rate_limited", "wait")
 
     reason = admit(Limited(stored), FIRST, LAST)  # type: ignore[arg-type]
-    assert reason == ("rate_limited", "not checked yet: wait")
+    assert reason == ("rate_limited", "the feed is not checked yet: wait")
 
 
 def test_a_market_of_a_single_session_and_a_computed_index_are_checked_too() -> None:

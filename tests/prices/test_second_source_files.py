@@ -131,10 +131,10 @@ def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
             f"{OF_FILES}fields = []\n",
             "second_source.fields: the list is empty; list one field or more",
         ),
-        (f"{OF_FILES}price_unit = 0\n", "second_source.price_unit: expected a number above 0"),
-        (f"{OF_FILES}price_unit = inf\n", "second_source.price_unit: expected a number above 0"),
+        (f"{OF_FILES}price_unit = 0\n", "second_source.price_unit: expected a finite number"),
+        (f"{OF_FILES}price_unit = inf\n", "second_source.price_unit: expected a finite number"),
         (f"{OF_FILES}price_unit = {'9' * 400}\n", "second_source.price_unit: expected a number"),
-        (f"{OF_FILES}seconds = 1e9\n", "second_source.seconds: expected a number above 0 and"),
+        (f"{OF_FILES}seconds = 1e9\n", "second_source.seconds: expected a finite number above"),
         (
             f'{OF_FILES}[second_source.symbols]\nXYZ = "X"\n',
             "second_source.symbols.XYZ: the market does not list this symbol",
@@ -145,7 +145,7 @@ def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
         ),
         (
             f'{OF_FILES}[second_source.symbols]\nAAA = "X"\nBRKB = "X"\n',
-            "second_source.symbols.BRKB: 'X' stands for two symbols",
+            "second_source.symbols.BRKB: 'X' is given for two symbols",
         ),
         (f"{OF_FILES}[second_source.columns]\nlast = 3\n", "second_source.columns.last: unknown"),
     ],
@@ -158,6 +158,14 @@ def test_a_mistake_is_one_line_that_names_the_key(
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'mine.toml'}: {complaint}")
     assert "\n" not in message
+
+
+def test_an_error_about_its_files_names_its_own_table_of_columns(tmp_path: Path) -> None:
+    write(tmp_path, "AAA").drop(columns="date").to_csv(tmp_path / "second.csv", index=False)
+    source = open_second_source(market(tmp_path, OF_FILES))
+    for ask in (source.fields, lambda: source.fetch({"AAA": FIRST}, LAST)):
+        with pytest.raises(UsageError, match=r"such as \[second_source\.columns\] date = "):
+            ask()
 
 
 def test_a_symbol_that_would_be_read_as_another_stock_is_refused(tmp_path: Path) -> None:

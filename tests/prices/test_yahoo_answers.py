@@ -36,8 +36,8 @@ def read(answer: Any, http_status: int = 200) -> dict[str, Any]:
     [
         (json.dumps({"finance": REFUSAL}).encode(), "Invalid Crumb"),
         (json.dumps({"chart": REFUSAL}).encode(), "Invalid Crumb"),
-        (b"<html>Forbidden</html>", f"a web page of {HOST} instead of prices"),
-        (b"", f"no chart from {HOST}"),
+        (b"<html>Forbidden</html>", f"a web page from {HOST} instead of prices"),
+        (b"", f"an unreadable answer from {HOST}"),
     ],
 )
 def test_a_refused_request_is_no_word_about_the_stock(
@@ -52,12 +52,12 @@ def test_a_refused_request_is_no_word_about_the_stock(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"<!doctype html><title>Yahoo</title>", f"a web page of {HOST} instead of prices"),
-        (b"\n <html></html>", f"a web page of {HOST} instead of prices"),
-        (b"not now", f"no chart from {HOST}"),
-        (b"\xff\xfe\x00", f"no chart from {HOST}"),
-        (b"[]", f"no chart from {HOST}"),
-        (b"null", f"no chart from {HOST}"),
+        (b"<!doctype html><title>Yahoo</title>", f"a web page from {HOST} instead of prices"),
+        (b"\n <html></html>", f"a web page from {HOST} instead of prices"),
+        (b"not now", f"an unreadable answer from {HOST}"),
+        (b"\xff\xfe\x00", f"an unreadable answer from {HOST}"),
+        (b"[]", f"an unreadable answer from {HOST}"),
+        (b"null", f"an unreadable answer from {HOST}"),
         (json.dumps({"finance": REFUSAL}).encode(), "Invalid Crumb"),
     ],
 )

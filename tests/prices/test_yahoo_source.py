@@ -182,7 +182,7 @@ def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bar
     found = status_and_detail(fetched)
     assert found["hhh"] == found["fff"] == found["index"] == ("ok", "")
     assert found["aaa"][0] == found["bbb"][0] == "malformed"
-    page = "a web page of query2.finance.yahoo.com instead of prices"
+    page = "a web page from query2.finance.yahoo.com instead of prices"
     assert found["aaa"][1] == f"AAA: Yahoo sent no prices: HTTP 500, {page}"
     assert found["bbb"][1] == f"BBB: Yahoo sent no prices: HTTP 200, {page}"
     assert found["ccc"][0] == "unreachable"

@@ -230,7 +230,7 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     assert read_market(file).eligible_rankers == ("ridge", "lstm_relative")
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
-        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "unknown ranker"),
+        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "'earned' cannot be a candidate"),
         ('candidates = ["ridge", "blend"]', 'used only with ranker = "earned"'),
     ):
         file.write_text(text_of.format(wrong))

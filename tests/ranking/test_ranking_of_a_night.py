@@ -161,7 +161,7 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
                 "update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"
             )
         )
-    assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores"]
+    assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores differ"]
 
 
 @pytest.mark.soak
@@ -268,7 +268,7 @@ def test_a_night_replayed_from_bars_that_end_before_it_says_that_it_has_no_order
     moment = datetime.now(UTC)
     run_night(long, AS_OF)
     reasons = replay_of(archive, archive.night(AS_OF), moment).reasons
-    assert reasons[-1] == "ranking: 36 of 36 places and scores"
+    assert reasons[-1] == "ranking: 36 of 36 places and scores differ"
 
 
 @pytest.mark.soak

@@ -145,7 +145,7 @@ def test_a_port_that_another_server_has_is_an_error_that_names_it(
     assert ended.returncode == 1
     taken = (
         f"cannot listen on 127.0.0.1, port {port}: Address already in use; set "
-        "PREFECT_SERVER_API_PORT to a free one"
+        "PREFECT_SERVER_API_PORT to another port, or to 0 for any free port"
     )
     assert f"error: Prefect's server {taken}" in ended.stdout
     assert "ended\n" not in ended.stdout
@@ -157,7 +157,7 @@ def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert re.search(
         r"error: Prefect's server ended with exit code \d+ at its start: see \S+server\.log; "
-        r"run the same command again",
+        r"remove the cause, or set PREFECT_API_URL",
         ended.stdout,
     )
 
@@ -267,7 +267,7 @@ def test_a_login_is_shown_to_no_proxy(
     [
         (
             (Path.mkdir, "a file/reports"),
-            "choose a writable folder (DTML_DATA and DTML_REPORTS",
+            "choose a file or folder that you may read and write (DTML_DATA and DTML_REPORTS",
         ),
         ((Path.write_text, "/dev/full"), "free some space and run the same command again"),
     ],

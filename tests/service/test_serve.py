@@ -96,6 +96,7 @@ def test_without_a_market_and_a_night_there_is_nothing_to_serve(
     for name in [each for each in os.environ if each.startswith(("DTML_", "PREFECT_"))]:
         monkeypatch.delenv(name)
     words = (
-        "error: the store has no night of any market yet: name one, as in `dtml serve simulated`\n"
+        "error: the store has no night of any market yet: name a market, as in `dtml serve "
+        "simulated`\n"
     )
     assert command("serve") == (2, "", words)

@@ -49,7 +49,7 @@ class Printed:
     def left_out(self) -> set[str]:
         names: set[str] = set()
         for note in self.err.getvalue().splitlines():
-            names.update(note.removeprefix("note: not in this width: ").split("; "))
+            names.update(note.removeprefix("note: columns left out in this width: ").split("; "))
         return names
 
 

@@ -129,7 +129,7 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
     reader = open_reader()
     with pytest.raises(
         StoreUsageError,
-        match=r"more than 5,000 rows, .* to hold in memory: request less data, or CSV",
+        match=r"more than 5,000 rows, .* memory: request less data, or use `dtml query`",
     ):
         select(reader, ENDLESS, is_trusted=True)
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)

@@ -105,7 +105,7 @@ def test_numbers_used_up_by_damage_are_told_from_a_full_disk(engine: Engine) -> 
     with transaction(engine) as conn:
         translation_queue.queue_texts(conn, "en-de", ["x"])
         conn.exec_driver_sql("update sqlite_sequence set seq = 9223372036854775807")
-    said = rf"disk is full .*GB are free there: .*damaged.*{RESTORE}"
+    said = rf"disk is full .*GB are free there\. .*damaged.*{RESTORE}"
     with pytest.raises(StoreError, match=said), transaction(engine) as conn:
         translation_queue.queue_texts(conn, "en-de", ["y"])
 

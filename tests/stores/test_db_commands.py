@@ -102,11 +102,8 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     )
     (tmp_path / "link.sqlite").symlink_to(own)
     refused = {
-        (url_of(filled), own): (2, "is the store that DTML_DATABASE_URL names"),
-        (url_of(filled), str(tmp_path / "link.sqlite")): (
-            2,
-            "is the store that DTML_DATABASE_URL names",
-        ),
+        (url_of(filled), own): (2, "would be copied into itself"),
+        (url_of(filled), str(tmp_path / "link.sqlite")): (2, "would be copied into itself"),
         (target, str(tmp_path / "none.sqlite")): (2, "give an SQLite file"),
         (target, str(tmp_path / "notes.txt")): (1, "file is not a database"),
     }
@@ -118,7 +115,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     become_next(monkeypatch, tmp_path)
     code, _, complaint = dtml(target, "copy", own)
     assert code == 2
-    assert f"run `dtml db upgrade`, with DTML_DATABASE_URL=sqlite:///{own}" in complaint
+    assert f"run `DTML_DATABASE_URL=sqlite:///{own} dtml db upgrade`" in complaint
     assert not (tmp_path / "target.sqlite").exists()
 
 

@@ -150,7 +150,7 @@ def test_an_interrupted_night_is_a_note_and_one_that_runs_is_none(engine: Engine
     assert (note.state, note.found[0]["market"], note.found[0]["to do"]) == (
         "note",
         "toy",
-        "run it again",
+        "run the night again",
     )
     assert {finding.state for finding in findings(engine).values()} == {"ok", "note"}
 

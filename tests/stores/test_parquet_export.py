@@ -298,7 +298,7 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
     (tmp_path / "theirs" / "notes.txt").write_text("mine")
     for folder in (tmp_path / "theirs", tmp_path / "theirs" / "notes.txt"):
         with pytest.raises(
-            UsageError, match="files that are not an export: choose a new or empty folder"
+            UsageError, match="neither empty nor an export of dtml: choose a new or empty folder"
         ):
             export(store, folder, VIEWS, ALL, no_progress)
     assert [each.name for each in (tmp_path / "theirs").iterdir()] == ["notes.txt"]

@@ -134,7 +134,7 @@ def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(
 ) -> None:
     run(store[0], "grant insert on price to public")
     with pytest.raises(
-        StoreUsageError, match="could still use the table price, a right that PUBLIC has"
+        StoreUsageError, match="could still use the table price, because PUBLIC has"
     ):
         grant_reader(store[0], NAME)
     with store[0].connect() as conn:
@@ -154,9 +154,7 @@ def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(
     store: tuple[Engine, str],
 ) -> None:
     run(store[0], FUNCTION)
-    with pytest.raises(
-        StoreUsageError, match=r"could still call raised\(\), a right that PUBLIC has"
-    ):
+    with pytest.raises(StoreUsageError, match=r"could still call raised\(\), because PUBLIC has"):
         grant_reader(store[0], NAME)
     run(store[0], "revoke execute on function raised() from public")
     assert grant_reader(store[0], NAME)
@@ -238,7 +236,7 @@ def test_a_role_that_is_no_superuser_is_told_to_be_one(store: tuple[Engine, str]
     engine, url = store
     run(engine, "create role owner login createrole", "grant select on alembic_version to owner")
     with pytest.raises(
-        StoreUsageError, match="is no superuser, and only a superuser of the server"
+        StoreUsageError, match="is not a superuser, but only a superuser of the server"
     ) as caught:
         grant_reader(
             open_engine(make_url(url).set(username="owner").render_as_string(hide_password=False)),

@@ -119,7 +119,7 @@ def test_a_store_of_another_programs_revision_is_left_alone(engine: Engine) -> N
     with transaction(engine) as conn:
         conn.execute(sa.text("update alembic_version set version_num = '1975ea83b712'"))
     for use in (require_current_schema, prepare, upgrade):
-        with pytest.raises(StoreUsageError, match=r"schema 1975ea83b712, which is none of dtml"):
+        with pytest.raises(StoreUsageError, match="schema 1975ea83b712, which no version of dtml"):
             use(engine)
 
 
@@ -143,8 +143,8 @@ def test_a_store_of_a_version_before_the_first_release_is_refused_by_name(
 
 
 DAMAGE = {
-    "drop table abstention_band": "without its table abstention_band",
-    "alter table night drop column gaps": "without the column gaps of its table night",
+    "drop table abstention_band": "its table abstention_band is missing",
+    "alter table night drop column gaps": "the column gaps of its table night is missing",
 }
 
 
@@ -155,7 +155,7 @@ def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine: Engine, d
             conn.exec_driver_sql(f"drop view {view}")
         conn.exec_driver_sql(damage)
     for use in (require_current_schema, prepare, upgrade):
-        with pytest.raises(StoreError, match=rf"{REVISION} {DAMAGE[damage]}\. It is damaged: run"):
+        with pytest.raises(StoreError, match=rf"damaged, .* {REVISION}, but {DAMAGE[damage]}: run"):
             use(engine)
 
 
@@ -172,7 +172,7 @@ def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
     with transaction(engine) as conn:
         conn.execute(sa.text("create table customer (id integer primary key)"))
     for use in (require_current_schema, prepare, upgrade):
-        with pytest.raises(StoreUsageError, match="tables that are not from dtml"):
+        with pytest.raises(StoreUsageError, match="tables of another program and none of dtml"):
             use(engine)
     assert tables_and_views(engine) == ({"customer"}, set())
 

@@ -222,7 +222,7 @@ def test_a_role_that_could_reach_outside_a_server_types_no_sql(
         conn.execute(text(f"create role {role} login in role {power}, {KEEPER}"))
     for name in ("postgres", role) if power == "postgres" else (role,):
         reader = as_role(engine, name)
-        with pytest.raises(StoreUsageError, match=rf"as {power}, SQL could read .*grant-reader"):
+        with pytest.raises(StoreUsageError, match=rf"role {power}, SQL could .*grant-reader"):
             select(reader, "select 1 as one")
         assert len(select(reader, "select * from night_log", is_trusted=True)) == 0
         reader.dispose()

@@ -59,9 +59,9 @@ def test_every_type_is_used_and_every_file_is_read() -> None:
 @pytest.mark.parametrize("lost", ["?", "--\n", "How.", "select 1", "-- Why?\n--\n-- How.\n"])
 def test_a_question_without_title_note_or_statement_is_refused(lost: str) -> None:
     text = "-- Why?\n--\n-- How.\nselect 1\n"
-    assert parse_question(text).note == "How."
-    with pytest.raises(ValueError, match="how to read its answer"):
-        parse_question(text.replace(lost, ""))
+    assert parse_question("01-why", text).note == "How."
+    with pytest.raises(ValueError, match=r"db/questions/01-why\.sql lacks"):
+        parse_question("01-why", text.replace(lost, ""))
 
 
 def test_questions_come_in_the_order_of_their_files() -> None:

@@ -117,13 +117,16 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         (4, a, LATER, 0.0001, "files"),
         (5, b, LATER, 0.0001, "files"),
     ]
-    twice = r"A 2024-01-04: two versions were fetched at 2024-01-06T01:30:00\+00:00: fetch again"
+    twice = (
+        "the bar of A 2024-01-04 is already stored with other values, known at the same moment, "
+        r"2024-01-06T01:30:00\+00:00: fetch again"
+    )
     refused(
         store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER
     )
     unsound = (
-        "B 2024-01-05: the close is missing, or a price is not above 0: correct the bar, or leave "
-        "it out"
+        "the bar of B 2024-01-05 has no close, or a price that is not above 0: correct it, or "
+        "leave it out"
     )
     for column in ("open", "high", "low", "close", "adj_close"):
         named = {"source": "files", "known_at": LATER + DAY}
@@ -182,8 +185,8 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     )
     other = (
         "the run first is already stored with weights of SHA-256 .*, but this training gave x...: "
-        "the stored run stays; train with the version of dtml that stored it, or restore its "
-        "weights from a backup"
+        "the stored run stays; train with the version of dtml and on the kind of machine that "
+        "stored it, or restore its weights from a backup"
     )
     refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 
@@ -273,8 +276,8 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
         end(conn, "toy", AS_OF.date(), "refused", reason="no bar")
         start(conn, "toy", NEXT.date())
         assert (nights.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
-    far = "the night of far, 2024-01-04 was never started: run it again"
-    toy = "the night of toy, 2024-01-05 was never started: run it again"
+    far = "the store has no night of far as of 2024-01-04 to finish: run that night again"
+    toy = "the store has no night of toy as of 2024-01-05 to finish: run that night again"
     refused(store, far, end, "far", AS_OF.date())
     refused(store, toy, end, "toy", TARGET.date())
 

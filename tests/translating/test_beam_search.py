@@ -338,8 +338,12 @@ def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_network_without_numbers_is_refused() -> None:
-    with pytest.raises(TranslationError, match=r"scores are not numbers .* train again"):
-        search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
+    said = "has no translation, because the network's scores are not numbers .* train the model"
+    broken = Table(lambda _: {A: math.nan})
+    with pytest.raises(TranslationError, match=f"^sentence 2 {said}"):
+        search(broken, [[], [A, B]], Search(beams=2))
+    with pytest.raises(TranslationError, match=f"^line 8 {said}"):
+        search(broken, [[], [A, B]], Search(beams=2), name_of=lambda index: f"line {index + 7}")
 
 
 class Short:

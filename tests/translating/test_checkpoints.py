@@ -61,7 +61,7 @@ def test_another_training_is_refused_and_loses_nothing(folder: Path) -> None:
     before = (folder / STATE).read_bytes()
     with pytest.raises(
         TranslationError,
-        match=r"another configuration or corpus: delete .* to train from the start$",
+        match=r"other settings or another corpus: .* delete .* to train from the start$",
     ):
         restore_state(folder, *stepped(1), "another")
     assert (folder / STATE).read_bytes() == before

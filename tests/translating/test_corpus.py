@@ -87,7 +87,8 @@ def test_unequal_files_are_named_with_their_counts(
         write("train.de.txt.gz", "b\n" * targets),
     )
     message = (
-        f"train.en.txt.gz has {sources:,} lines, train.de.txt.gz {targets:,}: make line n of one"
+        f"train.en.txt.gz has {sources:,} lines, but .*train.de.txt.gz has {targets:,}: line n of "
+        "one"
     )
     with pytest.raises(UsageError, match=message):
         read(source, target)
@@ -97,6 +98,9 @@ def test_what_is_not_utf8_is_named_with_its_place(write: Write) -> None:
     source = write("latin.txt", b"fine\n" * 16 + b"Stra\xdfe\n" + b"fine\n")
     with pytest.raises(UsageError, match=r"latin.txt is not UTF-8 at line 17, byte 5 \(0xdf\)"):
         read(source, write("b", "b\n" * 18))
+    source = write("marked.txt", b"\xef\xbb\xbfStra\xdfe\n")
+    with pytest.raises(UsageError, match=r"marked.txt is not UTF-8 at line 1, byte 8 \(0xdf\)"):
+        read(source, write("b", "b\n"))
 
 
 @pytest.mark.parametrize("broken", [slice(0, -9), slice(0, 30), slice(0, 5)])
@@ -138,6 +142,8 @@ def test_a_row_without_the_columns_is_named(write: Write) -> None:
     table = write("pairs.tsv", "one\teins\ntwo\n")
     with pytest.raises(UsageError, match=r"pairs.tsv has 1 column at line 2, but columns 0 and 1"):
         read(table)
+    with pytest.raises(UsageError, match=r"by tabs, or name a second file .*--references"):
+        read(write("a.en", "one\n"))
     with pytest.raises(UsageError, match="two different numbers"):
         read(table, columns=(1, 1))
 
@@ -204,7 +210,7 @@ def test_bounds_are_the_last_that_pass(tokenizer: Tokenizer) -> None:
     ratio = (longer + 1) / (shorter + 1)
     assert len(clean([pair], tokenizer, tokenizer, Rules(longest=longer, ratio=ratio))) == 1
     for rules in (Rules(longest=longer - 1), Rules(ratio=ratio - 0.01)):
-        with pytest.raises(UsageError, match="no pair is left to learn from"):
+        with pytest.raises(UsageError, match=r"no pair of the corpus is left .*: relax \[rules\]"):
             clean([pair, pair[::-1]], tokenizer, tokenizer, rules)
 
 
@@ -236,8 +242,8 @@ def test_shards_are_the_whole_in_parts(tokenizer: Tokenizer, size: int) -> None:
 
 @pytest.mark.parametrize("pairs", [[], [("", "")]])
 def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> None:
-    with pytest.raises(UsageError, match="no pair is left to learn from"):
-        clean(pairs, tokenizer, tokenizer, Rules())
+    with pytest.raises(UsageError, match=r"no pair of \[validation\] is left .*text on both sides"):
+        next(shards(pairs, tokenizer, tokenizer, Rules(), 1, "[validation]"))
 
 
 @pytest.mark.parametrize(

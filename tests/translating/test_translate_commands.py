@@ -247,7 +247,7 @@ def test_without_a_model_that_is_meant_it_is_one_line(home: Path, translate: Com
     for command in (("text", "a"), ("file", "a", "--to", "b"), ("score", "made"), ("queue", "a")):
         code, said, complaint = translate(*command)
         assert (code, said, is_one_line(complaint)) == (2, "", True), complaint
-        assert "has 2 models: choose one with --model: other, tiny" in complaint
+        assert "has 2 models: choose one of other, tiny with --model" in complaint
     shutil.rmtree(home / "data")
     code, _, complaint = translate("text", "a")
     assert (code, is_one_line(complaint), "there is no model in" in complaint) == (2, True, True)
@@ -299,7 +299,7 @@ def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
     (home / "test.xb").write_text("one\ntwo\n")
     code, _, complaint = translate("score", "test.xa", "--references", "test.xb")
     assert (code, is_one_line(complaint)) == (2, True)
-    assert "test.xa has 20 lines, test.xb 2" in complaint
+    assert "test.xa has 20 lines, but test.xb has 2:" in complaint
     code, _, complaint = translate("score", "unmade")
     assert (code, is_one_line(complaint), "its test sets are made" in complaint) == (2, True, True)
 

@@ -78,7 +78,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
     with monkeypatch.context() as patched:
         patched.setattr(models, "require_finite", lambda *_: None)  # as versions before did
         save_model(folder, model)
-    assert f"cannot be used, {folder / WEIGHTS}: {said}" in refused(folder)
+    assert f"{folder / WEIGHTS} cannot be used: {said}" in refused(folder)
 
 
 def test_a_joint_model_takes_the_place_of_one_with_two_vocabularies(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from translation.data.unicode_form import composed
 from translation.errors import TranslationError, UsageError
 
 GZIP = b"\x1f\x8b"
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = "\ufeff"
 CHUNK = 4096  # pairs encoded at once
 Pair = tuple[str, str]
 
@@ -60,6 +60,10 @@ class Corpus:
             written = _matched(self.source, self.target)
         return ((composed(first), composed(second)) for first, second in written)
 
+    def place_of(self, index: int) -> str:
+        """Return where the source of a pair is, by its index in `pairs`: line 3 of val.en.txt."""
+        return f"line {index + 1} of {self.source}"
+
     def _rows(self, file: Path) -> Iterator[Pair]:
         """Yield the two columns of each row of a table.
 
@@ -71,9 +75,15 @@ class Corpus:
             row = line.split("\t")
             if len(row) <= max(self.columns):
                 noun = "column" if len(row) == 1 else "columns"
+                way_out = "separate columns by tabs"
+                if number == len(row) == 1:  # perhaps no table, but the text of one language
+                    way_out += (
+                        ", or name a second file with the translations (target in a recipe, "
+                        "--references for `dtml translate score`)"
+                    )
                 raise UsageError(
-                    f"{file.name} has {len(row)} {noun} at line {number}, but columns {first} and "
-                    f"{second} (counted from 0) are needed: separate columns by tabs"
+                    f"{file} has {len(row)} {noun} at line {number}, but columns {first} and "
+                    f"{second} (counted from 0) are needed: {way_out}"
                 )
             yield row[first], row[second]
         if not number:
@@ -96,8 +106,8 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
             yield first, second
     if sources != targets:
         raise UsageError(
-            f"{source.name} has {sources:,} lines, {target.name} {targets:,}: "
-            "make line n of one the translation of line n of the other"
+            f"{source} has {sources:,} lines, but {target} has {targets:,}: line n of one must be "
+            "the translation of line n of the other"
         )
     if not sources:
         raise UsageError(f"{source} and {target} are empty: name files that have sentences")
@@ -115,11 +125,11 @@ def lines_of(file: Path) -> Iterator[str]:
             is_gzip = beginning.read(2) == GZIP
         with gzip.open(file) if is_gzip else file.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
-                text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-                without_end = text.removesuffix(b"\n").removesuffix(b"\r")
-                yield _decoded(without_end, file, number)
+                without_end = line.removesuffix(b"\n").removesuffix(b"\r")
+                text = _decoded(without_end, file, number)
+                yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
     except FileNotFoundError as error:
-        raise UsageError(f"{file} does not exist: check the path") from error
+        raise UsageError(f"{file} does not exist: correct its path, or restore it") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TranslationError(f"{file} is damaged or cut short ({error}): restore it") from error
     except OSError as error:
@@ -134,7 +144,7 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
     except UnicodeDecodeError as error:
         byte = line[error.start]
         raise UsageError(
-            f"{file.name} is not UTF-8 at line {number}, byte {error.start + 1} (0x{byte:02x}): "
+            f"{file} is not UTF-8 at line {number}, byte {error.start + 1} (0x{byte:02x}): "
             "convert it to UTF-8"
         ) from error
 
@@ -157,8 +167,8 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
         parts = file.name.lower().split(".")
         if opposite_language.lower() in parts and language.lower() not in parts:
             raise UsageError(
-                f"the name of {file.name} says {opposite_language}, but the {side} language is "
-                f"{language}: swap the source and the target"
+                f"the name of {file} says {opposite_language}, but the {side} language is "
+                f"{language}: swap the source and the target, or rename the file"
             )
 
 
@@ -251,14 +261,19 @@ def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Ru
 
 
 def shards(
-    pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, size: int
+    pairs: Iterable[Pair],
+    source: Tokenizer,
+    target: Tokenizer,
+    rules: Rules,
+    size: int,
+    corpus: str = "the corpus",
 ) -> Iterator[Examples]:
     """Yield the result of `clean` in shards of at most `size` pairs, for large corpora.
 
     Repeated pairs are found over the whole stream by 64-bit hashes, which take about 80 bytes a
     pair; without `drop_repeated` the memory does not grow with the corpus. `dropped` of a shard
     counts the pairs dropped since the shard before. No shard is empty. Raises UsageError for a
-    `size` below 1, and if no pair is kept.
+    `size` below 1, and if no pair is kept; its message calls the pairs `corpus`.
     """
     if size < 1:
         raise UsageError(f"a shard must have 1 pair or more, not {size}")
@@ -277,9 +292,10 @@ def shards(
             dropped.clear()
     if not has_pairs:
         reasons = _examples([], dropped).summary()
-        raise UsageError(
-            f"no pair is left to learn from ({reasons}): check the files, or relax the rules"
-        )
+        way_out = "relax [rules]"
+        if dropped.keys() <= {"empty"}:  # no rule has dropped a pair
+            way_out = "name files that have text on both sides"
+        raise UsageError(f"no pair of {corpus} is left ({reasons}): {way_out}")
     yield _examples(waiting, dropped)
 
 

@@ -126,7 +126,8 @@ def _write_cache(
     size = _size(recipe, choose)
     vocabulary = recipe.vocabulary_for(size)
     if recipe.joint:
-        source = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), vocabulary)
+        texts = chain.from_iterable(recipe.train.pairs())
+        source = Tokenizer.train(texts, vocabulary, "[train]")
         target = source
     else:
         source_texts = (text for text, _ in recipe.train.pairs())
@@ -135,8 +136,8 @@ def _write_cache(
         target = Tokenizer.train(target_texts, vocabulary, "the target side of [train]")
         target.save(folder / TARGET)
     source.save(folder / SOURCE)
-    training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD)
-    validation = shards(recipe.validation.pairs(), source, target, KEEP_ALL, SHARD)
+    training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD, "[train]")
+    validation = shards(recipe.validation.pairs(), source, target, KEEP_ALL, SHARD, "[validation]")
     return {
         "size": size,
         "train": _write_pairs(folder, "train", training),

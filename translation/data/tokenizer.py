@@ -68,7 +68,7 @@ class Tokenizer:
         del counts[" "]  # separates words, and so needs no piece; a Counter may lack it
         if not counts:
             raise UsageError(
-                f"no text to learn a vocabulary from: every line of {corpus} is empty; name files "
+                f"no text to learn a vocabulary from: every line of {corpus} is blank; name files "
                 "that have sentences"
             )
         characters = [character for character, _ in counts.most_common()]
@@ -88,7 +88,7 @@ class Tokenizer:
             model = file.read_bytes()
         except OSError as error:
             raise TranslationError(
-                f"tokenizer {file} cannot be read ({error.strerror}): {RESTORE}"
+                f"the vocabulary {file} cannot be read ({error.strerror}): {RESTORE}"
             ) from error
         try:
             if not model:  # SentencePiece would take it for no file, and raise nothing
@@ -104,7 +104,7 @@ class Tokenizer:
         expected = (PAD, UNKNOWN, BEGIN, END)
         if special != expected:
             raise TranslationError(
-                f"{file} numbers its special tokens {special}, not {expected}: train again"
+                f"{file} numbers its special tokens {special}, not {expected}: {RESTORE}"
             )
         return tokenizer
 

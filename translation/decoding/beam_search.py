@@ -85,6 +85,11 @@ class Hypothesis:
     attention: Tensor | None = field(default=None, compare=False)
 
 
+def numbered(index: int) -> str:
+    """Return how an error names a sentence of which nothing but its index is known."""
+    return f"sentence {index + 1}"
+
+
 @torch.no_grad()
 def search(
     decoder: IncrementalDecoder,
@@ -92,6 +97,7 @@ def search(
     how: Search,
     *,
     report: Callable[[int], object] | None = None,
+    name_of: Callable[[int], str] = numbered,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
     """Translate `sources`, token numbers without END; return the best translations of each.
@@ -101,7 +107,8 @@ def search(
     `how.extra` tokens more than its source. `report` is called with the number of sentences done
     since its last call. `device` is that of the network. If memory runs out, the batch is halved.
     Raises TranslationError if no translation of a source has a probability above 0, as when the
-    network's scores are NaN, and if memory does not suffice for one sentence.
+    network's scores are NaN, and if memory does not suffice for one sentence. The message calls the
+    source `name_of(index)`.
     """
     # The hypotheses of each source; an empty list is one that is still to be translated.
     hypotheses = [[] if source else [_empty_hypothesis(how)] for source in sources]
@@ -116,7 +123,7 @@ def search(
             beams = _begin(decoder, sentences, how, device)
             while beams.sentences:
                 for sentence in beams.advance(decoder):
-                    hypotheses[sentence.number] = sentence.answer()
+                    hypotheses[sentence.number] = sentence.answer(name_of)
                     if report:
                         report(1)
         except (RuntimeError, MemoryError) as error:
@@ -124,9 +131,11 @@ def search(
                 raise
             unfinished = [number for number in batch if not hypotheses[number]]
             if len(unfinished) == 1:
-                way_out = "fewer beams" if how.beams > 1 else "another device"
+                way_out = "a device with more memory"
+                if how.beams > 1:
+                    way_out = f"fewer than {how.beams} beams, or {way_out}"
                 number = unfinished[0]
-                alone = f"sentence {number + 1} alone, which has {len(sources[number])} pieces"
+                alone = f"{name_of(number)} alone, which has {len(sources[number])} pieces"
                 raise TranslationError(f"out of memory with {alone}: use {way_out}") from error
             half = len(unfinished) // 2
             waiting.appendleft(unfinished[half:])
@@ -258,12 +267,13 @@ class _Sentence:
         score_to_beat = self.finished[self.how.best - 1].score
         return log_probability / self.highest_penalty <= score_to_beat
 
-    def answer(self) -> list[Hypothesis]:
+    def answer(self, name_of: Callable[[int], str]) -> list[Hypothesis]:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
-                f"sentence {self.number + 1} has no translation, because the network's scores are "
-                "not numbers or give every token probability 0: use another model, or train again"
+                f"{name_of(self.number)} has no translation, because the network's scores are not "
+                "numbers or give every token probability 0: train the model again with a lower "
+                "training.peak"
             )
         return self.finished[: self.how.best]
 

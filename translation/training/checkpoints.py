@@ -17,10 +17,7 @@ from translation.atomic_files import write_whole
 from translation.errors import TranslationError
 
 STATE = "training.safetensors"
-WEIGHTS_DO_NOT_FIT = (
-    "the weights do not fit the network that the model's configuration describes: "
-    "train the model again"
-)
+WEIGHTS_DO_NOT_FIT = "the weights do not fit the network that the model's configuration describes"
 
 
 @dataclass
@@ -73,15 +70,16 @@ def restore_state(
     tensors, notes = read_tensors(file)
     if notes.get("key") != key:
         raise TranslationError(
-            f"{file} belongs to another configuration or corpus: delete {folder} to train from "
-            "the start"
+            f"{file} belongs to a training run with other settings or another corpus: restore "
+            f"these, or delete {folder} to train from the start"
         )
     try:
         _put_back(tensors, network, optimisers)
         return Progress(**json.loads(notes["progress"]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())  # torch lists the parameters line by line
         raise TranslationError(
-            f"{file} is damaged ({error}): delete {folder} to train from the start"
+            f"{file} is damaged ({reason}): delete {folder} to train from the start"
         ) from error
 
 
@@ -165,12 +163,15 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
         missing, unexpected = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # sizes that differ
         last_difference = str(error).splitlines()[-1].strip()  # a line for each parameter
-        raise TranslationError(f"{WEIGHTS_DO_NOT_FIT} ({last_difference})") from error
+        raise TranslationError(
+            f"{WEIGHTS_DO_NOT_FIT} ({last_difference}): train the model again"
+        ) from error
     not_loaded = [name for name in missing if parameters[name].data_ptr() not in loaded_addresses]
     if unexpected or not_loaded:
         names = ", ".join([*unexpected, *not_loaded][:3])
         raise TranslationError(
-            f"{WEIGHTS_DO_NOT_FIT} (only the file or only the network has {names})"
+            f"{WEIGHTS_DO_NOT_FIT} (only the file or only the network has {names}): train the "
+            "model again"
         )
 
 

@@ -29,8 +29,8 @@ EXIT_S = 10  # for rank 0 to end by itself
 PARENT = "DTML_TRAINING_PARENT"
 RENDEZVOUS = "DTML_TRAINING_RENDEZVOUS"
 LOST = (
-    "another process of the training run ended: run the same command again to resume from the "
-    "last check"
+    "another process of the training run has ended: read its error message, if any, remove the "
+    "cause, and run the same command again to resume from the last check"
 )
 
 
@@ -113,7 +113,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     processes.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device is available: choose the device cpu")
+        raise UsageError("this machine has no CUDA device: use --device cpu")
     if device == "cuda":
         prepare_cuda()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -127,7 +127,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
         if local_rank >= count:
             raise UsageError(
                 f"process {local_rank + 1} has no CUDA device, because this machine has {count}: "
-                "start at most one process per device, or choose the device cpu"
+                "start at most one process per device, or use --device cpu"
             )
     _meet("nccl" if device == "cuda" else "gloo")
     process_group = ProcessGroup(rank=dist.get_rank(), world_size=dist.get_world_size())

@@ -34,7 +34,7 @@ from translation.training.loop import (
     validation_loss,
 )
 from translation.training.pace import choose_size
-from translation.translate import MAX_PIECES
+from translation.translate import MAX_PIECES, beginning_of
 
 
 def train_model(
@@ -163,7 +163,11 @@ class _SeedTraining:
             bleu=deciding_bleu,
         )
         torch.manual_seed(config.seed % SEEDS)  # of the initial weights
-        network = build_network(self.recipe.kind, self.values)
+        try:
+            network = build_network(self.recipe.kind, self.values)
+        except UsageError as error:  # the recipe was tried with another size
+            size = self.cached.size
+            raise UsageError(f"{self.recipe.name}, [network] with size {size}: {error}") from error
         progress = train_network(
             network,
             width=self.values["d_model"],
@@ -402,10 +406,17 @@ def _validation_bleu(
         tokens = torch.zeros(len(sources), longest_translation, dtype=torch.int64)
         places = range(process_group.rank, len(sources), process_group.world_size)
         was_training = network.training
+
+        def name_of(index: int) -> str:
+            """Return how an error names a sentence, whose line is not known any more."""
+            text = cached.source.decode(sources[places[index]])
+            return f"the validation sentence {beginning_of(text)}"
+
         hypotheses = search(
             incremental_decoder(network.eval()),
             [sources[place] for place in places],
             GREEDY,
+            name_of=name_of,
             device=device,
         )
         network.train(was_training)

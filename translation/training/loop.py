@@ -95,13 +95,13 @@ class TrainingConfig:
         """Raise UsageError for a warm-up that does not fit the schedule."""
         if self.schedule == "linear":
             is_possible = 0 < self.warmup < 1
-            units = "a share of the budget, between 0 and 1"
+            units = "a share of the budget above 0 and below 1"
         else:
             is_possible = self.warmup >= 1
             units = "1 update or more"
         if not is_possible:
             raise UsageError(
-                f"warmup must be {units} with the schedule {self.schedule}, not {self.warmup:g}"
+                f"with the schedule {self.schedule}, warmup must be {units}, not {self.warmup:g}"
             )
 
 

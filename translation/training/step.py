@@ -110,8 +110,8 @@ class TrainingStep:
         result = StepResult(*figures)
         if not math.isfinite(result.loss):
             raise TranslationError(
-                f"the loss is {result.loss}: train again with a lower training.peak, the highest "
-                "learning rate"
+                f"the loss is {result.loss}: train from the start with a lower training.peak, the "
+                "highest learning rate"
             )
         for parameter in self.network.parameters():
             if parameter.grad is not None:

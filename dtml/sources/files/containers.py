@@ -32,6 +32,10 @@ WORKBOOK = "xl/workbook.xml"  # the member that makes a zip archive an .xlsx
 DEEPEST = 3  # packings in one another; what is packed deeper is not unpacked
 
 
+class AdvisedError(ValueError):
+    """A fault of a table whose message says what the user can do."""
+
+
 @dataclass(frozen=True)
 class Container:
     """One table as it is stored: a file, or a member of a zip archive.
@@ -93,11 +97,11 @@ class Container:
             csv.Error,
         ) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            ending = _endings(self.place.name)
-            raise UsageError(
-                f"{self.place}: cannot be read as {ending}: {reason}; check that the file is "
-                "complete, and that it is what its name says"
-            ) from error
+            message = f"{self.place}: cannot be read as {_endings(self.place.name)}: {reason}"
+            # A zip archive with a password is a RuntimeError. Its reason needs no advice.
+            if not isinstance(error, AdvisedError | PermissionError | RuntimeError):
+                message += "; check that the file is complete and is what its name says"
+            raise UsageError(message) from error
 
 
 def containers_of(file: Path) -> list[Container]:
@@ -189,8 +193,7 @@ def _only_member(content: bytes) -> bytes | None:
             return None
         tables = [name for name in names if is_table(PurePosixPath(name))]
         if len(tables) != 1:
-            raise ValueError(
-                f"the zip archive packed inside it holds {len(tables)} tables, but only one can be "
-                "read there: unpack it"
+            raise AdvisedError(
+                f"in place of a table there is a zip archive of {len(tables)} tables: unpack it"
             )
         return archive.read(tables[0])

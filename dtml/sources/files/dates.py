@@ -22,6 +22,8 @@ DAYS_OF_EXCEL = re.compile(r"\d{2,6}(\.\d*)?")  # a fraction is a time of day
 # Days since 1970, and years and days such as 26328, would lie before that.
 SURE_DAYS_OF_EXCEL = (25_569, 73_050)
 LATE_DAY_OF_EXCEL = 32_874
+# The unit of a number since 1970 by its digits, for any moment since 2001.
+UNIT_OF_DIGITS = {10: "seconds", 13: "milliseconds", 19: "nanoseconds"}
 EMPTY_FRACTION = re.compile(r"(\d+)\.0*")
 BASIC_ISO = 8  # digits: 20260803
 
@@ -55,9 +57,26 @@ def days_of(
     return _read_as(cells, timezone, EXCEL if _are_days_of_excel(cells) else ISO)
 
 
-def example_for(value: object) -> str:
+def fault_of(value: object, shown: str) -> str:
+    """Return what is wrong with a cell that is no date, and what the user can do.
+
+    `shown` is its value as errors show it.
+    """
+    if value is None or not str(value).strip():
+        return "the date is missing; write it as YYYY-MM-DD, or delete the row"
+    return (
+        f"{shown} is not a date; write YYYY-MM-DD, or say in the market's file how the dates are "
+        f'written, such as [columns] date_format = "{_example_for(value)}"'
+    )
+
+
+def _example_for(value: object) -> str:
     """Return the format that a market's file may state for a cell that could not be read."""
-    return EXCEL if DAYS_OF_EXCEL.fullmatch(str(value).strip()) else "%d.%m.%Y"
+    text = str(_without_empty_fraction(value)).strip()
+    if DAYS_OF_EXCEL.fullmatch(text):
+        return EXCEL
+    digits = len(text) if text.isdigit() else 0
+    return UNIT_OF_DIGITS.get(digits, "%d.%m.%Y")
 
 
 def _in_one_format(

@@ -57,7 +57,7 @@ def _refuse_two_of_one_name(tables: list[Container]) -> None:
         key = table.place.with_name(table.stem)
         if key in seen:
             raise UsageError(
-                f"{table.place.parent}: {seen[key]} and {table.place.name} hold the same symbol; "
-                "keep one of them"
+                f"{table.place.parent}: {seen[key]} and {table.place.name} differ only in their "
+                "endings; keep one of them"
             )
         seen[key] = table.place.name

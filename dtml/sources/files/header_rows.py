@@ -12,6 +12,7 @@ import pyarrow.compute
 from numpy import ndarray
 
 from dtml.sources.files.cells import Cells, plain
+from dtml.sources.files.containers import AdvisedError
 from dtml.sources.files.dialects import NAMES, header_key
 from dtml.sources.files.numbers import BLANK
 
@@ -68,12 +69,12 @@ def reshaped_parquet(cells: Cells) -> Cells:
     pairs = pairs_of_parquet(cells.header)
     unpaired = [position for position in range(len(cells.header)) if position not in pairs]
     if len(unpaired) != 1:
-        raise ValueError(
-            f"it has {len(unpaired)} columns besides those of tickers, where only that of the "
-            "dates may be: add it, or remove the others"
+        raise AdvisedError(
+            f"besides the columns of tickers it has {len(unpaired)} columns, but it must have one, "
+            "that of the dates: add it, or remove the others"
         )
     named = list(pairs.values())
-    is_first = _are_fields_first(named, ("", ""))
+    is_first = _are_fields_first(named)
     return _one_row_per_ticker_and_date(cells, named, dates=unpaired[0], are_fields_first=is_first)
 
 
@@ -84,24 +85,34 @@ def reshaped_wide(cells: Cells, dates: int) -> Cells:
     return _one_row_per_ticker_and_date(cells, pairs, dates=dates, are_fields_first=True)
 
 
-def _are_fields_first(pairs: Sequence[tuple[str, str]], labels: tuple[str, str]) -> bool:
+def _are_fields_first(
+    pairs: Sequence[tuple[str, str]], labels: tuple[str, str] | None = None
+) -> bool:
     """Say whether the first name of each column is the field, and not the ticker.
 
-    The `labels` of the two rows say so. Without any, the row whose names are all known fields is
-    that of the fields. Raises ValueError where this holds for both rows, as LOW and OPEN are
-    tickers too, or for neither.
+    The `labels` of a text's two header rows say so; parquet has none (None). Without any, the row
+    whose names are all known fields is that of the fields. Raises ValueError where this holds for
+    both rows, as LOW and OPEN are tickers too, or for neither.
     """
-    if labels[0] in FIELD_LABELS or labels[1] in TICKER_LABELS:
+    first_label, second_label = labels or ("", "")
+    if first_label in FIELD_LABELS or second_label in TICKER_LABELS:
         return True
-    if labels[1] in FIELD_LABELS or labels[0] in TICKER_LABELS:
+    if second_label in FIELD_LABELS or first_label in TICKER_LABELS:
         return False
     known = {*NAMES, *OTHER_FIELDS}
     first_are_fields, second_are_fields = (
         {header_key(pair[place]) for pair in pairs} <= known for place in (0, 1)
     )
     if first_are_fields == second_are_fields:
-        raise ValueError(
-            "its two header rows do not tell fields from tickers: name the rows Price and Ticker"
+        if labels is None:
+            raise AdvisedError(
+                "the two names of its columns do not show which is the field and which the ticker: "
+                "write one row per date and ticker, with the columns date, symbol, open, high, low "
+                "and close"
+            )
+        raise AdvisedError(
+            "its two header rows do not show which has the fields and which the tickers: begin the "
+            "row of the fields with Price and that of the tickers with Ticker"
         )
     return first_are_fields
 
@@ -122,7 +133,7 @@ def _one_row_per_ticker_and_date(
         field, ticker = pair if are_fields_first else pair[::-1]
         of_ticker = columns.setdefault(ticker.strip(), {})
         if field in of_ticker:
-            raise ValueError(f"two columns are {field} of {ticker}: keep one")
+            raise AdvisedError(f"two columns are {field} of {ticker}: keep one")
         of_ticker[field] = position
         fields[field] = None
     parts = [  # a table for each ticker, with all rows of the file

@@ -136,8 +136,8 @@ def _stated_columns(header: Sequence[str], stated: Columns, place: Path) -> dict
         key = header_key(written)
         if key not in keys:
             raise UsageError(
-                f"{place}: there is no column {written!r}, which [columns] of the market's file "
-                f"names as {name}: name there one of {header_words(header)}"
+                f"{place}: [columns] in the market's file has {name} = {written!r}, but this file "
+                f"has no such column; its columns are {header_words(header)}"
             )
         columns["session" if name == "date" else name] = keys.index(key)
     return columns
@@ -194,8 +194,9 @@ def require(layout: Layout, place: Path, *fields: str) -> None:
         advice = WIDE
     if missing == ["symbol"]:
         advice = (
-            "; add that column, or, if the file holds one stock, name it after the stock and give "
-            "its folder"
+            "; add that column, say in the market's file which column it is, such as "
+            '[columns] symbol = "...", or, if the file holds one stock, name it after the stock '
+            "and give its folder"
         )
     raise UsageError(
         f"{place}: missing column {lacking}; found {header_words(layout.header)}{advice}"

@@ -90,7 +90,8 @@ class FileSource(Source):
         last = reached.astype("datetime64[D]")
         return UsageError(
             f"{table.path}: row {table.row_number(row)}{symbol} is dated {day}, after {last}, the "
-            f"last date of most stocks: correct or delete it, or set the night with --as-of {last}"
+            "last date of most stocks: correct or delete the row if its date is wrong, or add the "
+            f"later rows of the other stocks; a command with --as-of also runs with --as-of {last}"
         )
 
     def remark(self) -> str | None:
@@ -284,7 +285,7 @@ class FileSource(Source):
         if len(containers) != 1:
             found = "a folder" if index.is_dir() else f"an archive of {len(containers)} tables"
             raise UsageError(
-                f"{index}: this path of the index is that of {found}: give a file with one table"
+                f"{index}: the index must come from a file with one table, but this is {found}"
             )
         return self._table(containers[0], is_index=True)
 

@@ -17,7 +17,7 @@ from dtml.markets.columns import Columns
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources.files.cells import Cells, all_rows, plain
 from dtml.sources.files.containers import PARQUET, ZIP, Container
-from dtml.sources.files.dates import ISO, AmbiguousDateError, days_of, example_for
+from dtml.sources.files.dates import ISO, AmbiguousDateError, days_of, fault_of
 from dtml.sources.files.dialects import Dialect, dialect, header_key
 from dtml.sources.files.header_rows import pairs_of_parquet, reshaped_parquet, reshaped_wide
 from dtml.sources.files.layouts import (
@@ -178,11 +178,8 @@ class TableFile:
         if len(bad_rows):
             row = bad_rows[0]
             value = values[codes[row]]
-            raise UsageError(
-                f"{self.path}: row {self.row_number(row)}: {shown(value)} is not a "
-                "date; write YYYY-MM-DD, or say how dates are written in the market's file, such "
-                f'as [columns] date_format = "{example_for(value)}"'
-            )
+            fault = fault_of(value, shown(value))
+            raise UsageError(f"{self.path}: row {self.row_number(row)}: {fault}")
         dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
         return dates
 
@@ -294,7 +291,8 @@ class TableFile:
         if mark is None:
             raise UsageError(
                 f"{self.path}: the comma in its closes may be a decimal mark or a thousands mark: "
-                'say which in the market\'s file, such as [columns] decimal = ","'
+                'say which in the market\'s file, with [columns] decimal = "," or with '
+                '[columns] decimal = "." and thousands = ","'
             )
         return replace(layout, numbers=replace(layout.numbers, decimal=mark))
 
@@ -321,7 +319,7 @@ class TableFile:
             raise UsageError(
                 f"{self.path}: symbols must be text, but column "
                 f"{self.layout.header_of('symbol')!r} has type {column.type}: write them as text, "
-                "as numbers have lost leading zeros, or list them all in the market's file"
+                "because numbers lose leading zeros, or list them all in the market's file"
             )
         encoded = column.combine_chunks().dictionary_encode()  # few are distinct
         distinct = [*encoded.dictionary.to_pylist(), ""]  # the last one stands for missing symbols
@@ -451,7 +449,7 @@ class TableFile:
                 name = self._cells.header[position]
                 raise UsageError(
                     f"{self.path}: row {number}: {name} is {shown(texts.iloc[others[0]])}, but "
-                    f"daily bars have {value}: keep the daily rows"
+                    f"daily bars have {value}: keep only the daily rows"
                 )
         self._refuse_two_identities(known)
 

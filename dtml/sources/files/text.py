@@ -9,6 +9,7 @@ import pyarrow.csv
 
 from dtml.markets.columns import Columns
 from dtml.sources.files.cells import Cells, no_rows
+from dtml.sources.files.containers import AdvisedError
 from dtml.sources.files.dialects import dialects, header_key
 from dtml.sources.files.header_rows import HEADER_ROWS, LABELS, has_header_rows, reshaped
 
@@ -56,11 +57,13 @@ def _refuse_other_formats(content: bytes) -> None:
     """Raise ValueError for a web page, JSON or an old workbook, whatever the file's name."""
     beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     if beginning.startswith(WEB_PAGE):
-        raise ValueError("this is a web page, not a table: download the file that the page offers")
+        raise AdvisedError(
+            "this is a web page or XML, not a table: download the prices as CSV, Parquet or .xlsx"
+        )
     if beginning.startswith(JSON):
-        raise ValueError("this is JSON, not a table: save it as CSV or Parquet")
+        raise AdvisedError("this is JSON, not a table: save it as CSV or Parquet")
     if beginning.startswith(OLD_WORKBOOK):
-        raise ValueError("this file is in the old Excel format (.xls): save it as .xlsx or CSV")
+        raise AdvisedError("this file is in the old Excel format (.xls): save it as .xlsx or CSV")
 
 
 def _in_utf8(content: bytes, encoding: str | None) -> bytes:
@@ -71,7 +74,7 @@ def _in_utf8(content: bytes, encoding: str | None) -> bytes:
     none applies, or where another one than UTF-8 does not decode the text.
     """
     if encoding is not None:
-        return content.decode(encoding).removeprefix("\ufeff").encode()
+        return _decoded(content, encoding).removeprefix("\ufeff").encode()
     if content.startswith(UTF16):
         return content.decode("utf-16").encode()
     if content.startswith(codecs.BOM_UTF8):
@@ -83,9 +86,19 @@ def _in_utf8(content: bytes, encoding: str | None) -> bytes:
     except UnicodeDecodeError as error:
         known = _encoding_of_header(first_line)
         if known is None:
-            raise ValueError(f"{error}: {OTHER_ENCODING}") from error
+            raise AdvisedError(f"{error}; {OTHER_ENCODING}") from error
         return content.decode(known).encode()
     return content
+
+
+def _decoded(content: bytes, encoding: str) -> str:
+    """Return a text in the encoding that the market's file states."""
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise AdvisedError(
+            f"{error}; correct or delete [columns] encoding in the market's file"
+        ) from error
 
 
 def _encoding_of_header(first_line: bytes) -> str | None:
@@ -145,8 +158,8 @@ def _separator(line: str) -> str:
     best = [separator for separator, count in counts.items() if count == most]
     if len(best) > 1:
         marks = " or ".join(repr(separator) for separator in best)
-        raise ValueError(
-            f"its fields are separated by {marks}: say which in the market's file, such as "
+        raise AdvisedError(
+            f"its fields may be separated by {marks}: say which in the market's file, such as "
             '[columns] separator = ";"'
         )
     return best[0]
@@ -228,4 +241,4 @@ def _table(rows: bytes, separator: str, fields: int) -> pa.Table:
     except pa.ArrowInvalid as error:
         if "UTF8" not in str(error):
             raise
-        raise ValueError(f"{error}: {OTHER_ENCODING}") from error
+        raise AdvisedError(f"{error}; {OTHER_ENCODING}") from error

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from dtml.sources.files.containers import AdvisedError
+
 
 def csv_of_workbook(content: bytes) -> bytes:
     """Return the one sheet of a workbook that holds something, as CSV in UTF-8.
@@ -25,17 +27,17 @@ def csv_of_workbook(content: bytes) -> bytes:
             na_filter=False,  # keeps a text such as NA, which may be a symbol
         )
     except ImportError as error:
-        raise ValueError(
+        raise AdvisedError(
             "the package openpyxl, which reads workbooks, is not installed: "
             "pip install 'dtml-nightshift[excel]', or save the sheet as CSV"
         ) from error
     except Exception as error:
-        raise ValueError(f"no readable workbook: {error}") from error
+        raise ValueError(f"it is not a readable workbook: {error}") from error
     filled = {name: sheet for name, sheet in sheets.items() if not sheet.empty}
     if len(filled) != 1:
         names = ", ".join(str(name) for name in filled) or "none"
         advice = "keep one" if filled else "write the prices into one"
-        raise ValueError(f"the workbook has {len(filled)} filled sheets ({names}): {advice}")
+        raise AdvisedError(f"the workbook has {len(filled)} filled sheets ({names}): {advice}")
     (sheet,) = filled.values()
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -105,7 +105,8 @@ def _why_silent(answer: Fetched) -> Unanswered | None:
     if silent.empty:
         return None
     row = silent.iloc[0]
-    return Unanswered(row["status"], f"not checked yet: {row['detail'] or row['symbol']}")
+    detail = row["detail"] or f"{row['status']} for {row['symbol']}"
+    return Unanswered(row["status"], f"the feed is not checked yet: {detail}")
 
 
 def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date]) -> None:
@@ -115,7 +116,7 @@ def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date]) -> 
     reason = f" ({details[0]})" if details else ""
     raise _refused(
         feed,
-        f"it has no bar of {', '.join(asked)}{reason}",
+        f"it gave no bar of {', '.join(asked)}{reason}",
         "let fetch return bars under the market's own symbols",
     )
 
@@ -196,8 +197,8 @@ def _require_past_stays(
         raise _refused(
             feed,
             f"it restates silently: {_place(found)} is {found.one:g} if asked for bars up to "
-            f"{earlier_last}, but {found.other:g} if asked up to {last}, and no split or dividend "
-            "between them explains this",
+            f"{earlier_last}, but {found.other:g} if asked for bars up to {last}, and it gives no "
+            "split or dividend between these days that explains this",
             "give prices as they were on their day, or the split or dividend that changed them",
         )
 
@@ -261,4 +262,4 @@ def _place(found: _Difference) -> str:
 
 
 def _refused(feed: OwnFeed, finding: str, remedy: str) -> FeedError:
-    return FeedError(f"{feed.name} is refused: {finding}; nothing was stored: {remedy}")
+    return FeedError(f"{feed.name} is refused: {finding}. Nothing was stored; {remedy}")

@@ -32,7 +32,7 @@ def fetched_of(answer: object, first: Mapping[str, date], last: date) -> Fetched
     """
     table = answer.bars if isinstance(answer, Fetched) else answer
     bars = bars_of(table)
-    fetched = Fetched.of(bars, first, missing=lambda symbol: f"no bar to {last} of {symbol}")
+    fetched = Fetched.of(bars, first, missing=lambda symbol: f"no bar of {symbol} up to {last}")
     if not isinstance(answer, Fetched):
         return fetched
     return Fetched(fetched.bars, _outcomes(answer.outcomes, first, fetched))
@@ -58,7 +58,7 @@ def bars_of(table: object) -> pd.DataFrame:
     if not table.columns.is_unique:
         repeated = table.columns[table.columns.duplicated()][0]
         raise FeedError(
-            f"fetch returned a table with two columns of one name, {repeated!s}: rename one of them"
+            f"fetch returned a table with two columns named {repeated!s}: rename one of them"
         )
     rows = table.reset_index(drop=True)
     columns = {"symbol": _symbols(rows["symbol"]), "session": _sessions(rows["session"])}
@@ -73,14 +73,14 @@ def stocks_of(answer: object) -> list[str] | None:
     if answer is None:
         return None
     if isinstance(answer, str) or not isinstance(answer, list | tuple | pd.Index | pd.Series):
-        raise FeedError(f"symbols returned {_kind(answer)}: return a list of texts, or None")
+        raise FeedError(f"symbols returned {_kind(answer)}: return a list of strings, or None")
     symbols = list(answer)
     counts = Counter(symbols)
     for symbol in symbols:
         if not isinstance(symbol, str) or not is_symbol(symbol):
             raise FeedError(
-                f"symbols returned {symbol!r}, which is no symbol: return texts of at most 24 "
-                "letters, digits and single . - & = _ / or blanks between them"
+                f"symbols returned {symbol!r}, which is not a symbol: return strings of at most 24 "
+                "letters and digits, with single . - & = _ / or blanks between them"
             )
         if counts[symbol] > 1:
             raise FeedError(f"symbols returned {symbol!r} {counts[symbol]} times: return it once")
@@ -101,8 +101,8 @@ def _symbols(values: pd.Series) -> pd.Series:
     for value in values.unique():
         if not isinstance(value, str):
             raise FeedError(
-                f"the column symbol holds {value!s}, which is no text: give texts, as a number "
-                "loses its leading zeros"
+                f"the column symbol holds {value!s}, which is not a string: give strings, because "
+                "a number loses its leading zeros"
             )
     return values.astype(str)
 
@@ -116,7 +116,8 @@ def _sessions(values: pd.Series) -> pd.Series:
         sessions = pd.Series(pd.to_datetime(values, format="ISO8601"))
     except (ValueError, TypeError, OverflowError) as problem:
         raise FeedError(
-            f"the column session holds no dates ({problem}): give dates such as 2026-01-20"
+            f"the column session holds a value that is not a date ({problem}): give dates such as "
+            "2026-01-20"
         ) from problem
     if getattr(sessions.dtype, "tz", None) is not None:
         raise FeedError(
@@ -126,7 +127,7 @@ def _sessions(values: pd.Series) -> pd.Series:
     is_other = sessions.isna() | (sessions != sessions.dt.normalize())
     if is_other.any():
         raise FeedError(
-            f"the column session holds {values[is_other].iloc[0]!s}, which is no date: give the "
+            f"the column session holds {values[is_other].iloc[0]!s}, which is not a date: give the "
             "exchange's dates, without a time of day"
         )
     return sessions.astype("datetime64[ns]")
@@ -160,11 +161,13 @@ def _outcomes(table: object, first: Mapping[str, date], fetched: Fetched) -> pd.
         )
     for name in ("symbol", "status"):
         if name not in table:
-            raise FeedError(f"the outcomes lack the column {name}: add it, one row a symbol")
+            raise FeedError(f"the outcomes lack the column {name}: add it")
     rows = table.drop_duplicates("symbol").set_index("symbol").reindex(list(first))
     without = [str(symbol) for symbol in rows.index[rows["status"].isna()]]
     if without:
-        raise FeedError(f"the outcomes lack {without[0]}: give one for each symbol asked for")
+        raise FeedError(
+            f"the outcomes have no status for {without[0]}: give one for each symbol asked for"
+        )
     unknown = set(rows["status"]) - set(get_args(Status))
     if unknown:
         raise FeedError(

@@ -41,8 +41,8 @@ class FeedCode:
         installed = installed_feeds()
         if source not in installed:
             raise UsageError(
-                f"source {source!r} is not installed: install the package that has it, or name "
-                "another source"
+                f"source {source!r} is not installed: install the package that provides it, or "
+                "name another source"
             )
         return cls(name=source, entry=installed[source].value)
 

@@ -74,7 +74,8 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
         exit_status = _run(folder, environment, seconds)
         if exit_status is None:
             raise FeedError(
-                f"{code.name} took more than {seconds:g} s: raise DTML_FEED_SECONDS to allow more"
+                f"{code.name} took more than {seconds:g} s: raise the environment variable "
+                "DTML_FEED_SECONDS to allow more"
             )
         return _answer(folder, exit_status, code, gigabytes)
 
@@ -143,7 +144,7 @@ def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) ->
     if exit_status or not answer_text:
         raise FeedError(
             f"the process of {code.name} ended with exit status {exit_status} before it answered: "
-            "let its code return, and not end the process as sys.exit does"
+            "let its code return instead of ending the process, as sys.exit does"
         )
     description = json.loads(answer_text)
     if "status" in description:
@@ -156,7 +157,10 @@ def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) ->
     if "error" in description:
         error = description["error"]
         if "MemoryError" in error:
-            error = f"{error} (it may use {gigabytes:g} GiB: raise DTML_FEED_GIGABYTES)"
+            error = (
+                f"{error} (it may use {gigabytes:g} GiB: raise the environment variable "
+                "DTML_FEED_GIGABYTES to allow more)"
+            )
         raise FeedError(error)
     return Answer(description=description, bars=_bars(folder / "answer.npz"))
 

@@ -87,6 +87,6 @@ def require_none_after(name: str, bars: pd.DataFrame, last: date) -> None:
     bar = later.iloc[0]
     raise FeedError(
         f"{name} is refused: asked for bars up to {last}, it gave {len(later):,} later ones, the "
-        f"first of {bar['symbol']} on {bar['session']:%Y-%m-%d}, and nothing was stored: let "
-        "fetch leave out what is after `last`"
+        f"first of {bar['symbol']} on {bar['session']:%Y-%m-%d}. Nothing was stored; let fetch "
+        "leave out bars after `last`"
     )

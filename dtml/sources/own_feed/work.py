@@ -110,9 +110,14 @@ def load(task: Task) -> tuple[Any, str]:
     if isinstance(feed, type):
         feed = feed(_market(task))
     if not callable(getattr(feed, "fetch", None)):
+        if task["entry"]:
+            raise FeedError(
+                f"the entry point {task['entry']} has no fetch: let it name an object, a class or "
+                "a module that has `fetch(first, last)`"
+            )
         raise FeedError(
-            "no fetch: write a function `fetch(first, last)`, or assign an object that has one to "
-            f"the name {SOURCE}"
+            "it has no fetch: write a function `fetch(first, last)`, or assign an object that has "
+            f"one to the name {SOURCE}"
         )
     return feed, code
 
@@ -178,7 +183,7 @@ def _in_words(error: Exception, task: Task) -> str:
     kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
     message = f"{place}{kind}{' '.join(str(error).split())}"
     if isinstance(error, OSError) and error.errno in FORBIDDEN:
-        return f"{message} (a feed may write only in its working folder, which is emptied)"
+        return f"{message} (a feed may write only in its working folder, which is then deleted)"
     return message
 
 
