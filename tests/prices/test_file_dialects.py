@@ -278,7 +278,7 @@ def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
         ('"cp1252"', '"klingon"', r"columns.encoding: unknown encoding 'klingon'"),
         ('"cp1252"', '"hex"', r"columns.encoding: unknown encoding 'hex'"),
         ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit: expected a finite number"),
-        ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0 or more lines"),
+        ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0 lines or more"),
         ("date = ", "dates = ", r"columns.dates: unknown key, perhaps date"),
     ],
 )
