@@ -221,10 +221,8 @@ def _changed_parts(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
     if old.symbols != new.symbols:
         return ["symbols"]
     changed = _changed_inputs(old, new)
-    is_known = torch.from_numpy(np.asarray(old.target <= at))
-    old_movement = old.movement[is_known].nan_to_num()  # so that missing outcomes (NaN) are equal
-    new_movement = new.movement[is_known].nan_to_num()
-    if not torch.equal(old_movement, new_movement):
+    is_known = slice(0, int((old.target <= at).sum()))
+    if not _same_outcomes(old.days(is_known), new.days(is_known)):
         changed.append("movement")
     return changed
 
@@ -300,6 +298,7 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
 
 
 def _same_outcomes(windows: Windows, others: Windows) -> bool:
+    """Return whether two windows have the same outcomes, the same ones of which are missing."""
     return np.array_equal(windows.movement.numpy(), others.movement.numpy(), equal_nan=True)
 
 

@@ -419,19 +419,22 @@ def cells(
     is_written: bool = False,
     order: Sequence[str] = (),
 ) -> Chart:
-    """Return a map of cells, of a stronger colour for a larger value, from rows `x, y, value`.
+    """Return a map of cells, of a stronger colour for a larger size, from rows `x, y, value`.
 
     `x` names the column of a cell and `y` its row; both are in this `order`, or without one in that
     in which their names first appear. `side` is the width and the height of a cell in pixels,
-    `form` how values are written. With `is_signed` values above and below 0 have different colours,
-    stronger for a larger size; with `is_written` the values are in the cells.
+    `form` how values are written. With `is_signed` values above and below 0 have different colours;
+    without it no value is below 0. With `is_written` the values are in the cells.
     """
+    # The ends of the scale of colours. Quantiles, so that a few extremes do not leave the other
+    # cells without colour; a signed scale begins at 0, which has none.
     size = rows["value"].abs()
     low = 0.0
     high = 0.0
-    if len(rows):  # quantiles, so that a few extremes do not leave the other cells without colour
-        low = float(size.quantile(0.0 if is_signed else 0.02))
+    if len(rows):
         high = float(size.quantile(0.98))
+        if not is_signed:
+            low = float(size.quantile(0.02))
     return Chart(
         title=title,
         words=words,
@@ -440,8 +443,7 @@ def cells(
         values={
             "side": side,
             "form": form,
-            # The ends of the scale of colours, never the same.
-            "ends": [0.0 if is_signed else low, max(high, low + 1e-9)],
+            "ends": [low, max(high, low + 1e-9)],  # never the same
             "is_signed": is_signed,
             "is_written": is_written,
             "across": list(order or dict.fromkeys(rows["x"])),

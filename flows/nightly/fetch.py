@@ -256,13 +256,19 @@ def _store_parts(
 ) -> FetchResult:
     """Store all parts in one transaction, so that all bars are known from the same moment.
 
-    Rejected bars, warnings and the fetch itself are recorded in it, too. Returns all parts as one.
+    Bars shown to be bad are withdrawn in it, and warnings, rejected bars, the sessions asked for
+    and the fetch itself are recorded. Returns all parts as one.
     """
     result = FetchResult.of([part.fetched for part in parts])
     computed_index = _computed_index(context, wanted, parts)
     with transaction(context.engine) as conn:
         known_at = known_at or fetches.next_known_at(conn, context.name)
         stored = _store_bars(conn, context, parts, computed_index, known_at)
+        for part in parts:
+            prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
+            prices.record_warnings(
+                conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at
+            )
         prices.record_rejected(
             conn, context.name, result.rejected, source=context.source.name, known_at=known_at
         )
@@ -294,20 +300,13 @@ def _store_bars(
     computed_index: pd.DataFrame,
     known_at: datetime,
 ) -> int:
-    """Store all parts' bars, a computed index and warnings; return how many bars were stored.
-
-    Bars equal to stored ones do not count. Bars that later ones showed to be bad are withdrawn.
-    """
+    """Store a computed index and all parts' bars; return how many, without equal ones."""
     stored = prices.append_prices(
         conn, context.name, computed_index, source="constituents", known_at=known_at
     )
     for part in parts:
         stored += prices.append_prices(
             conn, context.name, part.accepted, source=context.source.name, known_at=known_at
-        )
-        prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
-        prices.record_warnings(
-            conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at
         )
     return stored
 
