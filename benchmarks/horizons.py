@@ -25,7 +25,8 @@ from numpy import ndarray
 from benchmarks.shared_data import SHARED
 from dtml.backtest.holding import Stagger, staggered_track, two_rank_track
 from dtml.backtest.performance import session_sharpe
-from dtml.backtest.portfolio import Quotes, equal_weight_track
+from dtml.backtest.portfolio import equal_weight_track
+from dtml.backtest.quotes import Quotes
 from dtml.evaluation.metrics import day_interval, ratio
 from dtml.evaluation.ranking import both_known, paired_rank_ic, rank_ics, score_ranking
 from dtml.evaluation.splits import Split

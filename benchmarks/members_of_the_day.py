@@ -21,7 +21,8 @@ from numpy import ndarray
 
 from benchmarks.shared_data import SHARED
 from dtml.backtest.performance import performance, session_sharpe
-from dtml.backtest.portfolio import Quotes, equal_weight_track
+from dtml.backtest.portfolio import equal_weight_track
+from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import track_of
 from dtml.evaluation.ranking import Estimate, both_known, mean_of_days, rank_ics, score_ranking
 from dtml.evaluation.survivorship import survivorship_of

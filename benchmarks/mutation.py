@@ -55,6 +55,7 @@ TRIALS = (
     _trial("dtml/evaluation/calibration_curve", "models/calibration models/calibration_exact"),
     _trial("dtml/prices/returns", "models/windows models/features"),
     _trial("dtml/backtest/portfolio", "backtests/portfolio backtests/portfolio_edges"),
+    _trial("dtml/backtest/quotes", "backtests/portfolio backtests/portfolio_edges"),
     _trial("dtml/features", "models/features"),
     _trial("dtml/windows", "models/windows models/features"),
     _trial("db/rows/markets", "stores/price_rows stores/writes"),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dtml.backtest.portfolio import Quotes, follow_on
+from dtml.backtest.portfolio import follow_on
+from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import (
     RANKED_PER_TARGET,
     Days,

@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.backtest.performance import performance, session_sharpe
-from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow_on
+from dtml.backtest.portfolio import Strategy, equal_weight_track, follow_on
+from dtml.backtest.quotes import Quotes
 from dtml.markets.definition import BASIS_POINT, Trading
 from dtml.ranking.panel import places, ranked, with_ties
 

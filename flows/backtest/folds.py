@@ -23,7 +23,8 @@ import torch
 
 from db.engine import location, reading
 from db.rows import prices
-from dtml.backtest.portfolio import Fill, Form, Strategy
+from dtml.backtest.portfolio import Form, Strategy
+from dtml.backtest.quotes import Fill
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.splits import walk_forward
 from dtml.inference import choose_device

@@ -19,7 +19,8 @@ from sqlalchemy import Connection, Engine
 from db.engine import reading, transaction
 from db.rows import attention, backtests, calibration, outcomes, predictions, runs
 from dtml.backtest.performance import expected_best, performance, session_sharpe
-from dtml.backtest.portfolio import Fill, equal_weight_track, follow, index_track, positions
+from dtml.backtest.portfolio import equal_weight_track, follow, index_track, positions
+from dtml.backtest.quotes import Fill
 from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.breakdowns import (

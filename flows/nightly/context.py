@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from db.engine import reading
 from db.rows import fetches, markets
 from db.rows import prices as stored_prices
-from dtml.backtest.portfolio import Quotes
+from dtml.backtest.quotes import Quotes
 from dtml.errors import DtmlError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market

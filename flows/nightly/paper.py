@@ -22,11 +22,11 @@ from db.rows import rankings as stored
 from dtml.backtest.lots import trades, whole_lots
 from dtml.backtest.portfolio import (
     FILLED_AGAIN,
-    Quotes,
     equal_weight_track,
     follow_on,
     index_track,
 )
+from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import strategy_of, target_of_night
 from dtml.errors import DtmlError
 from dtml.markets import Market

@@ -379,7 +379,7 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: Run
 def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(
     run_request: RunRequest,
 ) -> None:
-    with pytest.raises(UsageError, match="--max-weight must be above 0"):
+    with pytest.raises(UsageError, match=r"\(--max-weight\) must be above 0"):
         backtest_of(run_request, max_weight=2.0)
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from dtml.backtest.holding import Stagger, staggered_track, two_rank_targets, two_rank_track
-from dtml.backtest.portfolio import Quotes, follow_on
+from dtml.backtest.portfolio import follow_on
+from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import strategy_of, targets, track_of
 from dtml.errors import UsageError
 from dtml.markets.definition import FREE, Costs, Trading
@@ -43,7 +44,7 @@ def test_each_part_is_traded_at_its_own_sessions_and_together_they_cover_all() -
 
 @pytest.mark.parametrize(("horizon", "parts"), [(5, 0), (5, 6), (0, 1)])
 def test_more_parts_than_sessions_or_none_are_refused(horizon: int, parts: int) -> None:
-    with pytest.raises(UsageError, match=rf"every {horizon} sessions: give 1 to {horizon}"):
+    with pytest.raises(UsageError, match=rf"parts must be 1 to horizon \({horizon}\)"):
         Stagger(horizon, parts)
 
 

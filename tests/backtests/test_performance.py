@@ -17,7 +17,8 @@ from dtml.backtest.performance import (
     session_sharpe,
     sharpe_interval,
 )
-from dtml.backtest.portfolio import Quotes, Strategy, follow
+from dtml.backtest.portfolio import Strategy, follow
+from dtml.backtest.quotes import Quotes
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.markets.definition import Costs
 from tests.support.bounds import as_drawn, as_printed, in_float32, in_float64
@@ -114,7 +115,7 @@ def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe(
     )
     one = performance(track_of(np.array([0.01])), trials=[np.nan], resamples=RESAMPLES)
     assert np.isnan([one.sharpe, one.annual_volatility]).all()
-    with pytest.raises(ValueError, match="no day"):
+    with pytest.raises(ValueError, match="the portfolio has no return"):
         performance(track_of(np.zeros(0)), trials=[0.1])
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.backtest.portfolio import FREE, Fill, Quotes, Strategy, equal_weight_track, follow
+from dtml.backtest.portfolio import Strategy, equal_weight_track, follow
+from dtml.backtest.quotes import Fill, Quotes
+from dtml.markets.definition import FREE
 from dtml.prices.bars import Checked
 from dtml.prices.sessions import sessions_between
 from tests.support.bounds import as_drawn

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on, positions
+from dtml.backtest.portfolio import Strategy, follow, follow_on, positions
+from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import (
     BANDED,
     BANDS,

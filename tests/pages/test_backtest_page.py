@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from dtml.backtest.performance import drawdown, equity
-from dtml.backtest.portfolio import Fill, Form, Strategy
+from dtml.backtest.portfolio import Form, Strategy
+from dtml.backtest.quotes import Fill
 from dtml.markets.definition import FREE, Costs
 from dtml.pages.backtest import EQUAL_WEIGHT, PAPER_SUFFIX, lead, readme_lines, verdict
 from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart

@@ -1,0 +1,160 @@
+"""The prices that portfolios trade at: adjusted, cleared of moves nobody explains, with limits."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from dtml.markets.definition import Rate, Returns, rate_on
+from dtml.prices.returns import adjusted_price, on_grid
+
+Fill = Literal["next_open", "close"]
+
+PerSession = Float[ndarray, "sessions stocks"]
+Flags = Bool[ndarray, "sessions stocks"]
+Rows = Float[ndarray, " rows"]
+
+ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """Adjusted prices on all sessions of the exchange; NaN where a stock cannot be traded.
+
+    `moved` says whether an unexplained move lies between a session's prices and those before, so
+    that they cannot be compared. None: no such move. `limit` is 1 where a stock opens at its
+    upper price limit and cannot be bought, -1 where it opens at its lower one and cannot be sold,
+    else 0. None: no limits.
+    """
+
+    sessions: pd.DatetimeIndex
+    open: PerSession
+    close: PerSession
+    symbols: tuple[str, ...]
+    moved: Flags | None = None
+    limit: PerSession | None = None
+
+    @classmethod
+    def of(
+        cls,
+        bars: pd.DataFrame,
+        sessions: pd.DatetimeIndex,
+        symbols: tuple[str, ...],
+        returns: Returns,
+        *,
+        max_return: float = np.inf,
+        refused: pd.DataFrame | None = None,
+        price_limit: Rate | None = None,
+    ) -> "Quotes":
+        """Return the quotes in a bars frame `symbol, session, open, close, adj_close, split`.
+
+        Sessions of the bars that are not among `sessions` are left out. `returns` names the price
+        that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
+        the factor of their session's close. Where a recorded split explains a move of more than
+        `max_return`, all prices from then on are multiplied by it. Other moves of that size are
+        unexplained, and their bars get no price. The bars that the checks refused for their return
+        (`refused`: `symbol, session`) count as such moves, in place of the price after each. If the
+        open alone is more than `max_return` away from the close before it, it gets no price.
+        `price_limit` is the largest move of an open from the last close, a ratio; None is no limit.
+        """
+        price = adjusted_price(bars, returns)
+        adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
+        split = on_grid(adjusted, "split", sessions, symbols)
+        unsplit_close = on_grid(adjusted, "close", sessions, symbols)
+        factor = _unreflected_splits(unsplit_close, split, max_return)
+        opened = on_grid(adjusted, "open", sessions, symbols) * factor
+        closed = unsplit_close * factor
+
+        rejected = bars[:0] if refused is None else refused
+        rejected_cells = on_grid(rejected.assign(there=1.0), "there", sessions, symbols)
+        # A rejected bar counts only where no accepted one is in its place.
+        is_rejected = np.isfinite(rejected_cells) & np.isnan(closed)
+        is_leap = np.abs(closed / _last_before(closed) - 1) > max_return
+        is_leap &= ~_first_after(is_rejected, closed)  # the rejected bar is the move, not this one
+        opened[is_leap] = np.nan
+        closed[is_leap] = np.nan
+        moved = _first_after(is_rejected | is_leap, closed)
+        # After an unexplained move, the close before is of no use to judge an open.
+        is_open_leap = np.abs(opened / _last_before(closed) - 1) > max_return
+        opened[is_open_leap & ~moved] = np.nan
+
+        limit = None
+        if price_limit is not None:
+            limit = _at_limit(opened, closed, rate_on(price_limit, sessions))
+        return cls(
+            sessions=sessions,
+            open=opened,
+            close=closed,
+            symbols=tuple(symbols),
+            moved=moved,
+            limit=limit,
+        )
+
+    def fills(self, fill: Fill) -> PerSession:
+        """Return the price at which positions are opened in each session."""
+        return self.open if fill == "next_open" else self.close
+
+    def marks(self, fill: Fill) -> PerSession:
+        """Return the value of a stock at each fill: its price, or else its last price known then.
+
+        That last price may be an open or a close.
+        """
+        if fill == "close":
+            return pd.DataFrame(self._known).ffill().to_numpy()
+        return np.where(np.isfinite(self.open), self.open, _last_before(self._known))
+
+    def exits(self, fill: Fill) -> PerSession:
+        """Return what a holder gets at each fill: the value, or the last price before a move."""
+        return np.where(self.breaks, _last_before(self._known), self.marks(fill))
+
+    @property
+    def breaks(self) -> Flags:
+        """Return `moved`, all false where there is none."""
+        if self.moved is None:
+            return np.zeros(self.open.shape, dtype=bool)
+        return self.moved
+
+    def limits(self, fill: Fill) -> PerSession:
+        """Return `limit` where positions are opened at the open; 0 where there is none."""
+        if self.limit is None or fill == "close":
+            return np.zeros(self.open.shape)
+        return self.limit
+
+    @property
+    def _known(self) -> PerSession:
+        """Return the last price of each session: its close, or else its open."""
+        return np.where(np.isfinite(self.close), self.close, self.open)
+
+
+def _last_before(price: PerSession) -> PerSession:
+    """Return the last price of an earlier session; NaN where there is none."""
+    return pd.DataFrame(price).ffill().shift().to_numpy()
+
+
+def _first_after(marked: Flags, price: PerSession) -> Flags:
+    """Return which prices are the first after a `marked` session; false for a stock's first."""
+    priced = np.isfinite(price)
+    marked_so_far = marked.cumsum(axis=0)
+    marked_by_last_price = _last_before(np.where(priced, marked_so_far, np.nan))
+    return np.asarray((marked_so_far > marked_by_last_price) & priced)
+
+
+def _unreflected_splits(close: PerSession, split: PerSession, max_return: float) -> PerSession:
+    """Return the product of the splits so far that the prices have not been adjusted for.
+
+    A recorded split counts where it explains a move of more than `max_return`.
+    """
+    change = close / _last_before(close)
+    is_large = np.abs(change - 1) > max_return
+    is_explained = np.abs(change * split - 1) <= max_return
+    return np.where(is_large & is_explained, split, 1.0).cumprod(axis=0)
+
+
+def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession:
+    """Return 1 where an open is at the upper limit from the last close, -1 at the lower, else 0."""
+    change = opened / _last_before(closed) - 1
+    reached = np.abs(change) >= limit[:, None] - ROUNDING
+    return np.where(reached, np.sign(change), 0.0)
