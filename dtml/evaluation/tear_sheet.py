@@ -361,7 +361,8 @@ def coverage(
 class Answers:
     """The figures of a ranking that say whether it has an order, is steady, and can be traded.
 
-    `days` counts those with a rank IC, `positive` is the share of them above 0; `months` is the
+    `days` counts those with a rank IC, `positive` is the share of them above 0. `above_rule` is the
+    rank IC less the rule's, of the days on which both have one; NaN without a rule. `months` is the
     number of months, `positive_months` how many of them have a mean above 0. `gross`, `net` and
     `cost` are of the spread of the tenths a day; `net` and `cost` are NaN without costs. `replaced`
     is the share of the best tenth that changes from one ranked day to the next.
@@ -369,6 +370,7 @@ class Answers:
 
     days: int
     rank_ic: Estimate
+    above_rule: Estimate
     positive: float
     months: int
     positive_months: int
@@ -395,6 +397,7 @@ def answers(sheet: TearSheet) -> Answers:
     return Answers(
         days=len(daily),
         rank_ic=mean_of_days(daily, overlap=sheet.overlap),
+        above_rule=mean_of_days(_above_rule(sheet), overlap=sheet.overlap),
         positive=mean_of_known_days((daily > 0).astype(float)),
         months=len(sheet.months),
         positive_months=int((sheet.months["rank_ic"] > 0).sum()),
@@ -405,6 +408,14 @@ def answers(sheet: TearSheet) -> Answers:
         cost=mean_of_known_days(spread["cost"].to_numpy(dtype=float)),
         replaced=mean_of_known_days(replaced),
     )
+
+
+def _above_rule(sheet: TearSheet) -> Daily:
+    """Return the ranking's rank IC less the rule's, of each day on which both have one."""
+    own = sheet.daily.set_index("session")["rank_ic"]
+    is_of_rule = sheet.cumulative["predictor"] == sheet.rule
+    of_rule = sheet.cumulative[is_of_rule].set_index("session")["rank_ic"]
+    return (own - of_rule).dropna().to_numpy(dtype=float)
 
 
 def _estimate(row: "pd.Series[Any]", name: str) -> Estimate:

@@ -19,6 +19,7 @@ from flows.service.status import TOLERANCE, Punctuality
 END_STOCKS = 5  # stocks at each end of a ranking, on the first page
 NIGHTS = 125  # of a small chart, at most: half a year
 SPAN = timedelta(days=183)  # of as many nights
+MOST_NAMED = 3  # markets that are not well, in the heading of the first page
 SMALLEST_TRADE = 0.00005  # of the equity: the page shows hundredths of a percent
 # Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
 SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
@@ -71,6 +72,29 @@ def state_of_night(
         "next": _next(times),
         "hindsight": hindsight,
     }
+
+
+def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say in a few words whether the last nights of all markets are well; empty without a night.
+
+    `states` are those of `state_of_night`, by market. A night that ended late is named as late,
+    and one that runs as running.
+    """
+    words = {}
+    for market, state in states.items():
+        if state["kind"] == "complete":
+            words[market] = "late" if state["is_late_end"] else ""
+        elif state["kind"] != "none":
+            words[market] = state["kind"]
+    if not words:
+        return ""
+    not_well = [f"{market} {word}" for market, word in words.items() if word]
+    if not not_well:
+        return "all well"
+    if len(not_well) > MOST_NAMED:
+        return f"{count(len(not_well))} of {count(len(words))} not well"
+    others = ", the others well" if len(not_well) < len(words) else ""
+    return f"{', '.join(not_well)}{others}"
 
 
 def _after_due(night: Row, times: Punctuality | None) -> timedelta | None:

@@ -4,6 +4,7 @@ Both show an answer, read as `dtml query` reads it, with a chart where it has a 
 sends an answer as a file.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -227,9 +228,9 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
 
     Where no two rows have the same date, it has a panel for each of the first PANELS columns of
     fractions. Else it has one panel, of the first column of fractions, with a line for each value
-    of the first other column that divides the rows into lines (see `_names_lines`); None where no
-    column does. None also for an answer in which two columns have one name, and for one in which
-    fewer than two days have a value.
+    of the first other column that divides the rows into lines (see `_names_lines`), the one that
+    ends highest first; None where no column does. None also for an answer in which two columns have
+    one name, and for one in which fewer than two days have a value.
     """
     if rows.columns.duplicated().any():  # a column could not be chosen by its name
         return None
@@ -253,9 +254,16 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
             lines: dict[str, pd.Series[Any]] = {}
             for value, values in rows[first_number].groupby(rows[column]):
                 # The index of `values` are rows of the answer; here they become their days.
-                lines[str(value)] = values.set_axis(days[values.index])
-            return over_sessions("The answer", [Panel(title=first_number, lines=lines)])
+                lines[str(value)] = values.set_axis(days[values.index]).sort_index()
+            highest_first = dict(sorted(lines.items(), key=_newest_value, reverse=True))
+            return over_sessions("The answer", [Panel(title=first_number, lines=highest_first)])
     return None
+
+
+def _newest_value(line: tuple[str, "pd.Series[Any]"]) -> float:
+    """Return the last known value of a line, by which the lines are sorted."""
+    known = line[1].dropna()
+    return float(known.iloc[-1]) if len(known) else -math.inf
 
 
 def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:

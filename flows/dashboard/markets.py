@@ -33,6 +33,7 @@ from flows.dashboard.briefing import (
     ranking_of_night,
     skill_line,
     state_of_night,
+    summary_of_states,
     target_of,
 )
 from flows.dashboard.running import REFRESH_S, other_work, running_page
@@ -76,8 +77,9 @@ def markets_page(
 ) -> dict[str, Any]:
     """Return the page of every market: the rows of `market_rows`, each with its briefing.
 
-    `times` has how late each market is. `works` is what is running beside nights. `every` is the
-    number of seconds after which the page is loaded again; 0 for never.
+    `summary` says whether the last nights are well, as `summary_of_states` does. `times` has how
+    late each market is. `works` is what is running beside nights. `every` is the number of seconds
+    after which the page is loaded again; 0 for never.
     """
     shown = Shown(conn)
     rows = [
@@ -86,6 +88,7 @@ def markets_page(
     ]
     return {
         "rows": rows,
+        "summary": summary_of_states({row["market"]: row["state"] for row in rows}),
         "works": other_work(conn, now),
         "every": every,
         "choices": REFRESH_S,

@@ -358,6 +358,19 @@ def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> Non
     assert briefing._hindsight(1260, 1259).startswith("1,259 of 1,260 nights were run after")
 
 
+def test_the_first_heading_says_which_markets_are_not_well() -> None:
+    well = {"kind": "complete", "is_late_end": False}
+    late = {"kind": "complete", "is_late_end": True}
+    refused = {"kind": "refused", "is_late_end": False}
+    none = {"kind": "none", "is_late_end": False}
+    say = briefing.summary_of_states
+    assert say({}) == say({"a": none}) == ""
+    assert say({"a": well, "b": well, "c": none}) == "all well"
+    assert say({"a": late}) == "a late"
+    assert say({"a": well, "b": late, "c": refused}) == "b late, c refused, the others well"
+    assert say({**dict.fromkeys("abcd", late), "e": well}) == "4 of 5 not well"
+
+
 @pytest.mark.parametrize(
     ("after", "words"),
     [

@@ -106,6 +106,10 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
     page.get_by_role("button", name="Run").click()
     page.wait_for_selector("figure.live canvas")
     assert page.locator("tbody tr").count() > 50
+    answer = page.locator("p.answer").inner_text()
+    lines = page.locator("figure.chart input[type=checkbox]").count()
+    assert answer.startswith("Newest running_acc: ")
+    assert answer.count("; ") + 1 == lines > 1
     page.get_by_label("Statement").fill("delete from run")
     page.get_by_role("button", name="Run").click()
     assert page.get_by_role("alert").inner_text()

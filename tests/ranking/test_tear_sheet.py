@@ -2,6 +2,8 @@
 one.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,6 +29,7 @@ from dtml.evaluation.tear_sheet import (
     score_groups,
 )
 from dtml.markets.definition import FREE, Costs
+from dtml.pages.rankings.sheet import sheet_answers
 from tests.support.bounds import in_float64
 from tests.support.tear_sheets import DAYS, SECTORS, SESSIONS, made, sheet
 
@@ -205,6 +208,30 @@ def test_a_planted_order_is_found_steady_and_worth_its_costs_only_if_they_are_sm
     dear = answers(sheet(0.4, costs=Costs(commission=200)))
     assert dear.gross == found.gross
     assert dear.net.high < 0
+
+
+@pytest.mark.parametrize(
+    ("skill_of_rule", "words"),
+    [
+        (-0.3, "better than the best rule"),
+        (0.3, "not proven better than the best rule"),
+        (0.6, "worse than the best rule"),
+    ],
+)
+def test_a_ranking_is_compared_with_the_rule_on_the_same_days(
+    skill_of_rule: float, words: str
+) -> None:
+    own = sheet(0.3)
+    of_rule = sheet(skill_of_rule).cumulative.assign(predictor="day_reversal")
+    # A day on which only the rule has a rank IC does not count.
+    alone = of_rule.tail(1).assign(session=pd.Timestamp("2030-01-02"), rank_ic=-1.0)
+    cumulative = pd.concat([own.cumulative, of_rule, alone], ignore_index=True)
+    beside = replace(own, cumulative=cumulative, rule="day_reversal")
+    found = answers(beside)
+    means = [one.cumulative["rank_ic"].mean() for one in (own, sheet(skill_of_rule))]
+    assert found.above_rule.value == in_float64(means[0] - means[1])
+    assert f"; {words}, " in sheet_answers(beside, "days")[0].figures
+    assert np.isnan(answers(own).above_rule.value)
 
 
 @pytest.mark.parametrize("seed", range(3))

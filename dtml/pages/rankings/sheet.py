@@ -164,22 +164,34 @@ def _verdict(estimate: Estimate) -> str | None:
 def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answer:
     """Return whether the rank IC is above 0, by its interval; it is too early without one.
 
-    The figures are those of the ranking and, if the sheet has a rule, the rule's mean rank IC.
+    The figures are those of the ranking and, if the sheet has a rule, the rule's mean rank IC, and
+    whether the ranking's is above it.
     """
-    rule = ""
-    if sheet.rule is not None:
-        of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
-        rule_ic = figure(of_rule["rank_ic"].mean(), 3)
-        rule = f"; best rule, {quoted(sheet.rule)}: {rule_ic}"
-    verdict = _verdict(found.rank_ic)
-    words = (
-        f"Rank IC of {named(sheet.predictor)} {_ratio(found.rank_ic)} over {count(found.days)} "
-        f"{unit}{rule}."
+    question = "Is there an order?"
+    rank_ic = (
+        f"Rank IC {_ratio(found.rank_ic)} ({named(sheet.predictor)}, {count(found.days)} {unit})"
     )
+    rule = _beside_rule(sheet, found)
+    verdict = _verdict(found.rank_ic)
     if verdict is None:
-        without_full_stop = words[:-1]
-        return Answer("Is there an order?", "Too early", f"{without_full_stop}; {too_early}.")
-    return Answer("Is there an order?", verdict, words)
+        return Answer(question, "Too early", f"{rank_ic}{rule}; {too_early}.")
+    return Answer(question, verdict, f"{rank_ic}{rule}.")
+
+
+def _beside_rule(sheet: TearSheet, found: Answers) -> str:
+    """Return the rule's rank IC, and whether that of the ranking is above it, by its interval.
+
+    Empty if the sheet has no rule; it is too early to tell without an interval.
+    """
+    if sheet.rule is None:
+        return ""
+    of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
+    rule = f"best rule, {quoted(sheet.rule)}, {figure(of_rule['rank_ic'].mean(), 3)}"
+    verdict = _verdict(found.above_rule)
+    if verdict is None:
+        return f"; {rule}"
+    compared = {YES: "better than the", NO: "worse than the", UNCLEAR: "not proven better than the"}
+    return f"; {compared[verdict]} {rule}"
 
 
 def _steadiness(found: Answers, too_early: str) -> Answer:
