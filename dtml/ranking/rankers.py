@@ -340,8 +340,9 @@ def load_rankers(
         )
     if card["config"]["features"] != list(FEATURE_SETS[feature_set]):
         raise DtmlError(
-            f"checkpoint {file} was trained on other features than those that features = "
-            f'"{feature_set}" means in this version: train new rankers with `dtml train {market}`'
+            f'checkpoint {file} was trained with other features than the set "{feature_set}" has '
+            "now. If `features` was changed in the market's file, set it back; otherwise train new "
+            f"rankers with `dtml train {market}`"
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
     parts: dict[str, Any] = {**arrays, **card["scalars"]}

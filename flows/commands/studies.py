@@ -214,10 +214,13 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if result.alarm:
         raise LookAheadError(f"the audit of {context.name} as of {day} {result.alarm}")
     if not result.passed:
-        inconclusive = ", ".join(findings.loc[~findings["has_power"], "check"].unique())
+        is_undecided = ~findings["has_power"] & ~findings["passed"]
+        undecided = ", ".join(findings.loc[is_undecided, "check"].unique())
         raise DtmlError(
-            f"the audit of {context.name} as of {day} found no look-ahead, but these checks were "
-            f"inconclusive: {inconclusive}; fetch a longer history, or audit as of another day"
+            f"the audit of {context.name} as of {day} found no look-ahead, but could not decide "
+            f"these checks: {undecided}; the column `detail` says why. Audit as of another day, "
+            "fetch a longer history if the store has fewer than 1,000 sessions and, for "
+            "index_in_step, check that the market's file names the right index"
         )
 
 

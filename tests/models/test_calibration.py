@@ -273,7 +273,7 @@ def test_what_does_not_fit_is_an_error() -> None:
         (TypeError, ValueError), match=r"40, ?11"
     ):  # of the shapes' own check, or where that is off
         calibrate(probability, movement[1:])
-    with pytest.raises(ValueError, match=r"probability 1.5 is outside \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got 1.5"):
         calibrate(np.full_like(probability, 1.5), movement)
     with pytest.raises(ValueError, match="a finite slope of 0 or more"):
         Calibration(-0.1, 0.0, {}, 0, 0)
@@ -356,7 +356,7 @@ def test_bins_add_up_to_the_calls_and_hold_their_lower_end() -> None:
         *([percent, 1] for percent in range(99)),
         [99, 2],
     ]
-    with pytest.raises(ValueError, match=r"probability -0.01 is outside \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got -0.01"):
         count_bins(pd.DataFrame({"target": MONDAY, "probability": [-0.01], "rise": [True]}))
 
 

@@ -267,6 +267,6 @@ def test_a_store_that_names_another_place_for_weights_has_nothing_written_there(
     with transaction(context.engine) as conn:
         conn.execute(text("update run set checkpoint_path = :path"), {"path": path})
     run = run_of(archive.engine, receipt_of(context, "F01A"))
-    with pytest.raises(DtmlError, match=r"is no \.safetensors file directly in .*models"):
+    with pytest.raises(DtmlError, match=r"only \.safetensors files directly in .*models are read"):
         retrain(archive, run)
     assert not (data_folder() / path).exists()

@@ -141,7 +141,7 @@ def test_a_prefect_that_reads_its_settings_by_other_means_is_refused(
     monkeypatch.setitem(working_folder.REPLACED, name, {"GoneSource._read_files": dict})  # type: ignore[misc]
     monkeypatch.delitem(sys.modules, name)
     with pytest.raises(
-        ImportError, match=r"no prefect\.settings\.sources\.GoneSource\._read_files"
+        ImportError, match=r"it lacks prefect\.settings\.sources\.GoneSource\._read_files"
     ):
         importlib.import_module(name)
 

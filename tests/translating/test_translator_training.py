@@ -405,7 +405,9 @@ def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
 def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
     network = drawn()
     next(network.parameters()).data.fill_(math.nan)
-    with pytest.raises(TranslationError, match=r"^the loss is nan: .* lower training\.peak"):
+    with pytest.raises(
+        TranslationError, match=r"^the loss is nan at the learning rate .* set training\.peak"
+    ):
         train_network(
             network,
             WIDTH,

@@ -110,8 +110,9 @@ class TrainingStep:
         result = StepResult(*figures)
         if not math.isfinite(result.loss):
             raise TranslationError(
-                f"the loss is {result.loss}: train from the start with a lower training.peak, the "
-                "highest learning rate"
+                f"the loss is {result.loss} at the learning rate {rate:.2g}: set training.peak, "
+                "the highest rate, to a lower value and train from the start; if a state of this "
+                "training is saved, the next run names the folder to delete"
             )
         for parameter in self.network.parameters():
             if parameter.grad is not None:

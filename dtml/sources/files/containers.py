@@ -192,7 +192,9 @@ def _only_member(content: bytes) -> bytes | None:
         if WORKBOOK in names:
             return None
         tables = [name for name in names if is_table(PurePosixPath(name))]
-        if len(tables) != 1:
+        if not tables:
+            raise AdvisedError("in place of a table there is a zip archive without one: remove it")
+        if len(tables) > 1:
             raise AdvisedError(
                 f"in place of a table there is a zip archive of {len(tables)} tables: unpack it"
             )
