@@ -10,14 +10,14 @@ from sqlalchemy import Connection
 
 from db.connection.frames import head
 from db.connection.suggestions import did_you_mean
-from db.rows import attention, markets, predictions, prices, runs
+from db.rows import attention, markets, paper_account, predictions, prices, runs
 from db.rows import scores as stored_scores
 from dtml.attention.findings import words as explanation_words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
 from dtml.pages.charts import Chart, Panel, over_sessions
-from dtml.pages.figures import records
+from dtml.pages.figures import percent, records
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
 
 SHOWN = 250  # rows of a stock's table, and sessions of its charts without a span, at most
@@ -65,8 +65,8 @@ def stock_page(
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
     stock by kind of model. Scores go by the raw probability, without a band. `_in_newest_night`,
-    `_months`, `_explained` and `attention_tables` describe the other keys. Raises UsageError for an
-    unknown kind or a wrong span, NotThereError for an unknown market or stock.
+    `_in_account`, `_months`, `_explained` and `attention_tables` describe the other keys. Raises
+    UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or stock.
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
@@ -91,6 +91,7 @@ def stock_page(
         "market": market,
         "symbol": symbol,
         **_in_newest_night(newest, symbol, directions, last),
+        "account": _in_account(conn, market, symbol, newest),
         "kind": kind,
         "kinds": KINDS,
         "first": first,
@@ -108,6 +109,22 @@ def stock_page(
         "explained": _explained(conn, market),
         **attention_tables(conn, market, symbol),
     }
+
+
+def _in_account(conn: Connection, market: str, symbol: str, newest: pd.DataFrame) -> str:
+    """Say how much of a stock the paper account is to hold in the session that `newest` predicts.
+
+    Empty where nothing was decided for that session.
+    """
+    if newest.empty:
+        return ""
+    orders = paper_account.paper_orders(conn, market, newest["target"].iloc[0].date())
+    if orders.empty:
+        return ""
+    weight = float(orders.loc[orders["symbol"] == symbol, "weight"].sum())
+    if weight > 0:
+        return f"The paper account is to hold {percent(weight)} of its equity in it."
+    return "The paper account is not to hold it."
 
 
 def _months(conn: Connection, market: str, symbol: str, kind: str) -> list[dict[str, Any]]:

@@ -231,6 +231,20 @@ def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(sit
     assert len({row[0] for row in rows}) == len(rows)
 
 
+def test_a_stock_s_page_says_whether_the_paper_account_is_to_hold_it(site: Site) -> None:
+    wanted = asked(
+        site.engine,
+        f"select symbol, weight from paper_order where market = '{MARKET}' and target = "
+        f"(select max(target) from latest_prediction where market = '{MARKET}')",
+    ).set_index("symbol")["weight"]
+    assert 0 < wanted.gt(0).sum() < len(STOCKS)
+    for symbol in STOCKS:
+        seen = Page(site.get(link(["market", MARKET, "stock", symbol])).body).seen
+        weight = wanted.get(symbol, 0.0)
+        held = f"to hold {100 * weight:.1f} % of its equity in it." if weight else "not to hold it."
+        assert f"The paper account is {held}" in seen
+
+
 def test_a_direction_without_a_band_is_that_above_one_half() -> None:
     targets = pd.to_datetime(["2024-01-02", "2024-01-03"])
     directions = pd.DataFrame(
