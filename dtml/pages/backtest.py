@@ -348,10 +348,10 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
         return "", ""
     earned = row["annual_return"]
     of_all = rows.get(EQUAL_WEIGHT, {}).get("annual_return", np.nan)
-    verdict = "After costs it earned"
+    verdict = f"After costs, {quoted(best)} earned"
     if not pd.isna(of_all):
         than = "more" if earned > of_all else "less"
-        verdict = f"After costs it earned {than} than all stocks in equal parts:"
+        verdict = f"{verdict} {than} than all stocks in equal parts:"
     others = [
         f"{words} {percent(rows[name]['annual_return'])}"
         for name, words in ((EQUAL_WEIGHT, "equal parts"), (INDEX, "the index"))
@@ -360,8 +360,7 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
     beside = f"; {', '.join(others)}" if others else ""
     return (
         f"{verdict} {percent(earned)} a year{beside}.",
-        f"{quoted(best)}, chosen in hindsight for the highest Sharpe ratio, "
-        f"{with_interval(row, 'sharpe')}.",
+        f"It was chosen in hindsight for the highest Sharpe ratio, {with_interval(row, 'sharpe')}.",
     )
 
 

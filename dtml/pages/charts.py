@@ -253,6 +253,7 @@ def over_sessions(
         values={
             "panels": [_panel_values(panel, rows) for panel, rows in drawn],
             "thick": ids.get(MODEL, ""),
+            "last_day": last_day,
             "is_short": length <= pd.Timedelta(days=SHORT),
         },
         keys=_keys(ids, lines, hidden=set(hidden), dashed=set(dashed)),
@@ -426,8 +427,7 @@ def cells(
     `form` how values are written. With `is_signed` values above and below 0 have different colours;
     without it no value is below 0. With `is_written` the values are in the cells.
     """
-    # The ends of the scale of colours. Quantiles, so that a few extremes do not leave the other
-    # cells without colour; a signed scale begins at 0, which has none.
+    # Quantiles, so that a few extremes do not leave the other cells without colour.
     size = rows["value"].abs()
     low = 0.0
     high = 0.0

@@ -67,7 +67,7 @@ def state_of_night(
         "night": night,
         "work": work,
         "late": late,
-        "ended": _ended(after),
+        "ended": _ended(after, is_in_time=_is_before_open(night, times)),
         "is_late_end": after is not None and after >= TOLERANCE,
         "next": _next(times),
         "hindsight": hindsight,
@@ -105,17 +105,29 @@ def _after_due(night: Row, times: Punctuality | None) -> timedelta | None:
     return after
 
 
-def _ended(after: timedelta | None) -> str:
-    """Say how long after its scheduled moment a night ended, from `_after_due`."""
+def _is_before_open(night: Row, times: Punctuality | None) -> bool | None:
+    """Return whether a night ended before the session that it predicts opened; None if not known"""
+    if times is None or times.opens_at is None or night["finished_at"] is None:
+        return None
+    is_before: bool = night["finished_at"] < times.opens_at
+    return is_before
+
+
+def _ended(after: timedelta | None, *, is_in_time: bool | None) -> str:
+    """Say how long after its scheduled moment a night ended, from `_after_due`.
+
+    Of a late one it also says whether its orders were `is_in_time` for the open; None is not known.
+    """
     if after is None:
         return ""
     if after < timedelta(0):
         return "before it was due"
     if after < TOLERANCE:
         return f"on time, {duration(after.total_seconds())} after it was due"
+    opened = {True: ", still before the open", False: ", after the open", None: ""}[is_in_time]
     if after < timedelta(days=2):
-        return f"{duration(after.total_seconds())} late"
-    return f"{count(after.days)} days late"
+        return f"{duration(after.total_seconds())} late{opened}"
+    return f"{count(after.days)} days late{opened}"
 
 
 def _next(times: Punctuality | None) -> str:

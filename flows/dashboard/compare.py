@@ -14,7 +14,7 @@ from db.connection.frames import head
 from db.rows import markets, predictions, runs
 from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
-from dtml.evaluation.metrics import accuracy, mcc, measured, told_apart
+from dtml.evaluation.metrics import RESAMPLES, accuracy, mcc, measured, told_apart
 from dtml.pages.charts import Chart, probability_axis
 from dtml.pages.figures import figure, percent, records, with_interval
 from flows.dashboard.markets import STOCKS, NotThereError
@@ -22,7 +22,6 @@ from flows.dashboard.markets import STOCKS, NotThereError
 RUNS = 500  # in the list to choose from
 PAIRED = 8  # newest runs among which two are chosen
 DAYS = 365  # calendar days, the last ones in common, that are compared
-RESAMPLES = 2000  # of the bootstrap of days
 # The four counts of a day's directions, in the order that `accuracy` and `mcc` take them.
 COUNTED = ("rises", "false_rises", "false_falls", "falls")
 STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}

@@ -66,9 +66,10 @@ def require_market(conn: Connection, market: str) -> None:
             f"no market {market!r} in the store, which has no market yet: run a night first, as in "
             "`dtml nightly simulated`"
         )
+    more = f" and {len(stored) - 12} more, listed by /" if len(stored) > 12 else ""
     raise NotThereError(
         f"no market {market!r} in the store: {did_you_mean(market, stored)}its markets are "
-        f"{', '.join(stored[:12])}"
+        f"{', '.join(stored[:12])}{more}"
     )
 
 

@@ -70,9 +70,7 @@ def stock_page(
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
-    most_sessions = LONGEST
-    if first is None and last is None:
-        most_sessions = SHOWN
+    most_sessions = SHOWN if first is None and last is None else LONGEST
     stock_directions = predictions.stock_directions(market, symbol, kind, first, last)
     directions = head(conn, stock_directions, most_sessions)
     decided = at_default_level(

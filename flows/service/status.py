@@ -27,8 +27,10 @@ from dtml.prices.sessions import (
     last_closed_session,
     last_known_day,
     next_known_session,
+    next_session,
     previous_session,
     session_close,
+    session_open,
     sessions_between,
     sessions_up_to,
 )
@@ -302,8 +304,9 @@ class Punctuality:
     `night` and `outcome` are those of its last night. `due` is the first night after the last
     complete one or, where no night is complete, the last night itself; None if that is not due yet.
     `seconds` have passed since it was due, 0 if it is not. `scheduled_at` is when the last night
-    was due, and `next_at` when the next one will be. Each of these four is None where the exchange
-    is not known, or where its calendar lacks a session that it needs.
+    was due, `opens_at` when the session that it predicts opens, and `next_at` when the next night
+    will be due. Each of these five is None where the exchange is not known, or where its calendar
+    lacks a session that it needs.
     """
 
     market: str
@@ -312,6 +315,7 @@ class Punctuality:
     due: Due | None
     seconds: float | None
     scheduled_at: datetime | None = None
+    opens_at: datetime | None = None
     next_at: datetime | None = None
 
     @property
@@ -341,6 +345,7 @@ def punctuality(
     due: Due | None = None
     seconds: float | None = None
     scheduled_at: datetime | None = None
+    opens_at: datetime | None = None
     next_at: datetime | None = None
     if market is not None:
         with suppress(DtmlError):  # the calendar ends, or begins later
@@ -348,6 +353,8 @@ def punctuality(
             seconds = 0.0 if due is None else (now - due.since).total_seconds()
             scheduled_at = _scheduled(market, last["as_of"], delay)
             next_at = next_night(market, now, delay)
+            target = next_session(market.calendar, last["as_of"])
+            opens_at = session_open(market.calendar, target)
     return Punctuality(
         market=name,
         night=last["as_of"],
@@ -355,6 +362,7 @@ def punctuality(
         due=due,
         seconds=seconds,
         scheduled_at=scheduled_at,
+        opens_at=opens_at,
         next_at=next_at,
     )
 

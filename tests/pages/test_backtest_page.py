@@ -466,11 +466,9 @@ def test_a_backtest_says_first_whether_it_earned_more_than_all_stocks() -> None:
 
     more, which = earned(0.2, 0.1)
     assert more == (
-        "After costs it earned more than all stocks in equal parts: 20.0 % a year; "
-        "equal parts 10.0 %."
+        f"After costs, {quoted(TRADED[0])} earned more than all stocks in equal parts: "
+        "20.0 % a year; equal parts 10.0 %."
     )
-    assert which.startswith(
-        f"{quoted(TRADED[0])}, chosen in hindsight for the highest Sharpe ratio, "
-    )
+    assert which.startswith("It was chosen in hindsight for the highest Sharpe ratio, ")
     assert "earned less than" in earned(0.1, 0.2)[0]
     assert lead(random_performances(), None) == ("", "")

@@ -4,6 +4,7 @@ they say is what the store holds.
 
 import gzip
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 
@@ -385,13 +386,19 @@ def test_the_first_heading_says_which_markets_are_not_well() -> None:
     assert say({**dict.fromkeys("abcd", late), "e": well}) == "4 of 5 not well"
 
 
+def ended_of(night: dict[str, object], times: Punctuality | None) -> str:
+    is_in_time = briefing._is_before_open(night, times)
+    return briefing._ended(briefing._after_due(night, times), is_in_time=is_in_time)
+
+
 @pytest.mark.parametrize(
     ("after", "words"),
     [
         (timedelta(minutes=-5), "before it was due"),
         (timedelta(minutes=11, seconds=4), "on time, 11 min 04 s after it was due"),
-        (timedelta(hours=3), "3 h 00 min late"),
-        (timedelta(days=41, hours=2), "41 days late"),
+        (timedelta(hours=3), "3 h 00 min late, still before the open"),
+        (timedelta(hours=15), "15 h 00 min late, after the open"),
+        (timedelta(days=41, hours=2), "41 days late, after the open"),
     ],
 )
 def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
@@ -405,10 +412,14 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
         due=None,
         seconds=0.0,
         scheduled_at=due,
+        opens_at=due + timedelta(hours=15),
         next_at=due + timedelta(days=1),
     )
-    assert briefing._ended(briefing._after_due({"finished_at": due + after}, times)) == words
-    assert briefing._ended(briefing._after_due({"finished_at": None}, times)) == ""
-    assert briefing._ended(briefing._after_due({"finished_at": due}, None)) == ""
+    night = {"as_of": due.date(), "finished_at": due + after}
+    assert ended_of(night, times) == words
+    without_open = replace(times, opens_at=None)
+    assert ended_of(night, without_open) == re.sub(", (still before|after) the open", "", words)
+    assert ended_of({**night, "finished_at": None}, times) == ""
+    assert ended_of(night, None) == ""
     assert briefing._next(times) == "The next night is due 2024-07-02 22:30 UTC."
     assert briefing._next(None) == ""

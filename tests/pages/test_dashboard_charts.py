@@ -108,7 +108,7 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
     assert page.locator("tbody tr").count() > 50
     answer = page.locator("p.answer").inner_text()
     lines = page.locator("figure.chart input[type=checkbox]").count()
-    assert answer.startswith("Newest running_acc: ")
+    assert answer.startswith("Newest running_acc, up to 20")
     assert answer.count("; ") + 1 == lines > 1
     page.get_by_label("Statement").fill("delete from run")
     page.get_by_role("button", name="Run").click()

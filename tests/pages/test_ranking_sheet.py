@@ -87,7 +87,7 @@ def test_the_page_of_nights_has_each_chart_with_its_csv_and_its_sql(text: str) -
     assert SECTORS[1] in page.seen
 
 
-def test_the_page_begins_with_three_answers_and_a_chart_and_ends_with_tables(text: str) -> None:
+def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text: str) -> None:
     main = text[text.index("<main") :]
     answers = [main.index(f"<dt>{question}") for question in QUESTIONS]
     assert answers == sorted(answers)
@@ -97,7 +97,12 @@ def test_the_page_begins_with_three_answers_and_a_chart_and_ends_with_tables(tex
 
 
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits
-QUESTIONS = ("Is there an order?", "Is it steady?", "Can it be traded?")
+QUESTIONS = (
+    "Is there an order?",
+    "Is it better than the best rule?",
+    "Is it steady?",
+    "Can it be traded?",
+)
 
 
 def test_the_figures_of_the_page_are_those_that_nights_store(site: Site, text: str) -> None:

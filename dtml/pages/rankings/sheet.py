@@ -142,14 +142,19 @@ def csv_address(table: pd.DataFrame) -> str:
 
 
 def sheet_answers(sheet: TearSheet, unit: str) -> list[Answer]:
-    """Return whether there is an order, whether it is steady and whether it can be traded."""
+    """Return the answers of a tear sheet to its questions, of which there are three or four.
+
+    They are whether there is an order, whether it is better than the rule's if the sheet has a
+    rule, whether it is steady, and whether it can be traded.
+    """
     found = answers(sheet)
     too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
-    return [
-        _order(sheet, found, unit, too_early),
-        _steadiness(found, too_early),
-        _trade(found, too_early),
-    ]
+    order = _order(sheet, found, unit, too_early)
+    steadiness = _steadiness(found, too_early)
+    trade = _trade(found, too_early)
+    if sheet.rule is None:
+        return [order, steadiness, trade]
+    return [order, _beside_rule(sheet, sheet.rule, found), steadiness, trade]
 
 
 def _verdict(estimate: Estimate) -> str | None:
@@ -162,36 +167,28 @@ def _verdict(estimate: Estimate) -> str | None:
 
 
 def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answer:
-    """Return whether the rank IC is above 0, by its interval; it is too early without one.
-
-    The figures are those of the ranking and, if the sheet has a rule, the rule's mean rank IC, and
-    whether the ranking's is above it.
-    """
+    """Return whether the rank IC is above 0, by its interval; it is too early without one."""
     question = "Is there an order?"
     rank_ic = (
         f"Rank IC {_ratio(found.rank_ic)} ({named(sheet.predictor)}, {count(found.days)} {unit})"
     )
-    rule = _beside_rule(sheet, found)
     verdict = _verdict(found.rank_ic)
     if verdict is None:
-        return Answer(question, "Too early", f"{rank_ic}{rule}; {too_early}.")
-    return Answer(question, verdict, f"{rank_ic}{rule}.")
+        return Answer(question, "Too early", f"{rank_ic}; {too_early}.")
+    return Answer(question, verdict, f"{rank_ic}.")
 
 
-def _beside_rule(sheet: TearSheet, found: Answers) -> str:
-    """Return the rule's rank IC, and whether that of the ranking is above it, by its interval.
+def _beside_rule(sheet: TearSheet, rule: str, found: Answers) -> Answer:
+    """Return whether the rank IC is above the rule's, by the interval of their difference.
 
-    Empty if the sheet has no rule; it is too early to tell without an interval.
+    It is too early without an interval.
     """
-    if sheet.rule is None:
-        return ""
-    of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
-    rule = f"best rule, {quoted(sheet.rule)}, {figure(of_rule['rank_ic'].mean(), 3)}"
-    verdict = _verdict(found.above_rule)
-    if verdict is None:
-        return f"; {rule}"
-    compared = {YES: "better than the", NO: "worse than the", UNCLEAR: "not proven better than the"}
-    return f"; {compared[verdict]} {rule}"
+    of_rule = sheet.cumulative[sheet.cumulative["predictor"] == rule]
+    return Answer(
+        "Is it better than the best rule?",
+        _verdict(found.above_rule) or "Too early",
+        f"The rank IC of {quoted(rule)} is {figure(of_rule['rank_ic'].mean(), 3)}.",
+    )
 
 
 def _steadiness(found: Answers, too_early: str) -> Answer:
@@ -216,8 +213,8 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
     return Answer(
         question,
         word,
-        f"Above 0 in {found.positive_months} of {found.months} months; first half {first}, second "
-        f"half {second}.",
+        f"{first} in the first half, {second} in the second; above 0 in {found.positive_months} of "
+        f"{found.months} months.",
     )
 
 
@@ -242,7 +239,7 @@ def _trade(found: Answers, too_early: str) -> Answer:
     return Answer(
         question,
         _verdict(found.net) or "Too early",
-        f"Best less worst tenth {net}, {found.gross.value / BASIS_POINT:+.1f} before.",
+        f"Best less worst tenth {net}.",
     )
 
 
