@@ -308,8 +308,8 @@ def _json(value: object) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"a value cannot be stored as JSON ({error}): use only finite numbers, booleans, text, "
-            "lists and mappings"
+            f"the value that begins with {str(value)[:60]!r} cannot be stored as JSON ({error}): "
+            "use only finite numbers, booleans, text, lists and mappings"
         ) from error
 
 
@@ -452,9 +452,10 @@ def _recorded_revision(conn: Connection, tables: Collection[str], where: str) ->
     if not stored and _has_tables_of_ours(tables):
         raise StoreError(
             f"{where} is damaged, because the table alembic_version, which records its schema, is "
-            f"missing or empty: {RESTORE}"
+            f"missing or empty: {RESTORE}; or, if it is the database of another program, use "
+            f"another one, usually by setting {URL_VARIABLE}"
         )
-    if not stored and set(tables) - {"alembic_version"}:
+    if len(stored) != 1 and not _has_tables_of_ours(tables) and set(tables) - {"alembic_version"}:
         raise StoreUsageError(
             f"{where} has tables of another program and none of dtml: use another database, "
             f"usually by setting {URL_VARIABLE}"

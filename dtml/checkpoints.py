@@ -180,4 +180,7 @@ def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
             return tensors, card
     # JSON that is nested too deeply raises RecursionError.
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
-        raise DtmlError(f"{file} is not a dtml checkpoint: {error}") from error
+        raise DtmlError(
+            f"{file} is not a dtml checkpoint, or is damaged ({error}): restore it from a backup, "
+            "or delete it and train again"
+        ) from error

@@ -92,10 +92,14 @@ class Experiment:
             )
         left_out = 2 * self.gap_sessions  # before and after the validation days
         needed = MINIMUM_TRAIN_DAYS + left_out + self.validation_sessions
+        # With `train_sessions`, no more bars are read than these need (`history`).
+        more = "Fetch a longer history, choose a later day"
+        if self.train_sessions is not None:
+            more += f", raise train_sessions (now {self.train_sessions})"
         return (
             f"{days} days up to {as_of} have a whole window, but training needs at least {needed}: "
             f"{MINIMUM_TRAIN_DAYS} to train on, {left_out} left out and {self.validation_sessions} "
-            "for validation. Fetch a longer history, or choose a later day"
+            f"for validation. {more} or lower validation_sessions in [model] of the market's file"
         )
 
 

@@ -46,7 +46,7 @@ class ModelConfig(NetworkConfig):
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.heads < 1 or self.hidden % self.heads:
             raise UsageError(
-                "hidden must be a positive multiple of heads, "
+                "hidden must be a positive multiple of heads, and heads 1 or more, "
                 f"got hidden {self.hidden}, heads {self.heads}"
             )
         if not 0 <= self.dropout < 1:

@@ -28,7 +28,7 @@ from dtml.prices.disagreement import BAR, Comparison, compare
 from dtml.prices.sessions import sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
 from dtml.sources.second import open_second_source
-from flows.nightly.checks import require_sessions
+from flows.nightly.checks import fault_of_dates
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FAILURE, OVERLAP, SYMBOLS_AT_ONCE, FetchResult, fetch_bars
 
@@ -278,10 +278,9 @@ def _compare_batch(
 
 def _require_dates(context: MarketContext, stored: pd.DataFrame, bars: pd.DataFrame) -> None:
     """Raise SecondSourceError for bars that are dated on no session, or a session off."""
-    try:
-        require_sessions(context, bars)
-    except DtmlError as error:
-        raise SecondSourceError(_one_line(error)) from error
+    fault = fault_of_dates(context, bars)
+    if fault is not None:
+        raise SecondSourceError(_one_line(fault))
     redated = redated_symbols(stored, bars)
     if redated:
         symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late

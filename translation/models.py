@@ -203,7 +203,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     if unicode_form(card) != UNICODE_FORM:
         raise TranslationError(
             f"{card.name} was trained with text in the Unicode form {unicode_form(card)}, but this "
-            f"version translates text in {UNICODE_FORM}: train the model again"
+            f"version translates text in {UNICODE_FORM}: use the version that trained it, or train "
+            "the model again from the start"
         )
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(
@@ -214,8 +215,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
     if (source.digest, target.digest) != card.tokenizer_hashes:
         raise TranslationError(
-            f"a tokenizer in {folder} is not the one that {card.name} was trained with: restore "
-            "the whole folder from a backup, or train the model again"
+            f"a tokenizer in {folder} is missing or not the one that {card.name} was trained with: "
+            "restore the whole folder from a backup, or train the model again"
         )
     seeds = card.made.get("seeds", 1)
     try:

@@ -25,13 +25,17 @@ def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -
     `attempt` see `fitting_tokens`.
     """
     fits = fitting_tokens(tokens, longest, attempt)
+    # An earlier state was saved with the settings of before, so it is refused.
+    then = "delete the folder of the saved training state if the next run names it"
     if fits is None:
         smaller = "choose a smaller size under [network], or lower longest under [rules]"
         return TranslationError(
-            f"out of memory with batch_tokens = {tokens}, and with one sentence alone: {smaller}"
+            f"out of memory with batch_tokens = {tokens}, and with one sentence alone: {smaller}; "
+            f"{then}"
         )
     return TranslationError(
-        f"out of memory with batch_tokens = {tokens}: {fits} fits; set it under [training]"
+        f"out of memory with batch_tokens = {tokens}: {fits} fits; set it under [training], and "
+        f"{then}"
     )
 
 

@@ -68,7 +68,7 @@ TABLE_KEYS = {
 OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}
 TYPE_NAMES = {
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     bool: "true or false",
     str: "a text",
     list: "a list",
@@ -305,7 +305,8 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
         with torch.device("meta"):  # without memory for the weights
             build_network(recipe.kind, network)
     except UsageError as error:
-        raise UsageError(f"{file}, [network]: {error}") from error
+        place = "[network]" if recipe.size else f"[network] with size {size}"
+        raise UsageError(f"{file}, {place}: {error}") from error
     try:
         recipe.training_for(size)
     except UsageError as error:

@@ -151,7 +151,8 @@ def _require_harmless(conn: Connection, name: str) -> None:
     reasons += [f"the owner of {owned_object}" for owned_object in owned_objects]
     if reasons:
         raise StoreUsageError(
-            f"role {name} is {', '.join(reasons)}: choose a new name, or a role that only reads"
+            f"role {name} is {', '.join(reasons)}: name a role that does not exist yet, which is "
+            "then created, or one of which none of this is true"
         )
 
 
@@ -245,7 +246,9 @@ def _require_only_reading(conn: Connection, name: str) -> None:
     statement = text(SQL["what a role could do beyond reading"])
     excess_rights = conn.execute(statement, parameters).scalars().all()
     if excess_rights:
+        others = len(excess_rights) - SHOWN
+        more = f", and do {others} other things" if others > 0 else ""
         raise StoreUsageError(
-            f"role {name} could still {', '.join(excess_rights[:SHOWN])}, because PUBLIC has these "
-            "rights: revoke them from PUBLIC and run the same command again"
+            f"role {name} could still {', '.join(excess_rights[:SHOWN])}{more}, because PUBLIC has "
+            "these rights: revoke all of them from PUBLIC and run the same command again"
         )

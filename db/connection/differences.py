@@ -22,6 +22,12 @@ from db.errors import StoreError
 FIGURE_TOLERANCE = 1e-6
 FIGURE_ABSOLUTE_TOLERANCE = 1e-12
 
+# How to compute a stored figure again as it is: the end of messages about another one.
+SAME_AGAIN = (
+    "use the version of dtml and the kind of machine that stored it or, if prices have changed "
+    "since, move the store away and restore a backup with `dtml db restore`"
+)
+
 
 def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
     """Raise StoreError, naming the first repeated key, where two rows have the same key."""

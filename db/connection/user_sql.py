@@ -300,6 +300,8 @@ def guarded(
         with _time_limit(driver, limit, interruption):
             yield
         return
+    if not sql.strip():
+        raise StoreUsageError("the SQL is empty: write a select")
     match = _FIRST_WORD.match(sql)
     first_word = "" if match is None else match[1]
     if first_word.lower() not in FIRST_WORDS:

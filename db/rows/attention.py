@@ -10,7 +10,12 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, upsert
-from db.connection.differences import new_rows_of, require_distinct, stored_of_targets
+from db.connection.differences import (
+    SAME_AGAIN,
+    new_rows_of,
+    require_distinct,
+    stored_of_targets,
+)
 from db.connection.frames import frame, head, matching, row, row_of, select_view
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
@@ -51,7 +56,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
         absolute_tolerance=WEIGHT_TOLERANCE,
         named_columns=named_columns,
         message="attention of {} is already stored with a different weight, which stays: the "
-        "attention of a past prediction is never rewritten",
+        f"attention of a past prediction is never rewritten; {SAME_AGAIN}",
     )
     return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 

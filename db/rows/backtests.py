@@ -114,6 +114,10 @@ def finish_backtest(
         raise StoreError(
             f"backtest {backtest_id} was never started: run the same `dtml backtest` again"
         )
+    reason = (
+        "a finished backtest cannot change; run the same command again to see it, or choose "
+        "another --from or --to for a new one"
+    )
     new_counts = {name: counts[name] for name in COUNTS}
     changed_counts = [name for name in COUNTS if stored[name] != new_counts[name]]
     if stored["finished_at"] is None:
@@ -122,10 +126,8 @@ def finish_backtest(
     elif changed_counts:
         raise StoreError(
             f"{backtest_id} {changed_counts[0]} is already stored with a different figure, which "
-            "stays: a finished backtest cannot change; for a new result, choose another --from or "
-            "--to"
+            f"stays: {reason}"
         )
-    reason = "a finished backtest cannot change"
     owner = "backtest_id"
     new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, reason=reason)
     new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, reason=reason)
@@ -283,7 +285,7 @@ def save_benchmark(
     """
     name = str(benchmark["id"])
     new = save_row(conn, tables.benchmark, benchmark)
-    reason = "the test span is read only once"
+    reason = "the test span is read only once; run the same command again to see the stored result"
     new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, reason=reason)
     new += save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, reason=reason)
     return new

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame
-from db.connection.differences import save_figures
+from db.connection.differences import SAME_AGAIN, save_figures
 from db.connection.frames import frame, row, rows_of
 from db.rows.outcomes import of_fold
 from db.views import view
@@ -33,7 +33,7 @@ def save_bands(
         "run_id",
         run_id,
         marked,
-        reason="a model is calibrated only once",
+        reason=f"a model is calibrated only once; {SAME_AGAIN}",
     )
 
 

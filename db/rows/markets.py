@@ -98,9 +98,10 @@ def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) 
         unknown.update(symbols[ids[id_column].isna()])
     if unknown:
         some = ", ".join(sorted(unknown)[:5])
+        others = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         raise StoreUsageError(
-            f"symbols not stored for market {market}: {some}; check their spelling, or fetch them "
-            "first"
+            f"symbols not stored for market {market}: {some}{others}; check their spelling, or run "
+            f"`dtml fetch {market}` first"
         )
     return frame.assign(**{name: column.astype("int64") for name, column in ids.items()})
 

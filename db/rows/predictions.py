@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.connection.differences import new_rows_of, require_distinct
+from db.connection.differences import SAME_AGAIN, new_rows_of, require_distinct
 from db.connection.frames import Statement, frame, matching, select_view, within
 from db.rows.markets import identified, require_symbol
 from db.views import view
@@ -46,7 +46,7 @@ def save_predictions(
     rows = identified(conn, market, predictions).sort_values(key)
     message = (
         "{} is already stored with a different probability or deviation, which stays: a past "
-        "prediction is never rewritten"
+        f"prediction is never rewritten; {SAME_AGAIN}"
     )
     new = new_rows_of(
         rows,

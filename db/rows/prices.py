@@ -48,12 +48,15 @@ def append_prices(
     key = ["symbol", "session"]
     require_distinct(bars, key)
     is_missing = bars["close"].isna()
-    is_not_positive = bars[["open", "high", "low", "close", "adj_close"]] <= 0
+    bar_prices = bars[["open", "high", "low", "close", "adj_close"]]
+    is_not_positive = bar_prices <= 0
     unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
+        first = bar_prices.loc[unsound.index[0]]
+        given = ", ".join(f"{name} {price}" for name, price in first.items())
         raise StoreError(
             f"the bar of {first_key_text(unsound, key)} has no close, or a price that is not above "
-            "0: correct it, or leave it out"
+            f"0 ({given}): correct it, or leave it out"
         )
     # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])

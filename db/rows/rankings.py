@@ -10,7 +10,13 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, save_row
-from db.connection.differences import new_rows_of, require_distinct, save_figures, stored_of_targets
+from db.connection.differences import (
+    SAME_AGAIN,
+    new_rows_of,
+    require_distinct,
+    save_figures,
+    stored_of_targets,
+)
 from db.connection.frames import (
     Statement,
     frame,
@@ -113,7 +119,7 @@ def save_ranking(
     changed: raises StoreError, naming it, when a figure is stored with another value.
     """
     name = str(ranking["id"])
-    reason = "the days of a ranking are scored only once"
+    reason = "a ranking is scored only once; run the same command again to see the stored result"
     new = save_row(conn, tables.ranking, ranking)
     new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, reason=reason)
     new += save_figures(
@@ -159,7 +165,7 @@ def save_night_ranking(
         SCORE_TOLERANCE,
         named_columns=["predictor", "target", "symbol"],
         message="{} is already stored with a different score, which stays: a ranking is never "
-        "rewritten",
+        f"rewritten; {SAME_AGAIN}",
     )
     new_ranks = new[[*key, "as_of", "score", "place", "probability", "chosen"]]
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))

@@ -109,19 +109,19 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
     """Return the stock-days that count; DtmlError, with the name of the `span`, where none does."""
     counted = windows.labelled(protocol).numpy()
     x, day_places, stock_places = design(windows, counted)
+    if not len(windows):
+        raise DtmlError(f"the {span} span has no day: give prices that cover it")
     if not len(x):
         raise DtmlError(
             f"no stock-day of {_in_words(span, windows)} counts under the label protocol "
-            f"{protocol!r}: check that the prices of these days change"
+            f"{protocol!r}: check that the prices of these days change and have no gaps"
         )
     return Labelled(x=x, rises=windows.rises().numpy()[day_places, stock_places])
 
 
 def _in_words(span: str, windows: Windows) -> str:
     """Return the name of a span with its days and its number of stocks, as errors say it."""
-    days = "no day"
-    if len(windows.target):
-        days = f"{windows.target[0].date()} to {windows.target[-1].date()}"
+    days = f"{windows.target[0].date()} to {windows.target[-1].date()}"
     return f"the {span} span ({days}, {len(windows.symbols)} stocks)"
 
 

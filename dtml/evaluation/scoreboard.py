@@ -278,8 +278,8 @@ def common_stock_days(
             silent_days = np.flatnonzero(silent.any(axis=1))
             raise ValueError(
                 f"{rule.name} has no direction on {silent.sum()} stock-days that count, "
-                f"first {target[silent_days[0]]:%Y-%m-%d}: fetch the prices of the index up to "
-                "these days"
+                f"first {target[silent_days[0]]:%Y-%m-%d}: fetch the prices of the index on "
+                "these days and on the sessions before them that the rule reads"
             )
     return np.asarray(is_common)
 

@@ -479,8 +479,9 @@ def _dates(
     stop = len(as_of) - LOOK_AHEAD
     if stop - first < dates:
         raise DtmlError(
-            f"{len(as_of)} days have a constituent with a whole window, but an audit of {dates} "
-            f"dates needs {first + LOOK_AHEAD + dates}: fetch more, or audit as of a later day"
+            f"only {len(as_of)} days have a stock with all sessions that the model reads, but an "
+            f"audit of {dates} dates needs {first + LOOK_AHEAD + dates} such days: fetch a longer "
+            "history, or audit as of a later day"
         )
     generator = np.random.default_rng(seed)
     places = generator.choice(np.arange(first, stop), dates, replace=False)

@@ -79,7 +79,7 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
     market = read_market(path, text)
     path = path.absolute()  # it is stored, and later commands may run in another folder
     if text is None:
-        text = with_members(path.read_text(encoding="utf-8"), market.members)
+        text = with_members(path.read_text(encoding="utf-8-sig"), market.members)
     return replace(market, file=(path, text))
 
 
@@ -303,10 +303,14 @@ def _rate(table: Table, key: str) -> definition.Rate:
 def _rate_entry(table: Table, key: str, place: int, row: object) -> Table:
     """Return one row of a list of rates, whose `place` counts from 1, as a table.
 
-    A row that is no table becomes an empty one, so that its keys are reported as missing.
+    Raises UsageError for a row that is no table.
     """
-    values = row if isinstance(row, dict) else {}
-    return Table(table.path, f"{table.prefix}{key}[{place}].", values)
+    if not isinstance(row, dict):
+        raise table.error(
+            f"{key}[{place}]",
+            f"expected a table such as {{since = 2026-01-20, rate = 1.5}}, got {shown(row)}",
+        )
+    return Table(table.path, f"{table.prefix}{key}[{place}].", row)
 
 
 def _timezone(table: Table) -> str:

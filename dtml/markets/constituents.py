@@ -41,7 +41,8 @@ def read_constituents(table: Table, calendar: AnyCalendar, stored: str | None) -
         if "until" in table.values:
             raise table.error(
                 "until",
-                "has an effect only with members; delete it, or move it to the entries of symbols",
+                "has an effect only with members; add members (the path of a table), or delete "
+                "this key: in a list, each entry of symbols can have its own until",
             )
         stays = listed
     _refuse_repeats(table, stays)
@@ -118,7 +119,8 @@ def _refuse_other_count(
         refuse_other_counts(table, stays, count, calendar, as_of)
     elif count != len(stays):
         raise table.error(
-            "count", f"says {count}, but symbols has {len(stays)} entries; correct one of them"
+            "count",
+            f"says {count}, but symbols has {len(stays)} entries; correct either, or delete count",
         )
 
 

@@ -468,7 +468,8 @@ class Market:
                 )
             if times > 1:
                 raise UsageError(
-                    f"market {self.name}: symbol {symbol!r} is listed {times} times; list it once"
+                    f"market {self.name}: its source lists the symbol {symbol!r} {times} times; "
+                    "list it once there"
                 )
         stays: list[Constituent] = []
         for symbol in stock_symbols:

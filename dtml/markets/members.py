@@ -240,7 +240,7 @@ def refuse_other_counts(
         raise table.error(
             "count",
             f"cannot be checked, because members begins on {first}, before the calendar "
-            f"{calendar}; delete count",
+            f"{calendar} does; delete count",
         ) from problem
     # How many more members each session has than the one before. A stay that begins or ends on a
     # day that is no session changes the next session, if there is one up to `as_of`. A missing day
@@ -258,7 +258,7 @@ def refuse_other_counts(
             raise table.error(
                 "count",
                 f"says {count}, but members lists {members} on {session.date()}: correct the "
-                "memberships around that day, or delete count",
+                "memberships around that day, or correct or delete count",
             )
 
 

@@ -38,7 +38,8 @@ def read_second_source(table: Table, symbols: Collection[str]) -> SecondSource:
         key = "prices" if prices else "index"
         raise table.error(
             key,
-            f'the source "{source}" reads no files; delete this key, or use source = "files"',
+            f'the source "{source}" reads no files; delete prices and index, or set '
+            'source = "files" and give prices',
         )
     return SecondSource(
         source=source,
@@ -79,8 +80,9 @@ def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
                 f"{name!r} is not a valid symbol; use at most 24 letters, digits and single . - & "
                 "= _ / or blanks between them",
             )
-        if name in names.values():
-            raise table.error(symbol, f"{name!r} is given for two symbols; give each its own")
+        for other, other_name in names.items():
+            if other_name == name:
+                raise table.error(symbol, f"{name!r} is also given for {other}; give each its own")
         names[symbol] = name
     return names
 

@@ -4,7 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -141,7 +141,8 @@ def parse(path: Path, text: str | None) -> dict[str, object]:
     """
     try:
         if text is None:
-            text = path.read_text(encoding="utf-8")
+            # Windows editors may put a byte order mark first, which TOML does not allow.
+            text = path.read_text(encoding="utf-8-sig")
         return tomllib.loads(text)
     except OSError as problem:
         raise UsageError(
@@ -172,7 +173,8 @@ def is_a(value: object, kind: type) -> bool:
 
 def shown(value: object) -> str:
     """Return a value as errors quote it, at most 60 characters."""
-    text = repr(value)
+    # Dates and times as TOML has them, not as Python calls them.
+    text = str(value) if isinstance(value, date | time) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

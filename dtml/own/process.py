@@ -160,12 +160,14 @@ class IsolatedCode:
             exit_status = _run(folder, seconds)
             if exit_status is None:
                 raise OwnCodeError(
-                    f"{self.code.name} took more than {seconds:g} s: set DTML_CODE_SECONDS to a "
-                    "larger number to allow more"
+                    f"{self.code.name} took more than {seconds:g} s: raise the environment "
+                    "variable DTML_CODE_SECONDS to allow more"
                 )
-            return self._answer(folder, exit_status)
+            return self._answer(folder, exit_status, gigabytes)
 
-    def _answer(self, folder: Path, exit_status: int) -> tuple[Description, Arrays]:
+    def _answer(
+        self, folder: Path, exit_status: int, gigabytes: float
+    ) -> tuple[Description, Arrays]:
         """Read the answer that a process left in a folder.
 
         Raises OwnCodeError if the process was killed, ended without an answer, or answered with an
@@ -179,7 +181,7 @@ class IsolatedCode:
             raise OwnCodeError(
                 f"the process of {self.code.name} was killed by {killer} before it answered: "
                 "run it by itself to see whether a library crashes or memory runs out "
-                "(DTML_CODE_GIGABYTES limits it)"
+                "(the environment variable DTML_CODE_GIGABYTES limits it)"
             )
         if exit_status or not answer_text:
             raise OwnCodeError(
@@ -189,7 +191,13 @@ class IsolatedCode:
             )
         answer = json.loads(answer_text)
         if "error" in answer:
-            raise OwnCodeError(answer["error"])
+            error = answer["error"]
+            if "MemoryError" in error:
+                error = (
+                    f"{error} (it may use {gigabytes:g} GiB: raise the environment variable "
+                    "DTML_CODE_GIGABYTES to allow more)"
+                )
+            raise OwnCodeError(error)
         return answer, dict(np.load(folder / "answer.npz"))
 
 

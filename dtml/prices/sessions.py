@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _EARLIEST = "1990-01-01"
 # What to do where a calendar ends.
 REMEDY = (
-    "upgrade exchange_calendars, or add its sessions to calendars.toml in the data folder, "
-    "and restart the service"
+    "upgrade exchange_calendars, or add its sessions to calendars.toml in the data folder (to "
+    "[sessions] in the market's file, if that file has this table), and restart the service"
 )
 _RARE = 0.05  # a weekday with a smaller share of the sessions does not count as usual
 

@@ -341,8 +341,8 @@ def load_rankers(
     if card["config"]["features"] != list(FEATURE_SETS[feature_set]):
         raise DtmlError(
             f'checkpoint {file} was trained with other features than the set "{feature_set}" has '
-            "now. If `features` was changed in the market's file, set it back; otherwise train new "
-            f"rankers with `dtml train {market}`"
+            f"now: train new rankers with `dtml train {market}` or, if you changed `features` in "
+            "the market's file, set it back"
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
     parts: dict[str, Any] = {**arrays, **card["scalars"]}

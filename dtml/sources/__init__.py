@@ -118,7 +118,8 @@ def open_source(
     if name == "files":
         if prices is None:
             raise UsageError(
-                "source 'files' needs a file or folder of prices: give it with --prices"
+                "source 'files' needs a file or folder of prices: give it with --prices, or in a "
+                "notebook with prices=Path(...)"
             )
         from dtml.sources.files import FileSource
 

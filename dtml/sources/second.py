@@ -13,6 +13,9 @@ from dtml.sources import Fetched, Source, open_source
 from dtml.sources.files import FileSource
 
 IN_CURRENCY = (*PRICES, "adj_close", "dividend")  # columns of bars
+# The table that describes the files of prices, which errors name, and that of a second source.
+TABLE_OF_PRICES = "[columns]"
+OWN_TABLE = "[second_source.columns]"
 
 
 @dataclass(frozen=True)
@@ -50,19 +53,19 @@ class SecondFeed(Source):
             columns = list(IN_CURRENCY)
             bars[columns] = bars[columns] * self.price_unit
         outcomes = answer.outcomes.assign(symbol=answer.outcomes["symbol"].map(symbol_of))
+        if isinstance(self.source, FileSource):
+            details = outcomes["detail"].str.replace(TABLE_OF_PRICES, OWN_TABLE, regex=False)
+            outcomes = outcomes.assign(detail=details)
         return Fetched(bars=bars.reset_index(drop=True), outcomes=outcomes)
 
 
 @contextmanager
 def _naming_its_columns() -> Iterator[None]:
-    """Let errors about the second source's files name its own table of columns.
-
-    Those of `FileSource` name the table [columns], which describes the files of prices.
-    """
+    """Let errors about the second source's files name its own table of columns."""
     try:
         yield
     except UsageError as error:
-        message = str(error).replace("[columns]", "[second_source.columns]")
+        message = str(error).replace(TABLE_OF_PRICES, OWN_TABLE)
         raise UsageError(message) from error
 
 

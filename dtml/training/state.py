@@ -176,7 +176,8 @@ class StateFolder:
             tensors, card = read_tensors(file)
             _put_back(fit, tensors, card)
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())  # on one line
+            # The cause alone: the advice of `read_tensors` is for a file that has a backup.
+            reason = " ".join(str(error.__cause__ or error).split())  # on one line
             raise DtmlError(
                 f"the saved state of a training run is damaged ({reason}): delete {file} to start "
                 "over"

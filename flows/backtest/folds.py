@@ -197,7 +197,7 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
         raise UsageError(
             f"the store has the index of {context.name} up to {last}, but a backtest to "
             f"{plan.last} needs prices up to that day: choose an earlier --to, or fetch later "
-            f"prices with `dtml fetch {context.name}`"
+            f"prices with `dtml fetch {context.name}`, with --prices FILE if they come from files"
         )
     # From the session before the plan's first one on: the first model is trained as of that day.
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
@@ -243,8 +243,8 @@ def _require_known(context: MarketContext, as_of: date) -> None:
         raise UsageError(
             f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC, when the next session opened, "
             f"the store did not know enough bars of {context.name}: {lacking.what}. Choose a "
-            "--from after the day of the first fetch (view fetch_log has it), or leave out "
-            "--prices-known"
+            "later --from, before whose opening a night or a fetch had stored them (the view "
+            "fetch_log has the times), or leave out --prices-known"
         )
 
 

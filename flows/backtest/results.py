@@ -279,7 +279,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
         predicted = backtests.backtest_predictions(conn, backtest.id)
         folds = backtests.backtest_folds(conn, backtest.id)
     if predicted.empty:
-        _raise_all_refused(folds)
+        _raise_all_refused(market.name, folds)
     days = predicted[["as_of", "target"]].drop_duplicates()
     days = days.sort_values("target", ignore_index=True)  # portfolios are traded in this order
     as_of = pd.DatetimeIndex(days["as_of"])
@@ -303,13 +303,13 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     )
 
 
-def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
+def _raise_all_refused(market: str, folds: pd.DataFrame) -> NoReturn:
     """Raise DtmlError for a backtest in which every night was refused, with the first reason."""
-    refused = {night: why for of_fold in folds["refused"] for night, why in of_fold.items()}
-    night, reason = next(iter(refused.items()))
+    refused = [refusal for of_fold in folds["refused"] for refusal in of_fold.items()]
     raise DtmlError(
-        f"all {len(refused)} nights were refused, that of {night} because {reason}: fetch the "
-        "missing prices with `dtml fetch`, or choose another span with --from and --to"
+        f"all {len(refused)} nights were refused, the first ({refused[0][0]}) for this reason: "
+        f"{refused[0][1]}; choose another --from and --to, leave out --prices-known if given, or "
+        f"fetch the missing prices with `dtml fetch {market} --again` (and --prices FILE for files)"
     )
 
 

@@ -111,7 +111,8 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
     if changes:
         raise NotFrozenError(
             f"{market} has {counted(len(changes), 'change')} since the nights were frozen; the "
-            f"first is at {changes[0]}; unless this was intended, restore a backup of the store"
+            f"first is at {changes[0]}; unless this was intended, restore what has changed (the "
+            "store, weights, or the file of the chain) from a backup"
         )
 
 

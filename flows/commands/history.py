@@ -173,12 +173,18 @@ def require_market(engine: Engine, market: str, option: str = "") -> None:
     if market in markets:
         return
     meant = did_you_mean(market, markets)
+    is_of_package = market in market_names()
     if not markets:
+        example = market if is_of_package else "simulated"
         raise UsageError(
-            f"the store has no market {market!r}: run a night first, as in `dtml nightly {market}`"
+            f"the store has no market {market!r}: run a night first, as in `dtml nightly "
+            f"{example}`, or `dtml nightly --market-file FILE` for a market of your own"
         )
     known = ", ".join(markets)
-    raise UsageError(f"the store has no market {market!r}: {meant}choose one of {known}{option}")
+    first = f", or run `dtml nightly {market}` first" if is_of_package else ""
+    raise UsageError(
+        f"the store has no market {market!r}: {meant}choose one of {known}{option}{first}"
+    )
 
 
 def _own_markets() -> list[str]:

@@ -178,7 +178,8 @@ def _backtest(
     fetch_named(request, plan.first)
     require_stored(
         request,
-        "name the source of its prices with --source, or give --prices FILE",
+        "name the source of its prices with --source, or give --prices FILE, and --index FILE if "
+        "those prices lack the index",
     )
     opened = open_backtest(request, plan)
     if stored_backtest(opened.context.engine, opened.id) is not None:

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -67,6 +68,17 @@ def named_in_command(market: Market) -> str:
     if market.file is not None and market.file[0].exists():
         return f"--market-file {market.file[0]}"
     return market.name
+
+
+def settings_place(market: Market) -> str:
+    """Return in words the file in which a user changes the settings of a market.
+
+    The file of a market of the package is not changed: a copy of it is a market of the user's own.
+    """
+    if market.file is not None:
+        return str(market.file[0])
+    shipped = resources.files("dtml.markets") / f"{market.name}.toml"
+    return f"a copy of {shipped} under another name, given with --market-file"
 
 
 def _own_market(engine: Engine, name: str) -> Market | None:

@@ -213,7 +213,8 @@ class StoredSource:
         if index not in stored.index:
             raise UsageError(
                 f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` "
-                "first, with --index FILE if the index has its own file"
+                "first, with --prices FILE if the prices come from files, and with --index FILE if "
+                "the index has its own file"
             )
         return stored[index].date()
 

@@ -21,7 +21,9 @@ from dtml.prices.alignment import (
 from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check, no_bars
 from dtml.prices.sessions import last_known_day, next_known_session, sessions_between
 from dtml.sources import Fetched
+from flows.markets.files import CALENDARS, settings_place
 from flows.nightly.context import MarketContext
+from flows.settings import data_folder
 
 REJECTED = ["symbol", "session", "reason", "value"]
 # A larger share of a symbol's bars on no session means that its dates are wrong. Holidays that a
@@ -204,16 +206,34 @@ def _histories(
 
 
 def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
-    """Raise DtmlError when more than `OFF_CALENDAR` of a symbol's bars lie on no session.
+    """Raise DtmlError where `fault_of_dates` finds a fault, with what to do."""
+    fault = fault_of_dates(context, bars)
+    if fault is None:
+        return
+    market = context.market
+    remedy = f"add the sessions that the calendar lacks to {data_folder() / CALENDARS}"
+    if market.file is not None:
+        remedy = (
+            f"correct `calendar` in {settings_place(market)}, or add the sessions that the "
+            "calendar lacks there, under [sessions]"
+        )
+    raise DtmlError(
+        f"{fault}; nothing was stored: use the exchange's own dates or, if these dates are right, "
+        f"{remedy}; a date with a time of day and a time zone is converted to the date in "
+        f"{market.timezone}, unless every time of its column is midnight"
+    )
 
-    Its dates are then shifted, or those of another exchange. For a symbol with at least `ENOUGH`
+
+def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
+    """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session.
+
+    None if no symbol's do. Its dates are then shifted, or those of another exchange. For a symbol with at least `ENOUGH`
     bars, the share alone proves it. For one with fewer bars, but at least `ENOUGH_TO_SHIFT`, the
     bars must also fit the sessions better if all are dated a day later or earlier. If no symbol is
     wrong by these rules, all bars are judged together (`_shifted_together`).
     """
     if bars.empty:
-        return
-    market = context.market
+        return None
     counts = _counts_off_calendar(context, bars)
     is_many = counts["off"] > OFF_CALENDAR * counts["bars"]
     fits_better = counts[["a_day_on", "a_day_back"]].min(axis=1) < counts["off"]
@@ -222,18 +242,14 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
     if wrong.empty:
         wrong = _shifted_together(counts)
     if wrong.empty:
-        return
+        return None
     symbol = str(wrong.index[0])
     counts_of_symbol = wrong.iloc[0]
-    raise DtmlError(
+    return (
         f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
-        f"on no session of {market.calendar}, the first on "
+        f"on no session of {context.market.calendar}, the first on "
         f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
-        f"(symbols affected: {len(wrong)}){_better_day_in_words(counts_of_symbol)}; nothing was "
-        "stored: use the exchange's own dates; if these dates are right, correct `calendar` in the "
-        "market's file, or add the sessions that the calendar lacks under [sessions]; a date with "
-        f"a time of day and a time zone is converted to the date in {market.timezone}, unless "
-        "every time of its column is midnight"
+        f"(symbols affected: {len(wrong)}){_better_day_in_words(counts_of_symbol)}"
     )
 
 
@@ -305,7 +321,8 @@ def require_dates_as_stored(
     raise DtmlError(
         f"{name} is dated 1 session {side}: its closes are those stored for the {neighbour} "
         f"session (symbols affected: {len(redated)}); nothing was stored: correct the dates or, if "
-        f"the stored ones are wrong, replace them with `dtml fetch {context.market.name} --again`"
+        f"the stored ones are wrong, replace them with `dtml fetch {context.market.name} --again`, "
+        "with --prices FILE if the prices come from files"
     )
 
 
@@ -330,5 +347,6 @@ def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> Non
     if fault is not None:
         raise DtmlError(
             f"{fault}; nothing was stored: correct the bars of {index}, or name another index in "
-            "the market's file; if the prices are files, --index takes a file of the index alone"
+            f"{settings_place(context.market)}; if the prices are files, --index takes a file of "
+            "the index alone"
         )

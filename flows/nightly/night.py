@@ -27,6 +27,7 @@ from dtml.prices.sessions import REMEDY, next_known_session
 from flows.freezing.chain import extend, is_frozen
 from flows.freezing.chain_file import ChainFileError, add_lines
 from flows.log_lines import logged_run, logged_stage
+from flows.markets.files import settings_place
 from flows.markets.stored_night import Night, finished_night, is_complete, last_page
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
@@ -323,7 +324,7 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     if fetch_result.outcomes.empty:  # as for `dtml predict`, or where the store has later bars
         cause = (
             f"the source was not asked for that session: run `dtml fetch {context.name} --again`, "
-            "which asks for the whole history"
+            "which asks for the whole history, with --prices FILE if the prices come from files"
         )
     else:
         cause = _cause(fetch_result, short.missing, night_bars.as_of)
@@ -399,7 +400,8 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
         raise DtmlError(
             f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
             f"{as_of}, more than the share of {allowed:g} that max_missing allows (most common "
-            f"reason: {reason}): remove the cause, or raise max_missing in the market's file"
+            f"reason: {reason}): remove the cause, or raise max_missing under [checks] in "
+            f"{settings_place(context.market)}"
         )
 
 

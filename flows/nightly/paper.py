@@ -345,11 +345,13 @@ def _no_close_error(without: str, market: Market, *, of_account: bool) -> DtmlEr
     if of_account:
         return DtmlError(
             f"{without}, so the holdings of the paper account have no value: run `dtml fetch "
-            f"{market.name}`, or give your own holdings with --positions"
+            f"{market.name}`, with --prices FILE if the prices come from files, or give your own "
+            "holdings with --positions"
         )
     return DtmlError(
         f"{without}: leave these stocks out of the file of --positions, or run `dtml fetch "
-        f"{market.name}` if they are stocks of {market.name}"
+        f"{market.name}`, with --prices FILE if the prices come from files, if they are stocks of "
+        f"{market.name}"
     )
 
 

@@ -119,7 +119,7 @@ def _line_count_and_hash(source: Path) -> tuple[int, str]:
 def _require_place(source: Path, to: Path) -> None:
     """Raise UsageError for a place where the translation of a file cannot be written."""
     if not to.parent.is_dir():
-        raise UsageError(f"the folder {to.parent} for {to.name} does not exist: make it first")
+        raise UsageError(f"there is no folder {to.parent} for {to.name}: create it first")
     if to.is_dir():
         raise UsageError(f"{to} is a folder: name a file")
     if to.exists() and to.samefile(source):

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -209,16 +209,28 @@ def _read_manifest(folder: Path) -> Manifest:
     """
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if values.pop("format") != FORMAT:
-            raise UsageError(f"{folder} was made by a newer dtml: update this one")
-        manifest = Manifest(**values)
+        made_as = values["format"]
+        if isinstance(made_as, int) and made_as > FORMAT:
+            raise UsageError(
+                f"{folder} was made by a newer dtml: restore it with that version, or a later one"
+            )
+        if made_as != FORMAT:
+            raise UsageError(
+                f"{folder} is not a backup of dtml: `format` is {made_as!r} in its {MANIFEST}, but "
+                f"{FORMAT} in that of a backup; {REMEDY}"
+            )
+        manifest = Manifest(**{field.name: values[field.name] for field in fields(Manifest)})
         others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
     except KeyError as error:
         raise UsageError(
             f"{folder} is not a backup of dtml: its {MANIFEST} has no key {error}; {REMEDY}"
         ) from error
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        # The last three come from JSON of another shape.
+    except (TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{folder} is not a backup of dtml: its {MANIFEST} is not of the form that `dtml db "
+            f"backup` writes; {REMEDY}"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{folder} is not a backup of dtml: its {MANIFEST} cannot be read ({error}); {REMEDY}"
         ) from error

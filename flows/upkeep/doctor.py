@@ -309,7 +309,8 @@ def _last_week(market: Market, source: Source) -> str:
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
         raise DtmlError(
-            f"no bar of {symbol} since {a_week_ago} came ({outcome['status']}: {outcome['detail']})"
+            f"{source.name} sent no bar of {symbol} since {a_week_ago} "
+            f"({outcome['status']}: {outcome['detail']})"
         )
     last_session = answer.bars["session"].max()
     return f"{len(answer.bars)} bars of {symbol}, the last from {last_session:%Y-%m-%d}"

@@ -111,6 +111,15 @@ def test_numbers_that_may_be_other_dates_are_refused_with_what_mends_them(
         FileSource(MARKET, dated(values, tmp_path)).last_session()
 
 
+def test_a_date_that_is_not_in_the_stated_format_is_refused_with_that_format(
+    tmp_path: Path,
+) -> None:
+    stated = replace(MARKET, columns=Columns(date_format="%d.%m.%Y"))
+    file = dated(["04.03.2024", "2024-03-05"], tmp_path)
+    with pytest.raises(UsageError, match=r"row 2: '2024-03-05' is not a date in the format '%d"):
+        FileSource(stated, file).last_session()
+
+
 @pytest.mark.parametrize("day", ["2024-03-04", "20240304", "20240304.0", "2024-03-04 00:00:00"])
 def test_dates_that_were_written_anew_are_read_in_a_layout_with_others(
     day: str, tmp_path: Path

@@ -175,9 +175,14 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
             "the comma in its closes may be a decimal mark or a thousands mark",
         ),
         (
+            "date;symbol;open;high;low;close",
+            ["2024-03-04;AAA;1.5;1,5;1,5;1,5"],
+            "open '1.5' is not a number; this file is read with the decimal mark ','",
+        ),
+        (
             "date,symbol;close",
             ["2024-03-04,AAA;1"],
-            "its fields may be separated by ',' or ';': say which",
+            "its fields may be separated by ',' or ';': leave only one",
         ),
         (
             "ticker,volume,open,close,high,low,window_start",

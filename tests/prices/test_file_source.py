@@ -211,7 +211,7 @@ def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path: Pa
     assert bars.loc[bars["symbol"] == "INDEX", "close"].iloc[0] == 60.5
     write_csv(long(("^DJI", "^GSPC")), tmp_path / "others.csv")
     with pytest.raises(
-        UsageError, match=r"others\.csv: the file has 2 symbols, but not the index INDEX"
+        UsageError, match=r"others\.csv: none of the 2 symbols in the file, .* the index INDEX"
     ):
         fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "others.csv"))
 

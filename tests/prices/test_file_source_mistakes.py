@@ -40,7 +40,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,1", header="day,Close"),
-            "missing column date, symbol; found day, Close",
+            "missing columns date, symbol; found day, Close",
         ),
         (
             "p.csv",
@@ -55,7 +55,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"),
-            "row 2: '3/5/2024' is not a date; write YYYY-MM-DD",
+            "row 2: '3/5/2024' is not a date; write all dates of the file as YYYY-MM-DD",
         ),
         ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: the date is missing"),
         ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is not a date"),
@@ -93,7 +93,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
             b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n",
             'name its encoding in the market\'s file, such as [columns] encoding = "cp1252"',
         ),
-        ("p.csv.gz", b"not gzip at all", "missing column date, close, symbol; found not gzip"),
+        ("p.csv.gz", b"not gzip at all", "missing columns date, close, symbol; found not gzip"),
         (
             "p.csv.gz",
             gzip.compress(csv_of("2024-03-04,AAA,1,2"), mtime=0)[:-9],

@@ -145,7 +145,7 @@ def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
         ),
         (
             f'{OF_FILES}[second_source.symbols]\nAAA = "X"\nBRKB = "X"\n',
-            "second_source.symbols.BRKB: 'X' is given for two symbols",
+            "second_source.symbols.BRKB: 'X' is also given for AAA",
         ),
         (f"{OF_FILES}[second_source.columns]\nlast = 3\n", "second_source.columns.last: unknown"),
     ],

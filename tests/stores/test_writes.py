@@ -125,8 +125,8 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER
     )
     unsound = (
-        "the bar of B 2024-01-05 has no close, or a price that is not above 0: correct it, or "
-        "leave it out"
+        "the bar of B 2024-01-05 has no close, or a price that is not above 0 "
+        r"\(open .*, high .*, low .*, close .*, adj_close .*\): correct it, or leave it out"
     )
     for column in ("open", "high", "low", "close", "adj_close"):
         named = {"source": "files", "known_at": LATER + DAY}
@@ -166,7 +166,9 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     assert {each[-4:] for each in rows[3:]} == {(None,) * 4}
     words = (
         "first 2024-01-05 A is already stored with a different probability or deviation, which "
-        "stays: a past prediction is never rewritten"
+        "stays: a past prediction is never rewritten; use the version of dtml and the kind of "
+        "machine that stored it or, if prices have changed since, move the store away and restore "
+        "a backup with `dtml db restore`"
     )
     again = {"known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))
@@ -287,7 +289,8 @@ def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
         {"symbol": list("ZYXWVUZ"), "session": TARGET, "reason": "r", "value": "v"}
     )
     with pytest.raises(
-        StoreUsageError, match=r"^symbols not stored for market toy: U, V, W, X, Y; check"
+        StoreUsageError,
+        match=r"^symbols not stored for market toy: U, V, W, X, Y and 1 more; check",
     ):
         save_refused(store, frame)
 

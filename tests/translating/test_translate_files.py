@@ -137,7 +137,7 @@ MISTAKES = {
         "out",
         "seems to be in xb",
     ),
-    "no folder": (b"one\n", "none/out", "the folder none for out does not exist"),
+    "no folder": (b"one\n", "none/out", "there is no folder none for out"),
     "a folder": (b"one\n", "data", "data is a folder"),
     "itself": (b"one\n", "text", "is the file to translate"),
 }

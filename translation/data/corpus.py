@@ -22,6 +22,13 @@ from translation.errors import TranslationError, UsageError
 GZIP = b"\x1f\x8b"
 BYTE_ORDER_MARK = "\ufeff"
 CHUNK = 4096  # pairs encoded at once
+# What keeps pairs that were dropped, by the reason. Pairs are also dropped for an empty side, which
+# no rule changes, and as repeated, which leaves the first one.
+TO_KEEP = {
+    "too long": "raise longest",
+    "lengths too different": "raise ratio",
+    "same on both sides": "set drop_same = false",
+}
 Pair = tuple[str, str]
 
 
@@ -75,11 +82,16 @@ class Corpus:
             row = line.split("\t")
             if len(row) <= max(self.columns):
                 noun = "column" if len(row) == 1 else "columns"
-                way_out = "separate columns by tabs"
-                if number == len(row) == 1:  # perhaps no table, but the text of one language
-                    way_out += (
-                        ", or name a second file with the translations (target in a recipe, "
-                        "--references for `dtml translate score`)"
+                way_out = "separate columns by tabs, or delete the line"
+                if len(row) > 1:  # the numbers of the columns may be wrong
+                    way_out = (
+                        "complete or delete the line, or choose other columns (columns in a "
+                        "recipe, --columns for `dtml translate score`)"
+                    )
+                elif number == 1:  # perhaps no table, but the text of one language
+                    way_out = (
+                        "separate columns by tabs, or name a second file with the translations "
+                        "(target in a recipe, --references for `dtml translate score`)"
                     )
                 raise UsageError(
                     f"{file} has {len(row)} {noun} at line {number}, but columns {first} and "
@@ -292,9 +304,10 @@ def shards(
             dropped.clear()
     if not has_pairs:
         reasons = _examples([], dropped).summary()
-        way_out = "relax [rules]"
-        if dropped.keys() <= {"empty"}:  # no rule has dropped a pair
-            way_out = "name files that have text on both sides"
+        ways = [way for reason, way in TO_KEEP.items() if reason in dropped]
+        way_out = "name files that have text on both sides"
+        if ways:
+            way_out = f"{' or '.join(ways)} under [rules], or correct the files"
         raise UsageError(f"no pair of {corpus} is left ({reasons}): {way_out}")
     yield _examples(waiting, dropped)
 

@@ -70,8 +70,8 @@ def restore_state(
     tensors, notes = read_tensors(file)
     if notes.get("key") != key:
         raise TranslationError(
-            f"{file} belongs to a training run with other settings or another corpus: restore "
-            f"these, or delete {folder} to train from the start"
+            f"{file} was saved by another version, or with other settings or another corpus: "
+            f"restore these, or delete {folder} to train from the start"
         )
     try:
         _put_back(tensors, network, optimisers)
@@ -186,7 +186,8 @@ def require_finite(weights: Mapping[str, Tensor], consequence: str) -> None:
         if count > 0:
             raise TranslationError(
                 f"{consequence}: {count} of {value.numel()} weights of {name} are NaN or infinite; "
-                "train the model again with a lower training.peak"
+                "train the model again with a lower training.peak, and delete the folder of the "
+                "saved training state if the next run names it"
             )
 
 

@@ -193,9 +193,12 @@ def _only_member(content: bytes) -> bytes | None:
             return None
         tables = [name for name in names if is_table(PurePosixPath(name))]
         if not tables:
-            raise AdvisedError("in place of a table there is a zip archive without one: remove it")
+            raise AdvisedError(
+                f"it is a zip archive that holds no file ending in {', '.join(TABLES)}: put a "
+                "table in its place, or leave it out"
+            )
         if len(tables) > 1:
             raise AdvisedError(
-                f"in place of a table there is a zip archive of {len(tables)} tables: unpack it"
+                f"it is a zip archive of {len(tables)} tables, where one is expected: unpack it"
             )
         return archive.read(tables[0])

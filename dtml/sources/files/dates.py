@@ -57,16 +57,21 @@ def days_of(
     return _read_as(cells, timezone, EXCEL if _are_days_of_excel(cells) else ISO)
 
 
-def fault_of(value: object, shown: str) -> str:
+def fault_of(value: object, shown: str, formats: Sequence[str] = ()) -> str:
     """Return what is wrong with a cell that is no date, and what the user can do.
 
-    `shown` is its value as errors show it.
+    `shown` is its value as errors show it; `formats` are those by which the column was read.
     """
     if value is None or not str(value).strip():
-        return "the date is missing; write it as YYYY-MM-DD, or delete the row"
+        return "the date is missing; write it as in the other rows, or delete the row"
+    if formats and ISO not in formats:  # the one format that the market's file states
+        return (
+            f"{shown} is not a date in the format {formats[0]!r} of [columns] date_format; correct "
+            "the date, or correct date_format in the market's file"
+        )
     return (
-        f"{shown} is not a date; write YYYY-MM-DD, or say in the market's file how the dates are "
-        f'written, such as [columns] date_format = "{_example_for(value)}"'
+        f"{shown} is not a date; write all dates of the file as YYYY-MM-DD, or say in the market's "
+        f'file how they are written, such as [columns] date_format = "{_example_for(value)}"'
     )
 
 

@@ -68,10 +68,15 @@ def reshaped_parquet(cells: Cells) -> Cells:
     """
     pairs = pairs_of_parquet(cells.header)
     unpaired = [position for position in range(len(cells.header)) if position not in pairs]
-    if len(unpaired) != 1:
+    if not unpaired:
         raise AdvisedError(
-            f"besides the columns of tickers it has {len(unpaired)} columns, but it must have one, "
-            "that of the dates: add it, or remove the others"
+            "it has columns of fields and tickers, but none of dates: add that column; pandas "
+            "writes it if the dates are the index of the frame"
+        )
+    if len(unpaired) > 1:
+        raise AdvisedError(
+            "besides its columns of fields and tickers, it may have only the column of dates, but "
+            f"has {', '.join(cells.header[position] for position in unpaired)}: remove the others"
         )
     named = list(pairs.values())
     is_first = _are_fields_first(named)

@@ -186,10 +186,18 @@ def require(layout: Layout, place: Path, *fields: str) -> None:
     lacking = ", ".join(_word(name) for name in missing)
     has_dates_only = {"close", "symbol"} <= set(missing) and "session" in layout.columns
     may_be_wide = has_dates_only and len(layout.header) > 2
+    noun, pronoun, which = ("column", "it", "column it is")
+    if len(missing) > 1:
+        noun, pronoun, which = ("columns", "them", "columns they are")
     advice = (
-        "; add it, or say in the market's file which column it is, such as "
+        f"; add {pronoun}, or say in the market's file which {which}, such as "
         f'[columns] {_word(missing[0])} = "..."'
     )
+    if "symbol" in missing:
+        advice += (
+            "; a file of one stock needs no symbol if it is named after the stock and its folder "
+            "is given"
+        )
     if may_be_wide:
         advice = WIDE
     if missing == ["symbol"]:
@@ -199,7 +207,7 @@ def require(layout: Layout, place: Path, *fields: str) -> None:
             "and give its folder"
         )
     raise UsageError(
-        f"{place}: missing column {lacking}; found {header_words(layout.header)}{advice}"
+        f"{place}: missing {noun} {lacking}; found {header_words(layout.header)}{advice}"
     )
 
 

@@ -78,8 +78,14 @@ def advice_on(text: str, number_format: NumberFormat) -> str:
     """Return what the user can do about a text that is no number, as the end of an error."""
     if "," in text and number_format == NumberFormat():
         return (
-            "; if its comma separates thousands, say so in the market's file: [columns] thousands "
-            '= ","; if it is a decimal comma: [columns] decimal = ","'
+            "; write it with a decimal point and no comma, or, if its comma separates thousands, "
+            'say so in the market\'s file: [columns] thousands = ","; if it is a decimal comma: '
+            '[columns] decimal = ","'
+        )
+    if "." in text and number_format.decimal != ".":
+        return (
+            f"; this file is read with the decimal mark {number_format.decimal!r}: write the "
+            "number so, or set [columns] decimal and thousands in the market's file"
         )
     return "; correct it, or leave the cell empty"
 

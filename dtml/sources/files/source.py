@@ -255,8 +255,9 @@ class FileSource(Source):
             of_index = {index.symbol, index.source_symbol}.intersection(symbols)
             if not of_index:
                 raise UsageError(
-                    f"{table.path}: the file has {len(symbols)} symbols, but not the index "
-                    f"{index.symbol}: add its rows, or give a file of the index alone"
+                    f"{table.path}: none of the {len(symbols)} symbols in the file, such as "
+                    f"{shown(symbols[0])}, is the index {index.symbol}: give the rows of the index "
+                    "this symbol, or give a file of the index alone"
                 )
             rows = rows[rows["symbol"].isin(of_index)]
         return bars_frame(rows.assign(symbol=index.symbol))

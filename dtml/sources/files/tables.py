@@ -170,15 +170,15 @@ class TableFile:
             days = days_of(values, self.timezone, self.layout.dates)
         except AmbiguousDateError as error:
             raise UsageError(
-                f"{self.path}: {error}: say which in the market's file, such as "
-                '[columns] date_format = "%d/%m/%Y"'
+                f"{self.path}: {error}: write all dates as YYYY-MM-DD, or say in the market's "
+                'file how they are written, such as [columns] date_format = "%d/%m/%Y"'
             ) from error
         is_bad = np.array([day is None for day in days])
         bad_rows = np.flatnonzero(is_bad[codes])
         if len(bad_rows):
             row = bad_rows[0]
             value = values[codes[row]]
-            fault = fault_of(value, shown(value))
+            fault = fault_of(value, shown(value), self.layout.dates)
             raise UsageError(f"{self.path}: row {self.row_number(row)}: {fault}")
         dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
         return dates
@@ -291,8 +291,8 @@ class TableFile:
         if mark is None:
             raise UsageError(
                 f"{self.path}: the comma in its closes may be a decimal mark or a thousands mark: "
-                'say which in the market\'s file, with [columns] decimal = "," or with '
-                '[columns] decimal = "." and thousands = ","'
+                "write closes with a decimal point and no comma, or say in the market's file "
+                '[columns] decimal = ",", or decimal = "." and thousands = ","'
             )
         return replace(layout, numbers=replace(layout.numbers, decimal=mark))
 
@@ -301,7 +301,9 @@ class TableFile:
 
     def _require_rows(self) -> None:
         if self._cells.rows == 0:
-            raise UsageError(f"{self.path}: the file has no rows: download it again, or remove it")
+            raise UsageError(
+                f"{self.path}: the file has no rows with values: download it again, or leave it out"
+            )
 
     def _symbols(self, row_positions: ndarray) -> pd.Series:
         """Return the symbols of some rows as text, as they are written but for blanks around them.

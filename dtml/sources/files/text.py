@@ -20,8 +20,8 @@ JSON = (b"{", b"[")
 OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"  # the first bytes of an .xls file
 LONGEST_FOOTER = 5  # lines
 OTHER_ENCODING = (
-    "if the text is not UTF-8, name its encoding in the market's file, such as [columns] "
-    'encoding = "cp1252"'
+    "if the text is not UTF-8, save it as UTF-8, or name its encoding in the market's file, such "
+    'as [columns] encoding = "cp1252"'
 )
 FEWEST_WORDS = 4  # of a footer, which a row that was cut off does not have
 
@@ -40,7 +40,9 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     text = _without_comments(text)
     header = _record(_first_line(text), separator)
     if not header:
-        raise ValueError("the file is empty")
+        skip_rows = stated.skip_rows
+        below = f" below the {skip_rows} lines that [columns] skip_rows skips" if skip_rows else ""
+        raise ValueError(f"the file is empty{below}")
     # yfinance's CSVs have three header lines, the first of which begins with one of `LABELS`. For
     # all other files only the first line is split here, as their lines may be long.
     may_have_several = header_key(header[0]) in LABELS
@@ -159,8 +161,8 @@ def _separator(line: str) -> str:
     if len(best) > 1:
         marks = " or ".join(repr(separator) for separator in best)
         raise AdvisedError(
-            f"its fields may be separated by {marks}: say which in the market's file, such as "
-            '[columns] separator = ";"'
+            f"its fields may be separated by {marks}: leave only one of these in the header, or "
+            'say which in the market\'s file, such as [columns] separator = ";"'
         )
     return best[0]
 

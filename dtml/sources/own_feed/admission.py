@@ -134,8 +134,9 @@ def _require_sessions(feed: OwnFeed, bars: pd.DataFrame) -> None:
         feed,
         f"{len(off)} of {len(bars)} bars are on no session of {calendar}, the first of "
         f"{bar['symbol']} on {bar['session']:%A %Y-%m-%d}",
-        "give the exchange's own dates and leave out filled-in days, or add what the calendar "
-        "lacks under [sessions] in the market's file",
+        "give the exchange's own dates and leave out filled-in days, or add the sessions that the "
+        "calendar lacks, under [sessions] in the market's file or to calendars.toml in the data "
+        "folder",
     )
 
 
@@ -188,7 +189,7 @@ def _require_past_stays(
             feed,
             f"whether it gives a bar of {only['symbol']} on {only['session']:%Y-%m-%d} depends on "
             f"whether it is asked for bars up to {earlier_last} or to {last}",
-            "let the bars of a day depend on no later day, and give that of `last` too",
+            "let the bars of a day depend on no later day, and include those of `last` itself",
         )
     later = bars[~is_past]
     pairs = _without_actions(_pairs(earlier, past), later)
@@ -196,9 +197,9 @@ def _require_past_stays(
     if found is not None:
         raise _refused(
             feed,
-            f"it restates silently: {_place(found)} is {found.one:g} if asked for bars up to "
-            f"{earlier_last}, but {found.other:g} if asked for bars up to {last}, and it gives no "
-            "split or dividend between these days that explains this",
+            f"it restates silently: {_place(found)} is {found.one:.10g} if asked for bars up "
+            f"to {earlier_last}, but {found.other:.10g} if asked for bars up to {last}, and it "
+            "gives no split or dividend between these days that explains this",
             "give prices as they were on their day, or the split or dividend that changed them",
         )
 

@@ -101,8 +101,8 @@ def _symbols(values: pd.Series) -> pd.Series:
     for value in values.unique():
         if not isinstance(value, str):
             raise FeedError(
-                f"the column symbol holds {value!s}, which is not a string: give strings, because "
-                "a number loses its leading zeros"
+                f"the column symbol holds {value!s}, which is not a string: give each bar the "
+                "symbol of its stock as a string, because a number loses its leading zeros"
             )
     return values.astype(str)
 
@@ -127,8 +127,8 @@ def _sessions(values: pd.Series) -> pd.Series:
     is_other = sessions.isna() | (sessions != sessions.dt.normalize())
     if is_other.any():
         raise FeedError(
-            f"the column session holds {values[is_other].iloc[0]!s}, which is not a date: give the "
-            "exchange's dates, without a time of day"
+            f"the column session holds {values[is_other].iloc[0]!s}, which is not a date: give "
+            "each bar the exchange's date, without a time of day"
         )
     return sessions.astype("datetime64[ns]")
 

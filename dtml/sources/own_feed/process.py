@@ -139,12 +139,14 @@ def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) ->
         killer = signal.Signals(-exit_status).name
         raise FeedError(
             f"the process of {code.name} was killed by {killer} before it answered: run it by "
-            "itself to see whether a library crashes or memory runs out"
+            "itself to see whether a library crashes or memory runs out (the environment variable "
+            "DTML_FEED_GIGABYTES limits it)"
         )
     if exit_status or not answer_text:
         raise FeedError(
             f"the process of {code.name} ended with exit status {exit_status} before it answered: "
-            "let its code return instead of ending the process, as sys.exit does"
+            "check that its code does not end the process, as sys.exit does, and that the folder "
+            "for temporary files has free space"
         )
     description = json.loads(answer_text)
     if "status" in description:

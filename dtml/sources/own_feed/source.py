@@ -69,7 +69,10 @@ class OwnFeed(Source):
         """The answer to one question, whose process would otherwise start for each method."""
         answer = ask(self.feed, self.market, "describe")
         if answer.status:
-            raise FeedError(f"{self.name} could not be reached: {answer.detail}; try again later")
+            raise FeedError(
+                f"{self.name} gave no answer: {answer.detail}; try again later or, if the address "
+                "or path that it reads is wrong, correct its code"
+            )
         return answer.description
 
 
