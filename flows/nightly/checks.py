@@ -227,10 +227,11 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
 def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
     """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session.
 
-    None if no symbol's do. Its dates are then shifted, or those of another exchange. For a symbol with at least `ENOUGH`
-    bars, the share alone proves it. For one with fewer bars, but at least `ENOUGH_TO_SHIFT`, the
-    bars must also fit the sessions better if all are dated a day later or earlier. If no symbol is
-    wrong by these rules, all bars are judged together (`_shifted_together`).
+    None if no symbol's do. Dates on no session are shifted, or those of another exchange. For a
+    symbol with at least `ENOUGH` bars, the share alone proves it. For one with fewer bars, but at
+    least `ENOUGH_TO_SHIFT`, the bars must also fit the sessions better if all are dated a day later
+    or earlier. If no symbol is wrong by these rules, all bars are judged together
+    (`_shifted_together`).
     """
     if bars.empty:
         return None

@@ -349,9 +349,9 @@ def _no_close_error(without: str, market: Market, *, of_account: bool) -> DtmlEr
             "holdings with --positions"
         )
     return DtmlError(
-        f"{without}: leave these stocks out of the file of --positions, or run `dtml fetch "
-        f"{market.name}`, with --prices FILE if the prices come from files, if they are stocks of "
-        f"{market.name}"
+        f"{without}: leave these stocks out of the file of --positions or, if they are stocks of "
+        f"{market.name}, run `dtml fetch {market.name}`, with --prices FILE if its prices come "
+        "from files"
     )
 
 

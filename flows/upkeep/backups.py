@@ -212,7 +212,7 @@ def _read_manifest(folder: Path) -> Manifest:
         made_as = values["format"]
         if isinstance(made_as, int) and made_as > FORMAT:
             raise UsageError(
-                f"{folder} was made by a newer dtml: restore it with that version, or a later one"
+                f"{folder} was made by a newer dtml: upgrade dtml, and run the same command again"
             )
         if made_as != FORMAT:
             raise UsageError(

@@ -371,7 +371,8 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: Run
             "(select id from instrument where symbol in ('L01', 'L02', 'F01A'))"
         )
     with pytest.raises(
-        DtmlError, match=r"all 16 nights were refused, that of \S+ because 3 of 8 constituents"
+        DtmlError,
+        match=r"all 16 nights were refused, the first \(\S+\) for this reason: 3 of 8 con",
     ):
         run_backtest(backtest_of(run_request))
 

@@ -382,7 +382,7 @@ def test_commands_know_a_feed_as_the_markets_own_and_as_an_option(
     assert stored == {"source": "mine.py"}
     found = doctor._feeds  # of a past that has no last week
     with pytest.raises(
-        doctor.DtmlError, match=r"home: no bar of .* since .* came \(no_data: no bar of "
+        doctor.DtmlError, match=r"home: \S+ sent no bar of .* since .* \(no_data: no bar of "
     ):
         found()
     other = home / "other.py"

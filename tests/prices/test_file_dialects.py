@@ -147,7 +147,7 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
         (
             "Date,Price,Open,High,Low,Vol.,Change %",
             ["11/09/2024,1,1,1,1,1K,0%"],
-            r"'11/09/2024' may be 2024-11-09 or 2024-09-11: say which .*date_format",
+            r"'11/09/2024' may be 2024-11-09 or 2024-09-11: write all dates .*date_format",
         ),
         (
             "<TICKER>,<PER>,<DATE>,<OPEN>,<HIGH>,<LOW>,<CLOSE>",
