@@ -66,13 +66,13 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
 
 
 def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
-    """Return the rows that can be removed: attention of old nights, and old models.
+    """Return what can be removed: the number of attention rows of old nights, and old models.
 
     `first_kept` has the session of the first night to keep of each market, as `first_kept_nights`
     returns it; nights before it are old, and a market that is not in it keeps all. A model can be
-    removed if it was trained on sessions before the first night to keep alone, if its training
-    ended before `created_before`, if no row names it but its own abstention bands, and if it is not
-    the newest of its market, which the next night uses.
+    removed if all of these are true: the last session that it was trained on is before the first
+    night to keep; its training ended before `created_before`; no row names it but its own
+    abstention bands; it is not the newest of its market, which the next night uses.
     """
     attention_rows = 0
     old_runs: dict[str, str | None] = {}

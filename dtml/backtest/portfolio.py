@@ -231,12 +231,17 @@ def _weights_by_session(
     place = quotes.sessions.get_indexer(as_of)
     if not len(as_of):
         raise ValueError("as_of is empty: pass at least one session of the quotes")
-    is_wrong = np.diff(place, prepend=-1) < 1  # a day that is no session has place -1
-    if is_wrong.any():
-        first_wrong = int(is_wrong.argmax())
+    if (place < 0).any():
+        unknown = int((place < 0).argmax())
         raise ValueError(
-            f"as_of[{first_wrong}], {as_of[first_wrong]}, is not a session of the quotes after the "
-            "day before it: pass each session once, the earliest first"
+            f"as_of[{unknown}], {as_of[unknown]}, is not a session of the quotes: leave it out"
+        )
+    is_late = np.diff(place) < 1
+    if is_late.any():
+        late = int(is_late.argmax()) + 1
+        raise ValueError(
+            f"as_of[{late}], {as_of[late]:%Y-%m-%d}, is not later than as_of[{late - 1}], "
+            f"{as_of[late - 1]:%Y-%m-%d}: pass each session once, the earliest first"
         )
     place = place + (fill == "next_open")  # one session later than `as_of`
     first = int(place[0])

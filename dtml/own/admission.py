@@ -112,7 +112,7 @@ def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> Non
     if details:
         why = "; ".join(details.values())
         name = user_code.code.name
-        raise OwnCodeError(f"{name} is refused by the audit: {why}; correct the file")
+        raise OwnCodeError(f"{name} is refused by the audit: {why}; correct {name}")
 
 
 def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:

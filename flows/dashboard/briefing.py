@@ -35,8 +35,9 @@ def state_of_night(
     `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
     "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
     night is late, and since when; None where none is. `ended` says how long after it was due the
-    night ended, `is_late_end` whether that is late, and `next` when the next one is due. What
-    `times` does not tell, as where it is None, is None, False or empty. `hindsight` says how many
+    night ended, `is_late_end` whether that is late, `is_in_time` whether it is before the session
+    predicted opens, and `next` when the next one is due. What `times` does not tell, as where it is
+    None, is None, False or empty. `hindsight` says how many
     of the market's nights were run after the session that they predict; empty where none was.
     """
     if night is None:
@@ -47,6 +48,7 @@ def state_of_night(
             "late": None,
             "ended": "",
             "is_late_end": False,
+            "is_in_time": None,
             "next": "",
             "hindsight": "",
         }
@@ -62,23 +64,26 @@ def state_of_night(
         kind = "late" if late else "complete"
     hindsight = _hindsight(*nights.count_hindsight(conn, night["market"]))
     after = _after_due(night, times)
+    is_in_time = _is_before_open(night, times)
     return {
         "kind": kind,
         "night": night,
         "work": work,
         "late": late,
-        "ended": _ended(after, is_in_time=_is_before_open(night, times)),
+        "ended": _ended(after, is_in_time=is_in_time),
         "is_late_end": after is not None and after >= TOLERANCE,
+        "is_in_time": is_in_time,
         "next": _next(times),
         "hindsight": hindsight,
     }
 
 
 def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
-    """Say in a few words whether the last nights of all markets are well; empty without a night.
+    """Say in a few words whether the last nights of several markets are well.
 
     `states` are those of `state_of_night`, by market. A night that ended late is named as late,
-    and one that runs as running.
+    and one that runs as running. Empty without two markets with a night: the page of a single one
+    says it beside its name.
     """
     words = {}
     for market, state in states.items():
@@ -86,7 +91,7 @@ def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
             words[market] = "late" if state["is_late_end"] else ""
         elif state["kind"] != "none":
             words[market] = state["kind"]
-    if not words:
+    if len(words) < 2:
         return ""
     not_well = [f"{market} {word}" for market, word in words.items() if word]
     if not not_well:

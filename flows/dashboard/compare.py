@@ -377,9 +377,14 @@ def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
 
 
 def counts_by_day(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
-    """Count common stock-days by session: the columns of `db.rows.predictions.common_days`."""
+    """Count common stock-days by session: the columns of `db.rows.predictions.common_days`.
+
+    The oldest session comes first, as where nights are scored: intervals that resample the days
+    are then the same.
+    """
     # A span with both ends has one session more than days between them, at most.
-    return head(conn, predictions.common_days(a, b, *shared), DAYS + 1)
+    newest_first = head(conn, predictions.common_days(a, b, *shared), DAYS + 1)
+    return newest_first.iloc[::-1].reset_index(drop=True)
 
 
 def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:

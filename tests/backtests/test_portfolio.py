@@ -352,8 +352,12 @@ def test_a_cost_is_zero_or_more(cost: float) -> None:
 
 
 def test_days_that_are_no_increasing_sessions_are_refused(quotes: Quotes) -> None:
-    for days in (CALENDAR[[1, 0]], CALENDAR[[1, 1]], CALENDAR[:2] + pd.Timedelta(hours=1)):
-        with pytest.raises(ValueError, match="is not a session of the quotes after"):
+    for days, said in (
+        (CALENDAR[[1, 0]], "is not later than"),
+        (CALENDAR[[1, 1]], "is not later than"),
+        (CALENDAR[:2] + pd.Timedelta(hours=1), "is not a session of the quotes"),
+    ):
+        with pytest.raises(ValueError, match=said):
             follow(np.zeros((2, STOCKS)), days, quotes, Strategy("long"))
 
 

@@ -55,7 +55,7 @@ def require_page_of(context: MarketContext, level: float) -> None:
         int(re.search(rf"predicted to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall")
     )  # type: ignore[index]
     assert rises + falls == direction(context, AS_OF, level)
-    assert f"at the level of {100 * level:.0f} %" in words
+    assert f"level of {100 * level:.0f} %" in words
     assert "over 1 days and 9 stock-days of Simulated market" in words
     with reading(context.engine) as conn:
         night = stored_nights.night(conn, context.name, AS_OF)
@@ -88,8 +88,8 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     assert (code, said.strip()) == (0, str(first))
     assert first.read_text(encoding="utf-8") == past
     assert command("report", "simulated", "--level", "0.9")[0] == 0
-    assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
-    assert "at the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
+    assert "At the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
+    assert "At the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
     with reading(nights.engine) as conn:
         assert table_counts(conn) == before
     code, _, complaint = command("report", "simulated", "--level", "0.8123")

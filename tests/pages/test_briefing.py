@@ -381,7 +381,7 @@ def test_the_first_heading_says_which_markets_are_not_well() -> None:
     say = briefing.summary_of_states
     assert say({}) == say({"a": none}) == ""
     assert say({"a": well, "b": well, "c": none}) == "all well"
-    assert say({"a": late}) == "a late"
+    assert say({"a": late}) == ""
     assert say({"a": well, "b": late, "c": refused}) == "b late, c refused, the others well"
     assert say({**dict.fromkeys("abcd", late), "e": well}) == "4 of 5 not well"
 

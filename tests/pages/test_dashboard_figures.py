@@ -316,6 +316,24 @@ def test_a_run_is_compared_with_the_rule_that_every_stock_rises(site: Site) -> N
     assert said in page.seen
 
 
+def test_a_run_has_the_interval_that_its_nights_would_store(site: Site) -> None:
+    with reading(site.engine) as conn:
+        counts = compare.counts_by_day(
+            conn, FIRST_RUN, FIRST_RUN, compare.shared_span(conn, FIRST_RUN, FIRST_RUN)
+        )
+        own = compare._score_rows(counts[counts["scored"] > 0])[0]
+    rows = asked(
+        site,
+        "select target, probability, realised_return from prediction_history "
+        f"where run_id = '{FIRST_RUN}' and realised_return is not null",
+    )
+    is_called = rows["probability"] > 0.5
+    is_rise = rows["realised_return"] > 0
+    kinds = (is_called & is_rise, is_called & ~is_rise, ~is_called & is_rise, ~is_called & ~is_rise)
+    by_day = pd.concat(kinds, axis=1).groupby(rows["target"]).sum().sort_index()
+    assert (own["mcc_low"], own["mcc_high"]) == score_days(by_day.to_numpy(dtype=int)).mcc_interval
+
+
 def test_two_runs_are_compared_by_the_interval_of_the_difference_of_their_mccs() -> None:
     def said(mcc: float, low: float, high: float) -> str:
         gain = {"run": "a less b", "mcc": mcc, "mcc_low": low, "mcc_high": high}

@@ -81,7 +81,7 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
         for direction in ("rise", "fall", "none")
     }
     words = (
-        f"For Tuesday, 2024-07-02, at the level of 80 %, {counts['rise']} of 23 stocks are "
+        f"At the level of 80 %, {counts['rise']} of 23 stocks are "
         "predicted to rise, "
         f"{counts['fall']} to fall, and {counts['none']} have no direction."
     )

@@ -101,7 +101,7 @@ def sheet_values(
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
-    They are lists of `Answer`, of `Part` (the charts) and of `Table`. `unit` is "nights" or
+    `ranked_by` names the ranking and says over how many days. The others are lists of `Answer`, of `Part` (the charts) and of `Table`. `unit` is "nights" or
     "days". `sql` has the statement of each chart's rows, by the chart's name.
     """
     statements = sql or {}
@@ -125,6 +125,7 @@ def sheet_values(
         )
     return {
         "answers": sheet_answers(sheet, unit),
+        "ranked_by": f"{named(sheet.predictor)}, {count(len(sheet.daily))} {unit}",
         "parts_of_sheet": parts,
         "sheet_tables": _tables(sheet),
     }
@@ -149,12 +150,12 @@ def sheet_answers(sheet: TearSheet, unit: str) -> list[Answer]:
     """
     found = answers(sheet)
     too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
-    order = _order(sheet, found, unit, too_early)
+    order = _order(found, too_early)
     steadiness = _steadiness(found, too_early)
     trade = _trade(found, too_early)
     if sheet.rule is None:
         return [order, steadiness, trade]
-    return [order, _beside_rule(sheet, sheet.rule, found), steadiness, trade]
+    return [order, _beside_rule(sheet.rule, found), steadiness, trade]
 
 
 def _verdict(estimate: Estimate) -> str | None:
@@ -166,28 +167,28 @@ def _verdict(estimate: Estimate) -> str | None:
     return NO if estimate.high < 0 else UNCLEAR
 
 
-def _order(sheet: TearSheet, found: Answers, unit: str, too_early: str) -> Answer:
+def _order(found: Answers, too_early: str) -> Answer:
     """Return whether the rank IC is above 0, by its interval; it is too early without one."""
     question = "Is there an order?"
-    rank_ic = (
-        f"Rank IC {_ratio(found.rank_ic)} ({named(sheet.predictor)}, {count(found.days)} {unit})"
-    )
+    rank_ic = f"Rank IC {_ratio(found.rank_ic)}"
     verdict = _verdict(found.rank_ic)
     if verdict is None:
         return Answer(question, "Too early", f"{rank_ic}; {too_early}.")
     return Answer(question, verdict, f"{rank_ic}.")
 
 
-def _beside_rule(sheet: TearSheet, rule: str, found: Answers) -> Answer:
+def _beside_rule(rule: str, found: Answers) -> Answer:
     """Return whether the rank IC is above the rule's, by the interval of their difference.
 
     It is too early without an interval.
     """
-    of_rule = sheet.cumulative[sheet.cumulative["predictor"] == rule]
+    above = found.above_rule
+    ends = between(above.low, above.high, signed=True)
+    difference = f"{figure(above.value, 3, signed=True)} {ends}".strip()
     return Answer(
         "Is it better than the best rule?",
-        _verdict(found.above_rule) or "Too early",
-        f"The rank IC of {quoted(rule)} is {figure(of_rule['rank_ic'].mean(), 3)}.",
+        _verdict(above) or "Too early",
+        f"{difference} above {quoted(rule)}.",
     )
 
 
@@ -213,8 +214,8 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
     return Answer(
         question,
         word,
-        f"{first} in the first half, {second} in the second; above 0 in {found.positive_months} of "
-        f"{found.months} months.",
+        f"Above 0 in {found.positive_months} of {found.months} months; {first}, then {second} by "
+        "halves.",
     )
 
 

@@ -80,7 +80,8 @@ def stocks_of(answer: object) -> list[str] | None:
         if not isinstance(symbol, str) or not is_symbol(symbol):
             raise FeedError(
                 f"symbols returned {symbol!r}, which is not a symbol: return strings of at most 24 "
-                "letters and digits, with single . - & = _ / or blanks between them"
+                "characters: letters and digits, with single . - & = _ / or blanks between them, "
+                "and with ^ in front if you like"
             )
         if counts[symbol] > 1:
             raise FeedError(f"symbols returned {symbol!r} {counts[symbol]} times: return it once")
