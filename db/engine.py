@@ -212,7 +212,7 @@ def _parse_url(url: str, where: str = "") -> URL:
         # The URL may hold a password that cannot be recognised as one, so it is not shown, not even
         # in a traceback.
         raise StoreUsageError(
-            f"malformed database URL{where}: use sqlite:///FILE or "
+            f"malformed database URL{where}: use sqlite:///FILE, with three slashes, or "
             "postgresql://USER:PASSWORD@HOST/NAME, with a password's @ as %40, / as %2F and : as "
             "%3A"
         )

@@ -70,14 +70,19 @@ class Audit:
         is_found = self.findings["has_power"] & ~self.findings["passed"]
         if is_found.any():
             checks = ", ".join(self.findings.loc[is_found, "check"].unique())
-            return f"found look-ahead: see the details of {checks}"
+            return (
+                f"found look-ahead: the column `detail` of {checks} says where; trust no "
+                "prediction or score until this is corrected"
+            )
         is_wrong = self.proof["caught"] != self.proof["planted"]
         if is_wrong.any():
-            pipelines = ", ".join(self.proof.loc[is_wrong, "pipeline"])
-            return (
-                "cannot be trusted, because it missed planted leaks or accused clean code in "
-                f"{pipelines}: audit as of another day"
-            )
+            faults = [
+                f"missed the leak planted in {row.pipeline}"
+                if row.planted
+                else f"accused {row.pipeline}, which is clean"
+                for row in self.proof[is_wrong].itertuples()
+            ]
+            return f"cannot be trusted, because it {' and '.join(faults)}: audit as of another day"
         return None
 
 

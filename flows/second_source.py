@@ -39,7 +39,10 @@ T = TypeVar("T")
 # now. Older ones are compared when the source restates the stock, and by `dtml fetch --again`.
 LOOK_BACK = 64
 ANSWERED = ("ok", "no_data")  # statuses after which a missing bar is one that a source lacks
-LONGEST_FAILURE = 200  # characters
+LONGEST_FAILURE = 500  # characters: room for what to do, with which most messages end
+WRONG_DATES = (
+    "correct the dates of that source, or name another second_source.source in the market's file"
+)
 
 
 class SecondSourceError(DtmlError):
@@ -280,14 +283,14 @@ def _require_dates(context: MarketContext, stored: pd.DataFrame, bars: pd.DataFr
     """Raise SecondSourceError for bars that are dated on no session, or a session off."""
     fault = fault_of_dates(context, bars)
     if fault is not None:
-        raise SecondSourceError(_one_line(fault))
+        raise SecondSourceError(f"{_one_line(fault)}: {WRONG_DATES}")
     redated = redated_symbols(stored, bars)
     if redated:
         symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
         side = "early" if shift < 0 else "late"
         count = sum(other == shift for other in redated.values())
         whom = symbol if count == 1 else f"{count:,} symbols, such as {symbol}"
-        raise SecondSourceError(f"its dates are a session {side} for {whom}")
+        raise SecondSourceError(f"its dates are a session {side} for {whom}: {WRONG_DATES}")
 
 
 def _has_stopped(outcomes: pd.DataFrame) -> bool:
@@ -298,7 +301,10 @@ def _has_stopped(outcomes: pd.DataFrame) -> bool:
 def _why_nothing(failures: pd.DataFrame, asked: int) -> str:
     """Say why no symbol could be compared."""
     if failures.empty:
-        return f"it shares no session with the store for any of {asked:,} symbols"
+        return (
+            f"it has no close on a session of the store for any of {asked:,} symbols: "
+            "check the dates and the closes of its bars"
+        )
     first = failures.iloc[0]
     detail = f" ({first['detail']})" if first["detail"] else ""
     return _one_line(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from translation.data.unicode_form import UNICODE_FORM
-from translation.errors import TranslationError, UsageError
+from translation.errors import TranslationError, UsageError, unreadable
 
 CONFIG = "model.json"
 BY_CHARACTER_BEFORE = ("ja", "ko", "zh")  # in models whose cards name no tokenizer
@@ -130,11 +130,13 @@ def read_card(folder: Path) -> Card:
         )
     values = read_json(folder / CONFIG)
     try:
-        values["tokenizer_hashes"] = tuple(values["tokenizer_hashes"])
+        card = Card(**values)
+        values["tokenizer_hashes"] = tuple(card.tokenizer_hashes)
         return Card(**values)
-    except (TypeError, KeyError) as error:
+    except TypeError as error:
+        _, _, reason = str(error).rpartition("() ")  # without the name of the class
         raise TranslationError(
-            f"{folder / CONFIG} is damaged or of another version ({error}): restore it, or train "
+            f"{folder / CONFIG} is damaged or of another version ({reason}): restore it, or train "
             "the model again"
         ) from error
 
@@ -144,9 +146,7 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise TranslationError(
-            f"cannot read {file}: {error.strerror}; restore it, or train the model again"
-        ) from error
+        raise unreadable(file, error, "restore it, or train the model again") from error
     except ValueError as error:
         raise TranslationError(
             f"{file} is damaged ({error}): restore it, or train the model again"

@@ -1,5 +1,7 @@
 """Errors whose message is one line: what is wrong, where, and what to do."""
 
+from pathlib import Path
+
 
 class TranslationError(Exception):
     """Raised when the work cannot go on and the user made no mistake."""
@@ -11,3 +13,14 @@ class UsageError(TranslationError):
     """Raised for a mistake of the user: a corpus, an option or a file that cannot be used."""
 
     exit_code = 2
+
+
+def unreadable(file: Path, error: OSError, restore: str) -> TranslationError:
+    """Return the error to raise for a file that cannot be read; `restore` says how to replace it.
+
+    It is not to be replaced if only its permissions are wrong.
+    """
+    way_out = restore
+    if isinstance(error, PermissionError):
+        way_out = "correct the permissions of the file and of its folder"
+    return TranslationError(f"cannot read {file}: {error.strerror or error}; {way_out}")

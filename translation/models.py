@@ -21,7 +21,7 @@ from translation.data.tokenizer import Tokenizer
 from translation.data.unicode_form import UNICODE_FORM
 from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
 from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
-from translation.errors import TranslationError, UsageError
+from translation.errors import TranslationError, UsageError, unreadable
 from translation.seq2seq import IncrementalRnn, RecurrentConfig, RecurrentTranslator
 from translation.training.checkpoints import (
     load_weights,
@@ -203,8 +203,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     if unicode_form(card) != UNICODE_FORM:
         raise TranslationError(
             f"{card.name} was trained with text in the Unicode form {unicode_form(card)}, but this "
-            f"version translates text in {UNICODE_FORM}: use the version that trained it, or train "
-            "the model again from the start"
+            f"version translates text in {UNICODE_FORM}: use the version that trained it, or "
+            "delete the folder of its saved training state and train the model again"
         )
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(
@@ -214,9 +214,13 @@ def load_model(folder: Path, device: torch.device) -> Model:
     source = Tokenizer.load(folder / SOURCE)
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
     if (source.digest, target.digest) != card.tokenizer_hashes:
+        is_source = card.tokenizer_hashes[:1] != (source.digest,)
+        file = folder / (SOURCE if is_source else TARGET)
+        fault = f"is not the vocabulary that {card.name} was trained with"
+        if not file.exists():  # the target's, in whose place the source's was compared
+            fault = "is missing"
         raise TranslationError(
-            f"a tokenizer in {folder} is missing or not the one that {card.name} was trained with: "
-            "restore the whole folder from a backup, or train the model again"
+            f"{file} {fault}: restore the whole folder from a backup, or train the model again"
         )
     seeds = card.made.get("seeds", 1)
     try:
@@ -248,6 +252,4 @@ def _digest(file: Path) -> str:
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
-        raise TranslationError(
-            f"cannot read {file}: {error.strerror}; restore it, or train the model again"
-        ) from error
+        raise unreadable(file, error, "restore it, or train the model again") from error

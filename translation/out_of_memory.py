@@ -30,12 +30,12 @@ def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -
     if fits is None:
         smaller = "choose a smaller size under [network], or lower longest under [rules]"
         return TranslationError(
-            f"out of memory with batch_tokens = {tokens}, and with one sentence alone: {smaller}; "
-            f"{then}"
+            f"out of memory with batch_tokens = {tokens}, and with one sentence of "
+            f"{longest} positions: {smaller}; {then}"
         )
     return TranslationError(
-        f"out of memory with batch_tokens = {tokens}: {fits} fits; set it under [training], and "
-        f"{then}"
+        f"out of memory with batch_tokens = {tokens}: set batch_tokens = {fits}, which fits, under "
+        f"[training], and {then}"
     )
 
 

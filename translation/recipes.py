@@ -209,12 +209,13 @@ def _read_toml(file: Path) -> dict[str, Any]:
             f"cannot read the recipe {file}: {error.strerror}; check its path and your right to "
             "read it"
         ) from error
-    # Invalid TOML, bytes that are not UTF-8 and a number of 5,000 digits raise ValueError, deep
-    # nesting RecursionError.
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise UsageError(
-            f"{file} is not valid TOML: {error}; correct it, and save it as UTF-8"
+            f"{file} is not UTF-8 at byte {error.start + 1}: save it as UTF-8"
         ) from error
+    # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is not valid TOML: {error}; correct the file") from error
     _check_keys(file, "", document, TEXT_KEYS | TABLE_KEYS)
     required = TEXT_KEYS.keys() | {"train", "validation"}
     missing = sorted(required - document.keys())
@@ -331,14 +332,14 @@ def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
     _check_keys(file, table, values, {"source": str, "target": str, "columns": list})
     if "source" not in values:
         raise UsageError(
-            f"{file}: [{table}] lacks source: name the file of the sources, and as target the file "
-            "of their translations, unless the first is a TSV file with both"
+            f"{file}: [{table}] lacks source: set source to a file of sentences and target to the "
+            "file of their translations, or source alone to a TSV file with both"
         )
     columns = values.get("columns", [0, 1])
     if [type(column) for column in columns] != [int, int]:
         raise UsageError(
-            f"{file}: columns of [{table}] is {columns}, but must be two whole numbers, of 0 or "
-            "more: the columns of the source and the target"
+            f"{file}: columns of [{table}] is {columns}, but must be two different whole numbers "
+            "of 0 or more: the columns of the source and the target"
         )
     folder = file.parent.resolve()  # absolute: the model's card stores the paths of its tests
     target = folder / values["target"] if "target" in values else None

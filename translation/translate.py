@@ -137,7 +137,7 @@ def _joined(
     warning = None
     is_wrong = [model.language_id.reads_like_target(part) for part in parts]
     if any(is_wrong):
-        subject = "it" if all(is_wrong) else "a part of it"
+        subject = "the text" if all(is_wrong) else "a part of the text"
         warning = (
             f"{subject} seems to be in {card.target_language}, but the model translates "
             f"{card.languages}: use a model for the other direction"

@@ -247,8 +247,9 @@ def _require_only_reading(conn: Connection, name: str) -> None:
     excess_rights = conn.execute(statement, parameters).scalars().all()
     if excess_rights:
         others = len(excess_rights) - SHOWN
-        more = f", and do {others} other things" if others > 0 else ""
+        more = f", and has {others:,} more such rights" if others > 0 else ""
         raise StoreUsageError(
             f"role {name} could still {', '.join(excess_rights[:SHOWN])}{more}, because PUBLIC has "
-            "these rights: revoke all of them from PUBLIC and run the same command again"
+            "these rights: revoke those named here from PUBLIC, then run the same command again, "
+            "which names any that are left"
         )

@@ -25,12 +25,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def suggestion(message: str, sql: str) -> str:
     """Return `; did you mean NAME?` for a database's message about an unknown name; else nothing.
 
-    Columns are looked for in the views that the SQL names, or in all where it names none.
+    For an unknown table that is near no view, all views are listed. Columns are looked for in the
+    views that the SQL names, or in all where it names none.
     """
     for pattern in _UNKNOWN:
         match = pattern.search(message)
         if match:
             meant = did_you_mean(match["name"], _known_names(match["kind"], sql))
+            if not meant and match["kind"] != "column":
+                return f"; the views are {', '.join(views())}"
             return f"; {meant.strip()}" if meant else ""
     return ""
 

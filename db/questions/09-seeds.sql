@@ -1,8 +1,8 @@
 -- Where do the seeds disagree, and are they correct less often there?
 --
--- Predictions are divided into four equal groups by the distance between the smallest and the
--- largest probability of a seed. A prediction is divided if its seeds are on both sides of one
--- half.
+-- Predictions are sorted into four groups of equal size by the distance between the smallest and
+-- the largest probability of a seed. The seeds of a prediction are divided if some give a
+-- probability above 0.5 and others do not.
 with predictions as (
     select
         d.highest - d.lowest as width, d.unanimous, h.correct,

@@ -54,9 +54,10 @@ def append_prices(
     if len(unsound):
         first = bar_prices.loc[unsound.index[0]]
         given = ", ".join(f"{name} {price}" for name, price in first.items())
+        fault = "no close" if pd.isna(first["close"]) else "a price that is not above 0"
         raise StoreError(
-            f"the bar of {first_key_text(unsound, key)} has no close, or a price that is not above "
-            f"0 ({given}): correct it, or leave it out"
+            f"the bar of {first_key_text(unsound, key)} has {fault} ({given}): correct the bar, or "
+            "leave it out"
         )
     # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])

@@ -99,17 +99,19 @@ def parse_view(name: str, text: str) -> View:
         match = _COLUMN.fullmatch(line)
         if match is None:
             raise ValueError(
-                f"view {name}: {line!r} does not explain a column: write NAME TYPE MEANING, where "
-                f"TYPE is one of {', '.join(TYPES)} and MEANING ends with a full stop"
+                f"db/views/{name}.sql: {line!r} does not explain a column: write NAME TYPE "
+                "MEANING, where NAME has only a-z, 0-9 and _, TYPE is one of "
+                f"{', '.join(TYPES)}, and MEANING ends with a full stop"
             )
         columns.append(ViewColumn(name=match[1], type=match[2], meaning=match[3]))
     if not columns:
-        raise ValueError(f"view {name}: no column is explained: write a line for each")
+        raise ValueError(f"db/views/{name}.sql explains no column: write a line for each")
     counts = Counter(column.name for column in columns)
     for column_name, count in counts.items():
         if count > 1:
             raise ValueError(
-                f"view {name}: {column_name} is explained {count} times: keep one of its lines"
+                f"db/views/{name}.sql explains the column {column_name} {count} times: keep one of "
+                "these lines"
             )
     return View(
         name=name,

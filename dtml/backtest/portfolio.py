@@ -124,6 +124,7 @@ class _Fills:
     """Which stocks can be traded at each fill, and what a holding earns until the next one."""
 
     sessions: pd.DatetimeIndex
+    symbols: tuple[str, ...]
     tradable: Flags
     overdue: Flags  # without a price for more than `PATIENCE` sessions
     broken: Flags  # after an unexplained move
@@ -137,6 +138,7 @@ class _Fills:
         mark = quotes.marks(fill)
         return cls(
             sessions=quotes.sessions,
+            symbols=quotes.symbols,
             tradable=tradable,
             overdue=overdue,
             broken=quotes.breaks,
@@ -303,9 +305,11 @@ def _trades_at_fills(
         sold[day] = np.maximum(broken, 0).sum() + np.maximum(unbroken - holdings[day], 0).sum()
         gross[day] = holdings[day] @ fills.returns[row]
         if gross[day] <= -1:
+            worst = fills.symbols[int((holdings[day] * fills.returns[row]).argmin())]
             raise DtmlError(
-                f"{name}: the portfolio loses all its equity between the fill on "
-                f"{fills.sessions[row].date()} and the next one: check the prices of these sessions"
+                f"{name}: the portfolio loses all its equity between the fills on "
+                f"{fills.sessions[row].date()} and {fills.sessions[row + 1].date()}, and {worst} "
+                f"loses the most: check the prices of {worst} on these two sessions"
             )
         drifted = holdings[day] * (1 + fills.returns[row]) / (1 + gross[day])
     return _Trades(held=holdings, turnover=turnover, sold=sold, gross=gross)

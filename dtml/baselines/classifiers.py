@@ -98,7 +98,7 @@ def fit_classifier(
     if len(np.unique(train_rows.rises)) < 2:
         raise DtmlError(
             f"all {len(train_rows.rises)} stock-days that count in {_in_words('training', train)} "
-            "have the same direction, so there is nothing to learn: check their prices"
+            "have the same direction, so there is nothing to learn: check the prices of this span"
         )
     if kind == "logistic_regression":
         return _logistic_regression(train_rows, validation_rows)

@@ -279,7 +279,7 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     doubled = bands[bands.duplicated(["run_id", "level"])]
     if len(doubled):
         run_id, twofold = doubled.iloc[0][["run_id", "level"]]
-        raise ValueError(f"run {run_id} has level {twofold} twice: pass one threshold for each")
+        raise ValueError(f"run {run_id} has level {twofold} twice: pass one row for each level")
     night, targets = pd.factorize(directions["target"])
     calibrated = numbers(directions["calibrated"])
     rise = numbers(directions["rise"])

@@ -57,10 +57,10 @@ def evidence(
     gain outside of [-2, 2].
     """
     known_gains = gains[np.isfinite(gains)]
-    largest = np.abs(known_gains).max(initial=0)
-    if largest > WIDEST:
+    outside = np.flatnonzero(np.isfinite(gains) & (np.abs(gains) > WIDEST))
+    if len(outside):
         raise ValueError(
-            f"{challenger} has a gain of size {largest:.3g} on one night: a gain must lie in "
+            f"gains[{outside[0]}] of {challenger} is {gains[outside[0]]}: a gain must lie in "
             "[-2, 2], because rank ICs lie in [-1, 1]"
         )
     rates = np.array(RATES)[:, None]  # [rates 1], to combine with the nights

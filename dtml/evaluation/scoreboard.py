@@ -252,11 +252,12 @@ def _check(
             "pass one for each day"
         )
     for predictor in predictors:
-        shape = predictor.probability.shape[1:]
-        if shape != movement.shape:
+        shape = predictor.probability.shape
+        if shape[1:] != movement.shape:
+            days, stocks = movement.shape
             raise ValueError(
-                f"{predictor.name} has probabilities of (days, stocks) {shape}, "
-                f"expected {movement.shape}"
+                f"the probabilities of {predictor.name} have the shape {shape}: expected "
+                f"(seeds, {days}, {stocks}), for {days} days and {stocks} stocks as in movement"
             )
 
 

@@ -106,8 +106,8 @@ def read_market(path: Path, text: str | None = None) -> Market:
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
             f"{path}: a market is named after its file, and {path.stem!r} cannot be the name of a "
-            "market: rename the file so that its name begins with a lowercase letter and has at "
-            "most 40 lowercase letters, digits, - and _"
+            "market: rename the file so that its name begins with one of a-z and has at most 40 "
+            "characters of a-z, 0-9, - and _"
         )
     values = parse(path, text)
     # A text from the store may have the table of members added to it (`with_members`).
@@ -119,7 +119,11 @@ def read_market(path: Path, text: str | None = None) -> Market:
     constituents = read_constituents(table.subtable("constituents"), calendar, stored)
     index = _index(table.subtable("index"))
     if index.symbol in {stock.symbol for stock in constituents.stays}:
-        raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
+        raise table.error(
+            "index.symbol",
+            f"{index.symbol!r} is also a constituent; give the index a symbol of its own, or take "
+            "this one out of the constituents",
+        )
     source = read_source(table, get_args(definition.SourceName), Market.source)
     returns = _word(table, "returns", definition.Returns, Market.returns)
     z_close = _word(table, "z_close", definition.ZClose, Market.z_close)
@@ -367,14 +371,14 @@ def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
             raise table.error("candidates", f"{name!r} cannot be a candidate; use some of {known}")
         if listed.count(name) > 1:
             raise table.error("candidates", f"{name!r} is listed twice; list it once")
-    if len(listed) < 2:
-        raise table.error("candidates", f"list two or more rankers, got {len(listed)}")
     if table.values.get("ranker") != definition.EARNED:
         raise table.error(
             "candidates",
             f'used only with ranker = "{definition.EARNED}", which shows the best of these '
             "rankers: set that, or delete candidates",
         )
+    if len(listed) < 2:
+        raise table.error("candidates", f"list two or more rankers, got {len(listed)}")
     return cast("tuple[definition.RankerName, ...]", listed)
 
 

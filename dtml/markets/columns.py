@@ -71,7 +71,7 @@ def read_columns(table: Table) -> Columns:
     thousands = _character(table, "thousands")
     if decimal is not None and decimal == thousands:
         raise table.error(
-            "thousands", f"{thousands!r} is also the decimal mark; correct one of them"
+            "thousands", f"{thousands!r} is also the decimal mark; correct decimal or thousands"
         )
     return Columns(
         headers={name: table.typed(name, str) for name in NAMES if name in table.values},

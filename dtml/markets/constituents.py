@@ -3,7 +3,7 @@
 from datetime import date
 from typing import NamedTuple
 
-from dtml.markets.definition import AnyCalendar, Constituent, is_symbol
+from dtml.markets.definition import SYMBOL_RULE, AnyCalendar, Constituent, is_symbol
 from dtml.markets.members import Spell, dated_stays, read_spells, refuse_other_counts
 from dtml.markets.table import Table, shown
 
@@ -196,9 +196,5 @@ def read_symbol(table: Table, key: str) -> str:
 
 def _checked_symbol(table: Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
-        raise table.error(
-            key,
-            f"{shown(symbol)} is not a valid symbol; use at most 24 letters, digits and "
-            "single . - & = _ / or blanks between them",
-        )
+        raise table.error(key, f"{shown(symbol)} is not a valid symbol; use {SYMBOL_RULE}")
     return symbol

@@ -110,6 +110,11 @@ LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 # option of a command and no SQL. It is never used as a path all the same.
 _SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_/ ][A-Za-z0-9]+)*", re.ASCII)
 _LONGEST_SYMBOL = 24
+# The same in words, for messages.
+SYMBOL_RULE = (
+    f"1 to {_LONGEST_SYMBOL} characters: ASCII letters and digits, with single . - & = _ / or "
+    "blanks between them, and with ^ in front if you like"
+)
 
 BASIS_POINT = 1e-4
 YEAR = 252  # sessions
@@ -270,7 +275,8 @@ class Trading:
         for limit in limits:
             if not SMALLEST_LIMIT <= limit < inf:
                 raise UsageError(
-                    f"price_limit must be a finite ratio of {SMALLEST_LIMIT} or more, got {limit}"
+                    f"price_limit must be a finite ratio of {SMALLEST_LIMIT} or more, got {limit}; "
+                    "leave it out where the exchange has no such limit"
                 )
 
 
@@ -464,7 +470,7 @@ class Market:
             if not is_symbol(symbol):
                 raise UsageError(
                     f"market {self.name}: {symbol!r} is not a valid symbol; rename it at its "
-                    "source, with at most 24 letters, digits and single . - & = _ / or blanks"
+                    f"source: use {SYMBOL_RULE}"
                 )
             if times > 1:
                 raise UsageError(

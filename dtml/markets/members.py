@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dtml.errors import UsageError
-from dtml.markets.definition import AnyCalendar, Constituent, is_symbol
+from dtml.errors import DtmlError, UsageError
+from dtml.markets.definition import SYMBOL_RULE, AnyCalendar, Constituent, is_symbol
 from dtml.markets.table import Table, shown
 
 COLUMNS = ("symbol", "since", "until")
@@ -129,8 +129,7 @@ def _spell(
     for name in (symbol, stock):
         if not is_symbol(name):
             raise UsageError(
-                f"{path}: line {line}: {shown(name)} is not a valid symbol; use at most 24 "
-                "letters, digits and single . - & = _ / or blanks between them"
+                f"{path}: line {line}: {shown(name)} is not a valid symbol; use {SYMBOL_RULE}"
             )
     since = _day(path, line, symbol, "since", row["since"])
     if since is None:
@@ -186,7 +185,7 @@ def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) 
             raise UsageError(
                 f"{path}: {lines}: the membership of {before.symbol} since {before.since} has no "
                 f"until, but {spell.symbol} joins again on {spell.since}; give the first an until, "
-                "or delete one"
+                "or delete one of these lines"
             )
         hint = ""
         # They share a single day, which is the first one's `until` in the file.
@@ -242,6 +241,8 @@ def refuse_other_counts(
             f"cannot be checked, because members begins on {first}, before the calendar "
             f"{calendar} does; delete count",
         ) from problem
+    except DtmlError as problem:  # the calendar ends before `as_of`
+        raise table.error("as_of", str(problem)) from problem
     # How many more members each session has than the one before. A stay that begins or ends on a
     # day that is no session changes the next session, if there is one up to `as_of`. A missing day
     # changes none.

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import cast, get_args
 
 from dtml.markets.columns import read_columns
-from dtml.markets.definition import COMPARED_FIELDS, SecondSource, SourceName, is_symbol
+from dtml.markets.definition import (
+    COMPARED_FIELDS,
+    SYMBOL_RULE,
+    SecondSource,
+    SourceName,
+    is_symbol,
+)
 from dtml.markets.table import Table
 
 KEYS = (
@@ -75,11 +81,7 @@ def _symbols(table: Table, known: Collection[str]) -> dict[str, str]:
             )
         name = table.typed(symbol, str)
         if not is_symbol(name):
-            raise table.error(
-                symbol,
-                f"{name!r} is not a valid symbol; use at most 24 letters, digits and single . - & "
-                "= _ / or blanks between them",
-            )
+            raise table.error(symbol, f"{name!r} is not a valid symbol; use {SYMBOL_RULE}")
         for other, other_name in names.items():
             if other_name == name:
                 raise table.error(symbol, f"{name!r} is also given for {other}; give each its own")

@@ -72,7 +72,7 @@ class Table:
         is_blank = isinstance(value, str) and not value.strip()
         is_unprintable = isinstance(value, str) and not value.isprintable()
         if is_blank or is_unprintable:
-            raise self.error(key, f"expected printable text that is not empty, got {shown(value)}")
+            raise self.error(key, f"expected printable text that is not blank, got {shown(value)}")
         if kind is float:  # TOML reads 3 as a whole number
             try:
                 value = float(cast(float, value))

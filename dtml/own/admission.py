@@ -56,14 +56,17 @@ BELIEVED = 0.3
 TIMES_THE_RULES = 3
 MEANING = {
     "asked_twice": "differs when it is called again (it keeps state, or is not seeded)",
-    "rescaled_past": "depends on later dividends and splits",
+    "rescaled_past": (
+        "depends on later dividends and splits (which rescale all earlier prices: use ratios of "
+        "prices, such as returns)"
+    ),
     "read_too_far": (
         "reads more than HISTORY sessions, which a night does not provide "
         "(an `ewm` or `expanding` reads all sessions: return its last row, `.iloc[-1]`, "
         "which is computed from the last HISTORY sessions of each day; "
         "or set HISTORY to a larger number)"
     ),
-    "permuted_labels": "predicts what a coin toss decided",
+    "permuted_labels": "predicts what a coin toss decided (so it knows outcomes in advance)",
     "fitted_twice": "differs when it is fitted again (seed it)",
     "backwards": "keeps state between days (its scores differ when the last day is scored first)",
     "too_good": "is too good to be true",
@@ -112,7 +115,7 @@ def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> Non
     if details:
         why = "; ".join(details.values())
         name = user_code.code.name
-        raise OwnCodeError(f"{name} is refused by the audit: {why}; correct {name}")
+        raise OwnCodeError(f"correct {name}, which is refused by the audit: {why}")
 
 
 def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
@@ -329,11 +332,13 @@ def _plausibility(name: str, scores: Grid, outcome: Grid, bound: float) -> Findi
     rank_ic = _mean_rank_ic(scores, outcome)
     if abs(rank_ic) <= bound:
         return _finding("too_good", name, "")
+    allowing = min(np.ceil(abs(rank_ic) * 1000) / 1000, 1.0)  # rounded up, as it is a bound
     return _finding(
         "too_good",
         name,
-        f"its rank IC is {rank_ic:+.3f}, beyond the plausible ±{bound:.3g}; "
-        f"if you know why, set max_rank_ic in [checks] of the market's file",
+        f"its rank IC is {rank_ic:+.3f}, beyond the plausible ±{bound:.3g}; look for later prices "
+        "that it reads or, if you know why it is so good, set max_rank_ic in [checks] of the "
+        f"market's file to at least {allowing:.3f}",
     )
 
 

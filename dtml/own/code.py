@@ -93,11 +93,14 @@ class OwnCode:
         """Read a file of UTF-8 text; raise UsageError where it cannot be read."""
         try:
             return cls(file.name, file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as problem:
-            reason = getattr(problem, "strerror", None) or problem
+        except OSError as problem:
             raise UsageError(
-                f"{file}: your own code cannot be read ({reason}): check the file's path, and that "
-                "it is UTF-8 text"
+                f"{file}: your own code cannot be read ({problem.strerror or problem}): check the "
+                "file's path and permissions"
+            ) from problem
+        except UnicodeDecodeError as problem:
+            raise UsageError(
+                f"{file}: your own code cannot be read ({problem}): save it as UTF-8 text"
             ) from problem
 
     @property

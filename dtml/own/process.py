@@ -212,7 +212,7 @@ def limit_of(name: str, default: str, error: type[DtmlError]) -> float:
     except ValueError:
         limit = 0.0
     if not 0 < limit < float("inf"):
-        raise error(f"{name}={value}: set this variable to a number above 0, or unset it")
+        raise error(f"{name}={value}: set this variable to a finite number above 0, or unset it")
     return limit
 
 

@@ -60,7 +60,10 @@ def _error_in_words(error: Exception, code: own.OwnCode) -> str:
     kind = "" if isinstance(error, own.OwnCodeError) else f"{type(error).__name__}: "
     message = f"{place}{kind}{' '.join(str(error).split())}"[:LONGEST]
     if isinstance(error, OSError) and error.errno in FORBIDDEN:
-        return f"{message} (own code may write only in its working folder, which is emptied)"
+        return (
+            f"{message} (own code may write only in its working folder, which is emptied, and "
+            "read only what your user may read)"
+        )
     return message
 
 

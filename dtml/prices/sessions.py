@@ -306,8 +306,8 @@ def _exchange_that_knows(calendar: AnyCalendar, *days: date) -> _Exchange:
             raise _error_before_calendar(exchange, day)
         if day > exchange.last:
             raise DtmlError(
-                f"the calendar {exchange.code} ends on {exchange.last}, before {day}: choose an "
-                f"earlier day; or {REMEDY}"
+                f"the calendar {exchange.code} ends on {exchange.last}, before {day}: "
+                f"{REMEDY}; or choose a day up to {exchange.last}"
             )
     return exchange
 

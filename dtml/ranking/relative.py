@@ -258,8 +258,9 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     train_stop = split.trained.stop
     if train_stop <= train_start:
         raise DtmlError(
-            f"{config.name}: {stop - train_start} sessions are too few to train on, because the "
-            f"last {config.validation} choose the epoch: fetch a longer history"
+            f"{config.name}: {stop - train_start} sessions are too few to train on: training needs "
+            f"{stop - train_stop + 1}, of which the last {config.validation} choose the epoch. "
+            "Fetch a longer history"
         )
     seeds = range(config.seeds)
     members = [Member(seed, config.model, config.training) for seed in seeds]

@@ -123,9 +123,15 @@ def _names(market: Market) -> dict[str, str]:
     uses = Counter(names.values())
     for symbol, name in names.items():
         if name in taken or uses[name] > 1:
+            others = [other for other in names if names[other] == name and other != symbol]
+            others += [
+                stock.symbol
+                for stock in without_name
+                if name in (stock.symbol, stock.source_symbol)
+            ]
             raise UsageError(
                 f"market {market.name}: [second_source] gives {symbol} the symbol {name!r}, which "
-                "is also that of another stock or of the index: give each of them a symbol of its "
-                "own in [second_source.symbols]"
+                f"is also that of {others[0]}: give each of the two a symbol of its own in "
+                "[second_source.symbols]"
             )
     return names

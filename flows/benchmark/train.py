@@ -126,9 +126,13 @@ class PublishedExperiment:
         last = self.last_session
         if last is None or last < due:
             name = self.paper.market
+            index = self.context.market.index.symbol
             stored = f"has prices of {name} up to {last}"
             if last is None:
-                stored = f"lacks the index of {name}, or more than half of its stocks"
+                with reading(self.context.engine) as conn:
+                    has_index = index in prices.last_sessions(conn, name)
+                lacking = "more than half of the stocks" if has_index else f"the index {index}"
+                stored = f"lacks {lacking} of {name}"
             raise DtmlError(
                 f"the store {stored}, but the test span, which is read only once, ends on {due}: "
                 f"run `dtml benchmark {name} --prices FILE --index FILE` with files of the whole "

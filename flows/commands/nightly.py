@@ -195,7 +195,8 @@ def _require_index(symbol: str, fetch_result: "FetchResult") -> None:
         failure = failures[is_missing].iloc[0]
         raise DtmlError(
             f"the index {symbol} is missing ({failure['status']}: {failure['detail']}), but every "
-            "night needs it: fetch again once the source delivers it or its file is corrected"
+            "night needs it: fetch again once the source delivers the index or, for prices from "
+            "files, its file is corrected"
         )
 
 

@@ -178,8 +178,8 @@ def _holdings(file: Path) -> "pd.Series[float]":
         frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     except OSError as error:
         raise UsageError(
-            f"{file} cannot be read ({error.strerror or error}): give a CSV file with the columns "
-            "symbol and shares"
+            f"{file} cannot be read ({error.strerror or error}): name a CSV file that exists and "
+            "that you may read, with the columns symbol and shares"
         ) from error
     except ValueError as error:  # pandas raises it for what is not text, or not a table
         raise UsageError(
@@ -198,10 +198,14 @@ def _holdings(file: Path) -> "pd.Series[float]":
         if not symbol:
             raise UsageError(f"{where}: the symbol is missing: write it, or delete the row")
         if symbol in listed:
-            raise UsageError(f"{where}: {symbol} is listed before: list each symbol once")
+            raise UsageError(
+                f"{where}: {symbol} is already listed above: list each symbol once, with all its "
+                "shares"
+            )
         if not _is_amount(text):
             raise UsageError(
-                f"{where}: the shares of {symbol} are {text!r}: write a number of 0 or more"
+                f"{where}: the shares of {symbol} are {text!r}: write a number of 0 or more, "
+                "without units or thousands separators"
             )
         listed.add(symbol)
     return frame.set_index(symbols)["shares"].astype(float)

@@ -445,6 +445,8 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
         is_expected = isinstance(error, (DtmlError, StoreError))
         place = "" if is_expected else f", at {innermost_lines(error)}"
         log.warning("%s: %s%s", request.url.path, message, place)
+        if not is_expected:
+            message += "; the log of `dtml dashboard` says where it failed"
     values = {"status": HTTPStatus(status), "said": message}
     response = _rendered(request, "failure", values, status)
     if isinstance(error, HTTPException):
@@ -462,7 +464,10 @@ def _failure(error: Exception) -> tuple[int, str]:
         ]
         return HTTPStatus.BAD_REQUEST, "; ".join(wrong_parameters)
     if isinstance(error, HTTPException):
-        return error.status_code, str(error.detail)
+        message = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND:  # Starlette says only "Not Found"
+            message = "no page has this address: begin at /, which lists all markets"
+        return error.status_code, message
     if isinstance(error, (DtmlError, StoreError)):
         message = str(error)
     else:

@@ -40,7 +40,10 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
         complete = nights.complete_nights(conn, market)
     days = [night["as_of"] for night in complete]
     if not days:
-        raise UsageError(f"no night of {market} is complete: run `dtml nightly {market}` first")
+        raise UsageError(
+            f"no night of {market} is complete: check this name, or run `dtml nightly {market}` "
+            "first, or `dtml nightly --market-file FILE` for a market of your own"
+        )
     if chain and since not in (None, chain[0]["as_of"]):
         raise UsageError(
             f"the chain of {market} begins with the night of {chain[0]['as_of']} and never changes "

@@ -117,11 +117,13 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise ChainFileError(
-            f"{file} cannot be read as the file of a chain ({reason}): give a file that "
-            "`dtml freeze` wrote"
+            f"cannot read {file}: {error.strerror or error}; check its path and permissions"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ChainFileError(
+            f"{file} is not the file of a chain ({error}): give a file that `dtml freeze` wrote"
         ) from error
     stored = {link["number"]: link for link in chain}
     changes: list[Change] = []
@@ -169,8 +171,10 @@ def _flaws(
     link = line["link"]
     if sha256_of_text(canonical(link)) != line["digest"]:
         yield LINK, "the SHA-256 of the link is not its digest"
-    if link["previous"] != previous or link["number"] != number:
-        yield LINK, "the link does not follow the one before it"
+    if link["number"] != number:
+        yield LINK, f"it has link {link['number']}: lines are missing, repeated or out of order"
+    elif link["previous"] != previous:
+        yield LINK, "its link names another SHA-256 than that of the line before"
     if number not in stored:
         yield LINK, "the store has no such link"
     elif stored[number]["digest"] != line["digest"]:

@@ -94,5 +94,6 @@ def _own_market(engine: Engine, name: str) -> Market | None:
         return load_market_file(path, text_then)
     except UsageError as error:
         raise UsageError(
-            f"{error}; this is the store's copy, because {path} is gone: put a corrected file there"
+            f"{path} is gone, and the store's copy of it is refused: put a corrected file there "
+            f"({error})"
         ) from error

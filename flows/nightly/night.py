@@ -378,7 +378,10 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
     if not rejected.empty:
         reason = rejected["reason"].mode().iloc[0]
         bars = "1 bar was" if len(rejected) == 1 else f"{len(rejected)} bars were"
-        return f"{bars} rejected, mostly for {reason}: read the view `rejected` with `dtml query`"
+        return (
+            f"{bars} rejected, mostly for {reason}: read them in the view `rejected` with `dtml "
+            "query`, and run the night again once the source has corrected them"
+        )
     return "the source has no bars of that session: run the night again once it has them"
 
 
@@ -400,7 +403,9 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
         raise DtmlError(
             f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
             f"{as_of}, more than the share of {allowed:g} that max_missing allows (most common "
-            f"reason: {reason}): remove the cause, or raise max_missing under [checks] in "
+            f"reason: {reason}): fetch the missing bars with `dtml fetch {context.name} --again`, "
+            "with --prices FILE if the prices come from files, then train again with `dtml train "
+            f"{context.name}`, or raise max_missing under [checks] in "
             f"{settings_place(context.market)}"
         )
 

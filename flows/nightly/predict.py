@@ -152,7 +152,7 @@ def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage
         return None
     return Shortage(
         f"{len(missing)} of {len(constituents)} constituents have no good bar on {as_of}, "
-        f"more than the {allowed:.0%} allowed",
+        f"more than the {100 * allowed:g}% allowed",
         missing,
     )
 

@@ -67,8 +67,8 @@ class Receipt:
             return cls(run_id, symbol, date.fromisoformat(day))
         except ValueError as error:
             raise UsageError(
-                f"{text!r} is not a receipt: write RUN/SYMBOL/TARGET, as in the column receipt of "
-                "latest_prediction"
+                f"{text!r} is not a receipt: write RUN/SYMBOL/TARGET, with a target such as "
+                "2026-11-23, as in the column receipt of the view latest_prediction"
             ) from error
 
     def __str__(self) -> str:
@@ -132,7 +132,8 @@ class Reproduction:
         if self.night_hash is not None and self.night_hash != self.inputs_hash:
             reasons.append(
                 f"inputs: SHA-256 {self.inputs_hash[:12]}..., "
-                f"but the night recorded {self.night_hash[:12]}..."
+                f"but the night recorded {self.night_hash[:12]}...: "
+                "stored prices or the calendar have changed since"
             )
         if self.again is None:
             reasons.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
@@ -381,5 +382,7 @@ def _stored_weights(archive: Archive, run: Mapping[str, Any]) -> Mapping[str, Te
     try:
         return archive.model(run).ensemble.weights
     except DtmlError as error:
-        log.warning("%s; the model is trained again", error)
+        log.warning(
+            "the model of %s is trained again, as its weights cannot be used (%s)", run["id"], error
+        )
         return None

@@ -318,17 +318,18 @@ def find_receivers() -> Any:
     for library in ("apprise", "urllib3"):  # their lines quote addresses, which may hold a token
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     receivers = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
-    unknown = 0
-    for address in addresses:
+    unknown: list[str] = []
+    for number, address in enumerate(addresses, start=1):
         apprise_address = re.sub("^http", "json", address)  # a POST of JSON, in Apprise's terms
         if not receivers.add(apprise_address):
-            unknown += 1
+            unknown.append(str(number))  # not the address, which may hold a token
     if unknown:
         log.warning(
-            "%d of the %d addresses in %s are of no service that Apprise knows: correct them; "
-            "`apprise --details` lists the services",
-            unknown,
+            "%d of the %d addresses in %s are of no service that Apprise knows (number %s, "
+            "counted from the first): correct them; `apprise --details` lists the services",
+            len(unknown),
             len(addresses),
             VARIABLE,
+            ", ".join(unknown),
         )
     return receivers

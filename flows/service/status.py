@@ -167,7 +167,8 @@ def named_markets(
     chosen_names = [*names, *markets_of_files] if names else stored
     for name in chosen_names:
         if name not in stored:
-            known = f"{did_you_mean(name, stored)}its markets are {', '.join(stored)}"
+            meant = did_you_mean(name, stored)
+            known = f"{meant}choose one of {', '.join(stored)}, or run a night of {name} first"
             if not stored:
                 known = f"it has no market yet; run a night first, as in `dtml nightly {name}`"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")

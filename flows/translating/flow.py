@@ -69,8 +69,8 @@ def _score(model: Model, test: Corpus, engine: Engine) -> Score:
     except TranslationError as error:
         name = model.card.name
         raise type(error)(
-            f"{name} is trained and stored, but not scored on {test.name}: {error}; then score it "
-            f"with `dtml translate score {test.name} --model {name}`"
+            f"{name} is trained and stored, but not scored on {test.name}: {error}; then run "
+            f"`dtml translate score {test.name} --model {name}`"
         ) from error
     return test_score
 

@@ -37,7 +37,7 @@ def chosen(name: str | None) -> Path:
         asked = "" if name is None else f" {name!r}"
         raise UsageError(
             f"there is no model{asked} in {models_folder()} yet: train one with `dtml translate "
-            "train`, or run `dtml translate demo`"
+            "train RECIPE.toml`, or run `dtml translate demo`"
         )
     if name is None and len(names) == 1:
         return models_folder() / names[0]

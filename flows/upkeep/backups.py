@@ -230,6 +230,11 @@ def _read_manifest(folder: Path) -> Manifest:
             f"{folder} is not a backup of dtml: its {MANIFEST} is not of the form that `dtml db "
             f"backup` writes; {REMEDY}"
         ) from error
+    except PermissionError as error:
+        raise UsageError(
+            f"{folder / MANIFEST} cannot be read ({error.strerror}): make the backup readable, or "
+            "restore as a user who may read it"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{folder} is not a backup of dtml: its {MANIFEST} cannot be read ({error}); {REMEDY}"

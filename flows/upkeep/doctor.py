@@ -284,7 +284,7 @@ def _feeds() -> str:
         except DtmlError as error:
             faults.append(f"{name}: {error}")
     if faults:
-        raise DtmlError(f"{'; '.join(faults)}; correct the feed, or try again later")
+        raise DtmlError("; ".join(faults))
     return "; ".join(answers) or "no market of the store has a feed of your own"
 
 
@@ -308,9 +308,11 @@ def _last_week(market: Market, source: Source) -> str:
     answer = source.fetch({symbol: a_week_ago}, today)
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
+        # `_yahoo` says by itself what to do.
+        advice = "" if source.name == "yahoo" else "; correct the feed, or try again later"
         raise DtmlError(
             f"{source.name} sent no bar of {symbol} since {a_week_ago} "
-            f"({outcome['status']}: {outcome['detail']})"
+            f"({outcome['status']}: {outcome['detail']}){advice}"
         )
     last_session = answer.bars["session"].max()
     return f"{len(answer.bars)} bars of {symbol}, the last from {last_session:%Y-%m-%d}"

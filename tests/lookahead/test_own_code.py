@@ -55,7 +55,7 @@ def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_muc
     ((what, said),) = found.items()
     assert what == ("MODEL" if "MODEL" in LEAKS[leak] else "f")
     assert said.startswith(
-        (f"{what} looked ahead: ", "f depends on later dividends and splits: ", "MODEL ")
+        (f"{what} looked ahead: ", "f depends on later dividends and splits (", "MODEL ")
     )
     if "looked ahead" in said:
         assert "but " in said.split(" is ")[1], said

@@ -311,7 +311,7 @@ def test_what_does_not_fit_is_an_error(
         table(model, rule, movement=movement, best_rule="model")
     with pytest.raises(ValueError, match="needs a unique name"):
         table(model, model, rule, movement=movement)
-    with pytest.raises(ValueError, match=r"expected \(31, 5\)"):
+    with pytest.raises(ValueError, match=r"expected \(seeds, 31, 5\)"):
         table(model, rule, movement=movement[:, :5])
     with pytest.raises(ValueError, match="30 targets"):
         scoreboard((model, rule), movement=movement, target=TARGET[1:], best_rule="rule")

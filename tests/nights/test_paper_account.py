@@ -349,7 +349,7 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("L01,", "the shares of L01 are ''"),
         ("L01,nan", "the shares of L01 are 'nan'"),
         (",3", "row 1 below the heading: the symbol is missing"),
-        ("L01,3\nL01,4", "row 2 below the heading: L01 is listed before: list each symbol once"),
+        ("L01,3\nL01,4", "row 2 below the heading: L01 is already listed above: list each symbol"),
     ):
         file.write_text(f"symbol,shares\n{written}\n")
         code, _, said = command(*asked)

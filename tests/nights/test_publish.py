@@ -88,8 +88,8 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     assert (code, said.strip()) == (0, str(first))
     assert first.read_text(encoding="utf-8") == past
     assert command("report", "simulated", "--level", "0.9")[0] == 0
-    assert "At the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
-    assert "At the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
+    assert "level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
+    assert "level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
     with reading(nights.engine) as conn:
         assert table_counts(conn) == before
     code, _, complaint = command("report", "simulated", "--level", "0.8123")

@@ -3,6 +3,7 @@
 import io
 from datetime import date, timedelta
 
+import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
@@ -13,6 +14,7 @@ from db.engine import reading
 from db.rows import attention, predictions, prices
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
+from dtml.evaluation.metrics import score_days
 from dtml.pages.figures import percent
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
@@ -318,20 +320,26 @@ def test_a_run_is_compared_with_the_rule_that_every_stock_rises(site: Site) -> N
 
 def test_a_run_has_the_interval_that_its_nights_would_store(site: Site) -> None:
     with reading(site.engine) as conn:
-        counts = compare.counts_by_day(
-            conn, FIRST_RUN, FIRST_RUN, compare.shared_span(conn, FIRST_RUN, FIRST_RUN)
-        )
-        own = compare._score_rows(counts[counts["scored"] > 0])[0]
+        span = compare.shared_span(conn, BACKTEST_RUN, BACKTEST_RUN)
+        assert span is not None
+        counts = compare.counts_by_day(conn, BACKTEST_RUN, BACKTEST_RUN, span)
+    settled = counts[counts["scored"] > 0]
     rows = asked(
         site,
         "select target, probability, realised_return from prediction_history "
-        f"where run_id = '{FIRST_RUN}' and realised_return is not null",
+        f"where run_id = '{BACKTEST_RUN}' and realised_return is not null",
     )
     is_called = rows["probability"] > 0.5
     is_rise = rows["realised_return"] > 0
     kinds = (is_called & is_rise, is_called & ~is_rise, ~is_called & is_rise, ~is_called & ~is_rise)
     by_day = pd.concat(kinds, axis=1).groupby(rows["target"]).sum().sort_index()
-    assert (own["mcc_low"], own["mcc_high"]) == score_days(by_day.to_numpy(dtype=int)).mcc_interval
+    own_counts = settled[[f"a_{kind}" for kind in compare.COUNTED]].to_numpy()
+    assert own_counts.tolist() == by_day.to_numpy().tolist()  # the oldest day first, as of nights
+    # An interval needs 20 days, which this run does not have.
+    thrice = pd.concat([settled, settled, settled], ignore_index=True)
+    own = compare._score_rows(thrice)[0]
+    stored = score_days(np.tile(by_day.to_numpy(dtype=int), (3, 1)))
+    assert (own["mcc_low"], own["mcc_high"]) == stored.mcc_interval
 
 
 def test_two_runs_are_compared_by_the_interval_of_the_difference_of_their_mccs() -> None:

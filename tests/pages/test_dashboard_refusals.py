@@ -24,7 +24,7 @@ from tests.support.dashboard_store import (
 pytestmark = pytest.mark.slow
 
 UNKNOWN = {
-    "/nowhere": "Not Found",
+    "/nowhere": "no page has this address: begin at /",
     "/market/nowhere": "no market 'nowhere' in the store: its markets are",
     f"/market/nowhere/stock/{STOCKS[0]}": "no market 'nowhere'",
     f"/market/{MARKET}/stock/NOPE": f"no prediction and no price of 'NOPE' in market {MARKET}",

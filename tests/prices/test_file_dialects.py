@@ -133,7 +133,7 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
     table = bars().rename(columns={"adj_close": "Adjusted_close", "dividend": "divCash"})
     table = table.rename(columns={"split": "splitFactor"})
     table.to_csv(tmp_path / "p.csv", index=False)
-    with pytest.raises(UsageError, match="the columns fit EODHD and Tiingo"):
+    with pytest.raises(UsageError, match=r"fit EODHD \(Adjusted_close\) and Tiingo \(divCash"):
         FileSource(MARKET, tmp_path / "p.csv").symbols()
     stated = {"adj_close": "Adjusted_close", "dividend": "divCash", "split": "splitFactor"}
     market = replace(MARKET, columns=Columns(headers=stated))

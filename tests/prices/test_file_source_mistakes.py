@@ -50,7 +50,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1", header="date,symbol,Date"),
-            "'date' and 'Date' both mean session",
+            "'date' and 'Date' both mean date",
         ),
         (
             "p.csv",

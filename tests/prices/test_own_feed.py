@@ -166,7 +166,10 @@ NO_BARS = {
     "numbers": (table(session=[20240628, 20240701]), "the column session holds numbers"),
     "a gap": (table(session=["2024-06-28", None]), "which is not a date"),
     "words": (table(session=["Friday", "Monday"]), "session holds a value that is not a date"),
-    "a text as price": (table(close=["1.0", "n/a"]), "the column close holds n/a: give a finite"),
+    "a text as price": (
+        table(close=["1.0", "n/a"]),
+        "the column close holds n/a for A on 2024-07-01: ",
+    ),
     "infinity": (table(close=[1.0, np.inf]), "the column close holds inf"),
     "a column twice": (
         pd.concat([table(), table()[["close"]]], axis=1),

@@ -262,7 +262,8 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
     assert named_markets(reader, [], []) == {"mine": None, "simulated": load_market("simulated")}
     assert list(named_markets(reader, ["simulated"], [])) == ["simulated"]
     with pytest.raises(
-        UsageError, match="no night and no fetch of market 'sp500': its markets are mine, simulated"
+        UsageError,
+        match="no night and no fetch of market 'sp500': choose one of mine, simulated, or",
     ):
         named_markets(reader, ["sp500"], [])
 

@@ -125,8 +125,8 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER
     )
     unsound = (
-        "the bar of B 2024-01-05 has no close, or a price that is not above 0 "
-        r"\(open .*, high .*, low .*, close .*, adj_close .*\): correct it, or leave it out"
+        "the bar of B 2024-01-05 has a price that is not above 0 "
+        r"\(open .*, high .*, low .*, close .*, adj_close .*\): correct the bar, or leave it out"
     )
     for column in ("open", "high", "low", "close", "adj_close"):
         named = {"source": "files", "known_at": LATER + DAY}

@@ -32,7 +32,7 @@ def test_what_fits_is_found_by_halves() -> None:
 def test_it_is_told_in_a_line() -> None:
     told = str(out_of_memory(25_000, 100, attempt(7000)))  # type: ignore[arg-type]
     assert told.startswith(
-        "out of memory with batch_tokens = 25000: 6250 fits; set it under [training], and delete"
+        "out of memory with batch_tokens = 25000: set batch_tokens = 6250, which fits, under"
     )
     assert ("smaller size under [network]") in str(out_of_memory(25_000, 100, attempt(1)))  # type: ignore[arg-type]
 

@@ -183,7 +183,7 @@ def test_a_missing_or_broken_file_is_one_line(tokenizer: Tokenizer, tmp_path: Pa
             Tokenizer.load(broken)
         assert "\n" not in str(raised.value)
     for missing in (tmp_path / "none.model", tmp_path):
-        with pytest.raises(TranslationError, match="cannot be read"):
+        with pytest.raises(TranslationError, match="cannot read"):
             Tokenizer.load(missing)
 
 

@@ -119,7 +119,8 @@ def test_a_text_in_the_target_language_is_warned_of(model: Model) -> None:
     right, wrong = translate(told, TEXTS, GREEDY), translate(told, [korean], GREEDY)
     assert all(each.warning is None for each in right)
     assert wrong[0].warning == (
-        "it seems to be in xb, but the model translates xa-xb: use a model for the other direction"
+        "the text seems to be in xb, but the model translates xa-xb: "
+        "use a model for the other direction"
     )
 
 

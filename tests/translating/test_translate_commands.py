@@ -235,7 +235,9 @@ def test_a_text_in_the_target_language_is_translated_with_a_warning(
 ) -> None:
     code, said, complaint = translate("text", LONG, SOURCES[0])
     assert (code, said.count("\n")) == (0, 2)
-    assert "it seems to be in xb, but the model translates xa-xb" in " ".join(complaint.split())
+    assert "the text seems to be in xb, but the model translates xa-xb" in " ".join(
+        complaint.split()
+    )
     documents = json.loads(translate("text", LONG, SOURCES[0], "--json")[1])
     assert [each["warning"] is None for each in documents] == [False, True]
 

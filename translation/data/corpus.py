@@ -25,8 +25,8 @@ CHUNK = 4096  # pairs encoded at once
 # What keeps pairs that were dropped, by the reason. Pairs are also dropped for an empty side, which
 # no rule changes, and as repeated, which leaves the first one.
 TO_KEEP = {
-    "too long": "raise longest",
-    "lengths too different": "raise ratio",
+    "too long": "raise longest (now {rules.longest})",
+    "lengths too different": "raise ratio (now {rules.ratio:g})",
     "same on both sides": "set drop_same = false",
 }
 Pair = tuple[str, str]
@@ -304,7 +304,7 @@ def shards(
             dropped.clear()
     if not has_pairs:
         reasons = _examples([], dropped).summary()
-        ways = [way for reason, way in TO_KEEP.items() if reason in dropped]
+        ways = [way.format(rules=rules) for reason, way in TO_KEEP.items() if reason in dropped]
         way_out = "name files that have text on both sides"
         if ways:
             way_out = f"{' or '.join(ways)} under [rules], or correct the files"

@@ -17,7 +17,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from translation.atomic_files import write_whole
 from translation.data.unicode_form import composed
-from translation.errors import TranslationError, UsageError
+from translation.errors import TranslationError, UsageError, unreadable
 
 PAD = 0
 UNKNOWN = 1
@@ -87,9 +87,7 @@ class Tokenizer:
         try:
             model = file.read_bytes()
         except OSError as error:
-            raise TranslationError(
-                f"the vocabulary {file} cannot be read ({error.strerror}): {RESTORE}"
-            ) from error
+            raise unreadable(file, error, RESTORE) from error
         try:
             if not model:  # SentencePiece would take it for no file, and raise nothing
                 raise RuntimeError("it is empty")

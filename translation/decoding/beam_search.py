@@ -273,8 +273,8 @@ class _Sentence:
             raise TranslationError(
                 f"{name_of(self.number)} has no translation, because the network's scores are not "
                 "numbers or give every token probability 0: train the model again with a lower "
-                "training.peak, and delete the folder of the saved training state if the next run "
-                "names it"
+                "training.peak (the highest learning rate), and delete the folder of the saved "
+                "training state if the next run names it"
             )
         return self.finished[: self.how.best]
 

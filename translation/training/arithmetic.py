@@ -79,5 +79,5 @@ def slower_format_warning(setting: str, precision: Precision, gain: float) -> st
         return ""
     return (
         f'{setting} = "{precision}" multiplies matrices {times:.1f} times as slowly here as '
-        f'"{faster}": leave it out, or write "auto", to train faster'
+        f'"{faster}": in a new training, leave out {setting}, or write "auto"'
     )

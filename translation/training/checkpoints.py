@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from translation.atomic_files import write_whole
-from translation.errors import TranslationError
+from translation.errors import TranslationError, unreadable
 
 STATE = "training.safetensors"
 WEIGHTS_DO_NOT_FIT = "the weights do not fit the network that the model's configuration describes"
@@ -70,8 +70,8 @@ def restore_state(
     tensors, notes = read_tensors(file)
     if notes.get("key") != key:
         raise TranslationError(
-            f"{file} was saved by another version, or with other settings or another corpus: "
-            f"restore these, or delete {folder} to train from the start"
+            f"{file} was saved by another version, or with other settings or another corpus: use "
+            f"the earlier ones to resume, or delete {folder} to train from the start"
         )
     try:
         _put_back(tensors, network, optimisers)
@@ -168,10 +168,10 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
         ) from error
     not_loaded = [name for name in missing if parameters[name].data_ptr() not in loaded_addresses]
     if unexpected or not_loaded:
-        names = ", ".join([*unexpected, *not_loaded][:3])
+        lacking, names = ("network", unexpected) if unexpected else ("file", not_loaded)
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise TranslationError(
-            f"{WEIGHTS_DO_NOT_FIT} (only the file or only the network has {names}): train the "
-            "model again"
+            f"{WEIGHTS_DO_NOT_FIT} (the {lacking} lacks {names[0]}{others}): train the model again"
         )
 
 
@@ -186,8 +186,8 @@ def require_finite(weights: Mapping[str, Tensor], consequence: str) -> None:
         if count > 0:
             raise TranslationError(
                 f"{consequence}: {count} of {value.numel()} weights of {name} are NaN or infinite; "
-                "train the model again with a lower training.peak, and delete the folder of the "
-                "saved training state if the next run names it"
+                "train the model again with a lower training.peak (the highest learning rate), "
+                "and delete the folder of the saved training state if the next run names it"
             )
 
 
@@ -196,15 +196,16 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raises TranslationError if the file is missing or damaged.
     """
+    restore = f"restore it, or delete {file.parent} and train from the start"
     try:
+        file.open("rb").close()  # safetensors calls every file that it cannot open missing
         with safe_open(file, "pt") as opened:
             notes = dict(opened.metadata() or {})
         return load_file(file), notes
-    except (OSError, SafetensorError) as error:
-        raise TranslationError(
-            f"cannot read {file}: {error}; restore it, or delete {file.parent} and train from the "
-            "start"
-        ) from error
+    except OSError as error:
+        raise unreadable(file, error, restore) from error
+    except SafetensorError as error:
+        raise TranslationError(f"{file} is damaged ({error}): {restore}") from error
 
 
 def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:

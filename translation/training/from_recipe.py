@@ -366,7 +366,8 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
     if 0 < learned < positions:
         raise UsageError(
             f"{name}: network.learned_positions is {learned}, but the longest sentence and its "
-            f"translation may need {positions}: raise it, or set 0 for sinusoidal positions"
+            f"translation may need {positions}: set it to {positions} or more, or to 0 for "
+            "sinusoidal positions"
         )
 
 

@@ -101,8 +101,9 @@ def sheet_values(
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
-    `ranked_by` names the ranking and says over how many days. The others are lists of `Answer`, of `Part` (the charts) and of `Table`. `unit` is "nights" or
-    "days". `sql` has the statement of each chart's rows, by the chart's name.
+    `ranked_by` names the ranking and says over how many days. The others are lists of `Answer`, of
+    `Part` (the charts) and of `Table`. `unit` is "nights" or "days". `sql` has the statement of
+    each chart's rows, by the chart's name.
     """
     statements = sql or {}
     notes = _notes(sheet, unit)

@@ -199,6 +199,7 @@ def _only_member(content: bytes) -> bytes | None:
             )
         if len(tables) > 1:
             raise AdvisedError(
-                f"it is a zip archive of {len(tables)} tables, where one is expected: unpack it"
+                f"it is a zip archive of {len(tables)} tables, where one is expected: put its "
+                "tables in its place"
             )
         return archive.read(tables[0])

@@ -64,15 +64,31 @@ def fault_of(value: object, shown: str, formats: Sequence[str] = ()) -> str:
     """
     if value is None or not str(value).strip():
         return "the date is missing; write it as in the other rows, or delete the row"
-    if formats and ISO not in formats:  # the one format that the market's file states
+    is_stated = bool(formats) and ISO not in formats  # the one format of the market's file
+    day = _date_of_any_year(value, formats[0] if is_stated else ISO)
+    if day is not None and _in_range(day) is None:
+        return f"{shown} is not a date of the years {FIRST_YEAR} to {LAST_YEAR}; correct it"
+    if is_stated:
         return (
             f"{shown} is not a date in the format {formats[0]!r} of [columns] date_format; correct "
             "the date, or correct date_format in the market's file"
         )
+    if day is not None:  # the format that reads most cells is another one
+        return f"{shown} is not written like most dates of the file; write all as YYYY-MM-DD"
     return (
         f"{shown} is not a date; write all dates of the file as YYYY-MM-DD, or say in the market's "
         f'file how they are written, such as [columns] date_format = "{_example_for(value)}"'
     )
+
+
+def _date_of_any_year(value: object, pattern: str) -> date | None:
+    """Return the date in a cell even if its year is out of range; None if the cell is no date."""
+    if pattern == ISO:
+        return _moment(_without_empty_fraction(value))
+    try:
+        return datetime.strptime(str(value).strip(), pattern)  # noqa: DTZ007 - a date
+    except ValueError:
+        return None
 
 
 def _example_for(value: object) -> str:

@@ -84,10 +84,15 @@ def recognised(header: Sequence[str], place: Path) -> Dialect | None:
         if entry.signature and entry.signature <= keys and not entry.without & keys
     ]
     if len(known) > 1:
-        titles = " and ".join(entry.title for entry in known)
+        shared = frozenset.intersection(*(entry.signature for entry in known))
+        layouts = []
+        for entry in known:
+            own = [name for name in header if header_key(name) in entry.signature - shared]
+            layouts.append(f"{entry.title} ({', '.join(own)})")
         raise UsageError(
-            f"{place}: the columns fit {titles}: keep the columns of one, or rename "
-            "them to date, open, high, low, close, adj_close and volume"
+            f"{place}: the columns fit {' and '.join(layouts)}: remove the columns in brackets of "
+            "all but one layout, or rename them to those of date, open, high, low, close, "
+            "adj_close, volume, dividend and split that they are"
         )
     return known[0] if known else None
 

@@ -76,7 +76,8 @@ def reshaped_parquet(cells: Cells) -> Cells:
     if len(unpaired) > 1:
         raise AdvisedError(
             "besides its columns of fields and tickers, it may have only the column of dates, but "
-            f"has {', '.join(cells.header[position] for position in unpaired)}: remove the others"
+            f"has {', '.join(cells.header[position] for position in unpaired)}: remove all but the "
+            "dates"
         )
     named = list(pairs.values())
     is_first = _are_fields_first(named)

@@ -22,7 +22,7 @@ from dtml.sources.files.numbers import NumberFormat
 
 UNNAMED = ("", "__index_level_0__", "unnamed:_0")  # what pandas calls a column of dates without one
 WIDE = (
-    "; if these are closes with one column per stock, write one row per date and stock instead, "
+    "; if each column has the closes of one stock, write one row per date and stock instead, "
     "with the columns date, symbol, open, high, low and close"
 )
 BESIDES_CLOSE = ("open", "high", "low")
@@ -101,7 +101,7 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
             earlier = header[columns[field]]
             raise UsageError(
                 f"{place}: columns {earlier[:LONGEST]!r} and {name[:LONGEST]!r} "
-                f"both mean {field}; keep one"
+                f"both mean {_word(field)}; keep one"
             )
         columns[field] = position
     return Layout(
@@ -199,7 +199,7 @@ def require(layout: Layout, place: Path, *fields: str) -> None:
             "is given"
         )
     if may_be_wide:
-        advice = WIDE
+        advice += WIDE
     if missing == ["symbol"]:
         advice = (
             "; add that column, say in the market's file which column it is, such as "

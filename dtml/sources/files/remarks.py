@@ -48,7 +48,8 @@ def remark_on(
         sentences.append(f"read as {reading.replace('...', how_many, 1)}")
     sentences += _closes_alone(files)
     sentences += _columns_left_out(files)
-    sentences += sorted({f"{file.left_out} is left out" for file in files if file.left_out})[:MOST]
+    footers = sorted({f"{file.left_out} is left out" for file in files if file.left_out})
+    sentences += _first(footers, "footers")
     restored = {short: full for file in files for short, full in file.restored_symbols().items()}
     if restored:
         short, full = next(iter(restored.items()))
@@ -103,8 +104,15 @@ def _closes_alone(files: Sequence[TableFile]) -> list[str]:
 def _columns_left_out(files: Sequence[TableFile]) -> list[str]:
     """Return a sentence for each column that seems to be one that is missing."""
     columns = {name: field for file in files for name, field in file.layout.left_out().items()}
-    return [
+    sentences = [
         f"the column {name!r} is left out: if it is the {field}, say in the market's file "
         f'[columns] {field} = "{name}"'
-        for name, field in list(columns.items())[:MOST]
+        for name, field in columns.items()
     ]
+    return _first(sentences, "columns")
+
+
+def _first(sentences: list[str], noun: str) -> list[str]:
+    """Return the first sentences, at most `MOST`, and how many more things there are."""
+    more = len(sentences) - MOST
+    return [*sentences[:MOST], f"{more} more {noun} are left out"] if more > 0 else sentences

@@ -456,10 +456,7 @@ class TableFile:
         self._refuse_two_identities(known)
 
     def _refuse_two_identities(self, known: Dialect) -> None:
-        """Raise UsageError for a symbol that stands for two securities or more in the file.
-
-        The dialect's column `identity` tells them apart; read as one stock, they would be mixed.
-        """
+        """Raise UsageError for a symbol of two securities, which the column `identity` tells."""
         if known.identity is None or not self.has_symbols:
             return
         position = self.layout.position(known.identity)
@@ -473,7 +470,8 @@ class TableFile:
             name = self._cells.header[position]
             raise UsageError(
                 f"{self.path}: {shown(shared[0])} is the symbol of {counts[shared[0]]} different "
-                f"{name}: keep one, or say in the market's file [columns] symbol = {name!r}"
+                f"{name}: keep the rows of one, or list the stocks by {name} in the market's file, "
+                f"with [columns] symbol = {name!r}"
             )
 
 

@@ -40,9 +40,12 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     text = _without_comments(text)
     header = _record(_first_line(text), separator)
     if not header:
-        skip_rows = stated.skip_rows
-        below = f" below the {skip_rows} lines that [columns] skip_rows skips" if skip_rows else ""
-        raise ValueError(f"the file is empty{below}")
+        if not stated.skip_rows:
+            raise ValueError("the file is empty")
+        raise AdvisedError(
+            f"the file is empty below the {stated.skip_rows} lines that [columns] skip_rows skips: "
+            "correct skip_rows in the market's file, or download the file again"
+        )
     # yfinance's CSVs have three header lines, the first of which begins with one of `LABELS`. For
     # all other files only the first line is split here, as their lines may be long.
     may_have_several = header_key(header[0]) in LABELS
@@ -175,7 +178,10 @@ def _record(line: str, separator: str) -> list[str]:
 def _first_line(text: bytes) -> str:
     end = text.find(b"\n")
     line = text if end < 0 else text[:end]
-    return line.decode("utf-8").rstrip("\r")
+    try:
+        return line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise AdvisedError(f"{error}; {OTHER_ENCODING}") from error
 
 
 def _after_lines(text: bytes, lines: int) -> bytes:
@@ -241,6 +247,11 @@ def _table(rows: bytes, separator: str, fields: int) -> pa.Table:
             ),
         )
     except pa.ArrowInvalid as error:
-        if "UTF8" not in str(error):
-            raise
-        raise AdvisedError(f"{error}; {OTHER_ENCODING}") from error
+        if "UTF8" in str(error):
+            raise AdvisedError(f"{error}; {OTHER_ENCODING}") from error
+        if "columns, got" in str(error):
+            raise AdvisedError(
+                f"{error}; give each row the {fields} fields of the header, with quotes around a "
+                f"field that contains {separator!r}; download the file again if its end is cut off"
+            ) from error
+        raise

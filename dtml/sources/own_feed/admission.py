@@ -117,7 +117,7 @@ def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date]) -> 
     raise _refused(
         feed,
         f"it gave no bar of {', '.join(asked)}{reason}",
-        "let fetch return bars under the market's own symbols",
+        "let fetch return the bars of these sessions under the market's own symbols",
     )
 
 

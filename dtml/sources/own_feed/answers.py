@@ -32,7 +32,11 @@ def fetched_of(answer: object, first: Mapping[str, date], last: date) -> Fetched
     """
     table = answer.bars if isinstance(answer, Fetched) else answer
     bars = bars_of(table)
-    fetched = Fetched.of(bars, first, missing=lambda symbol: f"no bar of {symbol} up to {last}")
+
+    def missing(symbol: str) -> str:
+        return f"no bar of {symbol} from {first[symbol]} to {last}"
+
+    fetched = Fetched.of(bars, first, missing)
     if not isinstance(answer, Fetched):
         return fetched
     return Fetched(fetched.bars, _outcomes(answer.outcomes, first, fetched))
@@ -61,10 +65,10 @@ def bars_of(table: object) -> pd.DataFrame:
             f"fetch returned a table with two columns named {repeated!s}: rename one of them"
         )
     rows = table.reset_index(drop=True)
-    columns = {"symbol": _symbols(rows["symbol"]), "session": _sessions(rows["session"])}
+    columns = {"symbol": _symbols(rows["symbol"]), "session": _sessions(rows)}
     for name in NUMBERS:
         if name in rows:
-            columns[name] = _numbers(rows[name])
+            columns[name] = _numbers(rows, name)
     return bars_frame(pd.DataFrame(columns))
 
 
@@ -80,8 +84,8 @@ def stocks_of(answer: object) -> list[str] | None:
         if not isinstance(symbol, str) or not is_symbol(symbol):
             raise FeedError(
                 f"symbols returned {symbol!r}, which is not a symbol: return strings of at most 24 "
-                "characters: letters and digits, with single . - & = _ / or blanks between them, "
-                "and with ^ in front if you like"
+                "characters: ASCII letters and digits, with single . - & = _ / or blanks between "
+                "them, and with ^ in front if you like"
             )
         if counts[symbol] > 1:
             raise FeedError(f"symbols returned {symbol!r} {counts[symbol]} times: return it once")
@@ -108,8 +112,9 @@ def _symbols(values: pd.Series) -> pd.Series:
     return values.astype(str)
 
 
-def _sessions(values: pd.Series) -> pd.Series:
-    """Return a column of dates, or of such texts in ISO 8601; raise FeedError for anything else."""
+def _sessions(rows: pd.DataFrame) -> pd.Series:
+    """Return the sessions, dates or such texts in ISO 8601; raise FeedError for anything else."""
+    values = rows["session"]
     if pd.api.types.infer_dtype(values, skipna=True) in NO_DATES:
         raise FeedError("the column session holds numbers: give dates such as 2026-01-20")
     try:
@@ -127,22 +132,25 @@ def _sessions(values: pd.Series) -> pd.Series:
         )
     is_other = sessions.isna() | (sessions != sessions.dt.normalize())
     if is_other.any():
+        symbol = rows.loc[is_other, "symbol"].iloc[0]
         raise FeedError(
-            f"the column session holds {values[is_other].iloc[0]!s}, which is not a date: give "
-            "each bar the exchange's date, without a time of day"
+            f"the column session holds {values[is_other].iloc[0]!s} for {symbol}, which is not a "
+            "date: give each bar the exchange's date, without a time of day"
         )
     return sessions.astype("datetime64[ns]")
 
 
-def _numbers(values: pd.Series) -> pd.Series:
+def _numbers(rows: pd.DataFrame, name: str) -> pd.Series:
     """Return a column as numbers; raise FeedError for a text, and for an infinite number."""
+    values = rows[name]
     numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
     is_text = numbers.isna() & values.notna()
     is_wrong = is_text | np.isinf(numbers)
     if is_wrong.any():
+        bar = rows[is_wrong].iloc[0]
         raise FeedError(
-            f"the column {values.name} holds {values[is_wrong].iloc[0]!s}: give a finite number, "
-            "or NaN where there is none"
+            f"the column {name} holds {bar[name]!s} for {bar['symbol']} on {bar['session']!s:.10}: "
+            "give a finite number, or NaN where there is none"
         )
     return numbers
 

@@ -51,8 +51,13 @@ class FeedCode:
         """Read a file of UTF-8 text; raise UsageError where it cannot be read."""
         try:
             return cls(name=file.name, path=str(file), text=file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as problem:
+        except OSError as problem:
             raise UsageError(
-                f"{file}: the file of your own feed cannot be read: {problem}; check its path, and "
-                "that it is UTF-8 text"
+                f"{file}: the file of your own feed cannot be read "
+                f"({problem.strerror or problem}): check its path and permissions"
+            ) from problem
+        except UnicodeDecodeError as problem:
+            raise UsageError(
+                f"{file}: the file of your own feed cannot be read ({problem}): save it as UTF-8 "
+                "text"
             ) from problem

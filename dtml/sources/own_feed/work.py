@@ -183,7 +183,10 @@ def _in_words(error: Exception, task: Task) -> str:
     kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
     message = f"{place}{kind}{' '.join(str(error).split())}"
     if isinstance(error, OSError) and error.errno in FORBIDDEN:
-        return f"{message} (a feed may write only in its working folder, which is then deleted)"
+        return (
+            f"{message} (a feed may write only in its working folder, which is then deleted, and "
+            "read only what your user may read)"
+        )
     return message
 
 
