@@ -203,8 +203,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     if unicode_form(card) != UNICODE_FORM:
         raise TranslationError(
             f"{card.name} was trained with text in the Unicode form {unicode_form(card)}, but this "
-            f"version translates text in {UNICODE_FORM}: use the version that trained it, or "
-            "delete the folder of its saved training state and train the model again"
+            f"version translates text in {UNICODE_FORM}: use the version of dtml that trained it, "
+            "or train the model again under another name, which no saved training state has"
         )
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(

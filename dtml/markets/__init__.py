@@ -103,12 +103,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
     no market can have, and for a key that is missing, unknown, mistyped or impossible. The ranges
     of [model] are checked later, by the configurations that it changes.
     """
-    if not _NAME.fullmatch(path.stem):
-        raise UsageError(
-            f"{path}: a market is named after its file, and {path.stem!r} cannot be the name of a "
-            "market: rename the file so that its name begins with one of a-z and has at most 40 "
-            "characters of a-z, 0-9, - and _"
-        )
+    _require_name(path)
     values = parse(path, text)
     # A text from the store may have the table of members added to it (`with_members`).
     stored = None if text is None else take_stored(values)
@@ -159,6 +154,16 @@ def read_market(path: Path, text: str | None = None) -> Market:
         code=_code(table),
         candidates=_candidates(table),
     )
+
+
+def _require_name(path: Path) -> None:
+    """Raise UsageError if no market can have the name that its file gives it."""
+    if not _NAME.fullmatch(path.stem):
+        raise UsageError(
+            f"{path}: a market is named after its file, and {path.stem!r} cannot be the name of a "
+            "market: rename the file so that its name begins with one of a-z and has at most 40 "
+            "characters of a-z, 0-9, - and _"
+        )
 
 
 _MARKET_KEYS = (

@@ -120,8 +120,8 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
     except _Interrupted:
         return _trained(device, folder)
     raise DtmlError(
-        f"the training on {device} ended before its second epoch was reported, so resuming it "
-        "could not be tested: pass a folder that holds no earlier state"
+        f"the training on {device} was not interrupted, because it resumed from a state after its "
+        "second epoch, so resuming was not tested: pass an empty folder"
     )
 
 

@@ -70,7 +70,7 @@ def asked(engine: Engine, sql: str) -> pd.DataFrame:
 def section_of(body: str, market: str) -> str:
     """Return the part of the first page that is about a market."""
     parts = re.findall(r"<article.*?</article>", body, re.DOTALL)
-    (own,) = [part for part in parts if f">{market}</a>: " in part]
+    (own,) = [part for part in parts if f">{market}</a></h2>" in part]
     return own
 
 

@@ -207,11 +207,13 @@ def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> 
     reader = open_engine(url, read_only=True)
     page = chromium.new_page()
     page.clock.install()
-    state = page.locator('[data-live="busy market"]')
+    state = page.locator('[data-live="details of busy market"]')
+    verdict = page.locator('[data-live="verdict on busy market"]')
     with served(dashboard(reader), reader) as site:
         with market_lock(owner, "busy market"):
             page.goto(site.url)
             assert "running: model" in state.inner_text()
+            assert verdict.inner_text() == "running"
             with transaction(owner) as conn:
                 nights.finish_stage(conn, *busy, "model", status="done", seconds=1.25)
                 nights.start_stage(conn, *busy, "predict", started_at=begun)
@@ -228,6 +230,7 @@ def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> 
                 )
         with page.expect_navigation():  # what ended has results, which the rest of the page shows
             page.clock.run_for(6000)
-        assert "complete" in state.inner_text()
+        assert "9 stocks predicted" in state.inner_text()
+        assert verdict.inner_text() == "Yes, complete"
     page.close()
     owner.dispose()

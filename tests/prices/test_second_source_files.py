@@ -179,7 +179,7 @@ def test_a_symbol_that_the_suffix_gives_to_another_stock_too_is_refused(tmp_path
     write(tmp_path, "AAA.US", "BRKB.US", "005930.US", "INDEX")
     named = '[second_source.symbols]\nBRKB = "AAA.US"\n'
     mistaken = market(tmp_path, f'{OF_FILES}suffix = ".US"\n{named}')
-    with pytest.raises(UsageError, match=r"the symbol 'AAA\.US', which is also that of another"):
+    with pytest.raises(UsageError, match=r"the symbol 'AAA\.US', which is also that of AAA"):
         open_second_source(mistaken)
 
 

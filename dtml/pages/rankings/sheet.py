@@ -101,9 +101,9 @@ def sheet_values(
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
-    `ranked_by` names the ranking and says over how many days. The others are lists of `Answer`, of
-    `Part` (the charts) and of `Table`. `unit` is "nights" or "days". `sql` has the statement of
-    each chart's rows, by the chart's name.
+    `basis` says what the answers are about. The others are lists of `Answer`, of `Part` (the
+    charts) and of `Table`. `unit` is "nights" or "days". `sql` has the statement of each chart's
+    rows, by the chart's name.
     """
     statements = sql or {}
     notes = _notes(sheet, unit)
@@ -126,7 +126,7 @@ def sheet_values(
         )
     return {
         "answers": sheet_answers(sheet, unit),
-        "ranked_by": f"{named(sheet.predictor)}, {count(len(sheet.daily))} {unit}",
+        "basis": _basis(sheet, unit),
         "parts_of_sheet": parts,
         "sheet_tables": _tables(sheet),
     }
@@ -156,7 +156,22 @@ def sheet_answers(sheet: TearSheet, unit: str) -> list[Answer]:
     trade = _trade(found, too_early)
     if sheet.rule is None:
         return [order, steadiness, trade]
-    return [order, _beside_rule(sheet.rule, found), steadiness, trade]
+    return [order, _beside_rule(found), steadiness, trade]
+
+
+def _basis(sheet: TearSheet, unit: str) -> str:
+    """Say in a few sentences what the answers of `sheet_answers` are about."""
+    found = answers(sheet)
+    sentences = [f"By {named(sheet.predictor)}, over {count(found.days)} {unit}."]
+    if sheet.rule is not None:
+        of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
+        rank_ic = figure(of_rule["rank_ic"].mean(), 3)
+        sentences.append(f"The best rule is {quoted(sheet.rule)}, rank IC {rank_ic}.")
+    if found.halves:
+        first, second = (figure(half.value, 3) for half in found.halves)
+        sentences.append(f"Steady: rank IC {first} in the first half, {second} in the second.")
+    sentences.append("Tradable: the best less the worst tenth, after costs.")
+    return " ".join(sentences)
 
 
 def _verdict(estimate: Estimate) -> str | None:
@@ -170,7 +185,7 @@ def _verdict(estimate: Estimate) -> str | None:
 
 def _order(found: Answers, too_early: str) -> Answer:
     """Return whether the rank IC is above 0, by its interval; it is too early without one."""
-    question = "Is there an order?"
+    question = "An order?"
     rank_ic = f"Rank IC {_ratio(found.rank_ic)}"
     verdict = _verdict(found.rank_ic)
     if verdict is None:
@@ -178,7 +193,7 @@ def _order(found: Answers, too_early: str) -> Answer:
     return Answer(question, verdict, f"{rank_ic}.")
 
 
-def _beside_rule(rule: str, found: Answers) -> Answer:
+def _beside_rule(found: Answers) -> Answer:
     """Return whether the rank IC is above the rule's, by the interval of their difference.
 
     It is too early without an interval.
@@ -187,9 +202,9 @@ def _beside_rule(rule: str, found: Answers) -> Answer:
     ends = between(above.low, above.high, signed=True)
     difference = f"{figure(above.value, 3, signed=True)} {ends}".strip()
     return Answer(
-        "Is it better than the best rule?",
+        "Better than rules?",
         _verdict(above) or "Too early",
-        f"{difference} above {quoted(rule)}.",
+        f"{difference}.",
     )
 
 
@@ -199,7 +214,7 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
     It is too early where a half has no interval. Otherwise the answer is No where the rank IC of a
     half is not above 0, whatever its interval, and `UNCLEAR` where both are above 0 but not surely.
     """
-    question = "Is it steady?"
+    question = "Steady?"
     if not found.halves:
         return Answer(question, "Too early", f"{too_early.capitalize()}.")
     verdicts = [_verdict(half) for half in found.halves]
@@ -211,13 +226,8 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
         word = YES
     elif not all(is_above):
         word = NO
-    first, second = (figure(half.value, 3) for half in found.halves)
-    return Answer(
-        question,
-        word,
-        f"Above 0 in {found.positive_months} of {found.months} months; {first}, then {second} by "
-        "halves.",
-    )
+    months = f"{found.positive_months} of {found.months} months above 0."
+    return Answer(question, word, months)
 
 
 def _trade(found: Answers, too_early: str) -> Answer:
@@ -226,7 +236,7 @@ def _trade(found: Answers, too_early: str) -> Answer:
     It is too early where no spread is known or the net spread has no interval; the answer is
     `UNCLEAR` where costs are unknown.
     """
-    question = "Can it be traded?"
+    question = "Tradable?"
     gross = f"{found.gross.value / BASIS_POINT:+.1f} bp a day before costs"
     if pd.isna(found.gross.value):
         return Answer(question, "Too early", f"{too_early.capitalize()}.")
@@ -234,15 +244,11 @@ def _trade(found: Answers, too_early: str) -> Answer:
         return Answer(
             question,
             UNCLEAR,
-            f"Best less worst tenth {gross}; the costs of the market are unknown.",
+            f"{gross}; the costs of the market are unknown.",
         )
     ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
-    net = f"{found.net.value / BASIS_POINT:+.1f} bp a day after costs {ends}".strip()
-    return Answer(
-        question,
-        _verdict(found.net) or "Too early",
-        f"Best less worst tenth {net}.",
-    )
+    net = f"{found.net.value / BASIS_POINT:+.1f} bp a day {ends}".strip()
+    return Answer(question, _verdict(found.net) or "Too early", f"{net}.")
 
 
 def _ratio(estimate: Estimate) -> str:

@@ -75,9 +75,9 @@ def reshaped_parquet(cells: Cells) -> Cells:
         )
     if len(unpaired) > 1:
         raise AdvisedError(
-            "besides its columns of fields and tickers, it may have only the column of dates, but "
-            f"has {', '.join(cells.header[position] for position in unpaired)}: remove all but the "
-            "dates"
+            "beside its columns of prices, such as ('Close', 'AAA'), it may have only one other, "
+            f"the dates, but has {', '.join(cells.header[position] for position in unpaired)}: "
+            "keep the dates and remove the rest of these"
         )
     named = list(pairs.values())
     is_first = _are_fields_first(named)

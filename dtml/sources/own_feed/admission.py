@@ -59,7 +59,7 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     silent = _why_silent(answer)
     if silent is not None:
         return silent
-    _require_bars(feed, answer, asked)
+    _require_bars(feed, answer, asked, last)
     _require_sessions(feed, answer.bars)
     _require_one_bar_a_session(feed, answer.bars)
     again = feed.fetch(asked, last)
@@ -109,15 +109,15 @@ def _why_silent(answer: Fetched) -> Unanswered | None:
     return Unanswered(row["status"], f"the feed is not checked yet: {detail}")
 
 
-def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date]) -> None:
+def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date], last: date) -> None:
     if len(answer.bars):
         return
     details = [str(detail) for detail in answer.outcomes["detail"] if detail]
     reason = f" ({details[0]})" if details else ""
     raise _refused(
         feed,
-        f"it gave no bar of {', '.join(asked)}{reason}",
-        "let fetch return the bars of these sessions under the market's own symbols",
+        f"it gave no bar of {', '.join(asked)} from {min(asked.values())} to {last}{reason}",
+        "let fetch return their bars of these days, under the symbols that the market's file uses",
     )
 
 
