@@ -348,10 +348,9 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
         return "", ""
     earned = row["annual_return"]
     of_all = rows.get(EQUAL_WEIGHT, {}).get("annual_return", np.nan)
-    verdict = f"After costs, {quoted(best)} earned"
+    verdict = "Earned"
     if not pd.isna(of_all):
-        than = "more" if earned > of_all else "less"
-        verdict = f"{verdict} {than} than all stocks in equal parts:"
+        verdict = f"{'More' if earned > of_all else 'Less'} than all stocks in equal parts:"
     others = [
         f"{words} {percent(rows[name]['annual_return'])}"
         for name, words in ((EQUAL_WEIGHT, "equal parts"), (INDEX, "the index"))
@@ -359,8 +358,9 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
     ]
     beside = f"; {', '.join(others)}" if others else ""
     return (
-        f"{verdict} {percent(earned)} a year{beside}.",
-        f"It was chosen in hindsight for the highest Sharpe ratio, {with_interval(row, 'sharpe')}.",
+        f"{verdict} {percent(earned)} a year after costs{beside}.",
+        f"It was {quoted(best)}, chosen in hindsight for the highest Sharpe ratio, "
+        f"{with_interval(row, 'sharpe')}.",
     )
 
 

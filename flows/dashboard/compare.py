@@ -207,15 +207,15 @@ def beside_always_up(conn: Connection, run_id: str) -> str:
     )
     own, rule, _ = _score_rows(of_rule)
     comparison = told_apart(own["mcc_low"], own["mcc_high"])
-    verdict = "It is too early to compare it with"
+    verdict = "too early to compare with"
     if comparison is not None:
-        verdict = {"beats": "Better than", "is beaten by": "Worse than"}.get(
-            comparison, "Not shown to be better than"
+        verdict = {"beats": "better than", "is beaten by": "worse than"}.get(
+            comparison, "not shown to be better than"
         )
     return (
-        f'{verdict} the rule "every stock rises" over {len(settled):,} days after its training: '
-        f"MCC {with_interval(own, 'mcc')} against {figure(rule['mcc'])}, ACC "
-        f"{percent(own['acc'])} against {percent(rule['acc'])}."
+        f'MCC {with_interval(own, "mcc")}, {verdict} the rule "every stock rises" '
+        f"({figure(rule['mcc'])}); ACC {percent(own['acc'])} against {percent(rule['acc'])}, over "
+        f"{len(settled):,} days after its training."
     )
 
 

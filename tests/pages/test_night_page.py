@@ -81,9 +81,8 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
         for direction in ("rise", "fall", "none")
     }
     words = (
-        f"At the level of 80 %, {counts['rise']} of 23 stocks are "
-        "predicted to rise, "
-        f"{counts['fall']} to fall, and {counts['none']} have no direction."
+        f"Of 23 stocks, {counts['rise']} are predicted to rise, {counts['fall']} to fall, and "
+        f"{counts['none']} have no direction at the level of 80 %."
     )
     seen = Reader(page()).seen
     for said in (

@@ -99,7 +99,7 @@ def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits
 QUESTIONS = (
     "An order?",
-    "Better than rules?",
+    "Beats rules?",
     "Steady?",
     "Tradable?",
 )

@@ -170,7 +170,7 @@ def _basis(sheet: TearSheet, unit: str) -> str:
     if found.halves:
         first, second = (figure(half.value, 3) for half in found.halves)
         sentences.append(f"Steady: rank IC {first} in the first half, {second} in the second.")
-    sentences.append("Tradable: the best less the worst tenth, after costs.")
+    sentences.append("Tradable: the best less the worst tenth of a day, after costs.")
     return " ".join(sentences)
 
 
@@ -202,7 +202,7 @@ def _beside_rule(found: Answers) -> Answer:
     ends = between(above.low, above.high, signed=True)
     difference = f"{figure(above.value, 3, signed=True)} {ends}".strip()
     return Answer(
-        "Better than rules?",
+        "Beats rules?",
         _verdict(above) or "Too early",
         f"{difference}.",
     )
@@ -247,7 +247,7 @@ def _trade(found: Answers, too_early: str) -> Answer:
             f"{gross}; the costs of the market are unknown.",
         )
     ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
-    net = f"{found.net.value / BASIS_POINT:+.1f} bp a day {ends}".strip()
+    net = f"{found.net.value / BASIS_POINT:+.1f} bp {ends}".strip()
     return Answer(question, _verdict(found.net) or "Too early", f"{net}.")
 
 
