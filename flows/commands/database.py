@@ -15,7 +15,7 @@ from db.admin.checks import Finding, check_store, finding_of
 from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
 from db.admin.redating import redate as redate_moments
-from db.admin.roles import grant_reader as grant
+from db.admin.roles import grant_reader as restrict_to_reading
 from db.admin.sizes import store_bytes
 from db.connection.locks import market_lock
 from db.engine import (
@@ -297,15 +297,17 @@ def _compact(engine: Engine) -> None:
 def grant_reader(
     name: Annotated[str, typer.Argument(help="A PostgreSQL role; it is created if missing.")],
 ) -> None:
-    """Let a role read only the documented views and the results of studies.
+    """Let a PostgreSQL role read the documented views and the results of studies, and nothing else.
 
-    Its password is taken from DTML_READER_PASSWORD.
+    The role loses its other rights in this database, and so do roles that have theirs only because
+    every role has them. DTML_DATABASE_URL must name a superuser. DTML_READER_PASSWORD, if set,
+    becomes the role's password.
 
     Example: dtml db grant-reader analyst
     """
     password = os.environ.get(READER_PASSWORD)
     engine = _open_existing()
-    is_new = grant(engine, name, password)
+    is_new = restrict_to_reading(engine, name, password)
     what_was_done = "was created and may" if is_new else "may"
     _say(
         out,

@@ -166,13 +166,16 @@ def _literal(text: str) -> str:
 def _in_newest_night(
     newest: pd.DataFrame, symbol: str, directions: pd.DataFrame, last: date | None
 ) -> dict[str, Any]:
-    """Return the place and the direction of a stock in the newest night of its market.
+    """Return what the newest night of a market says about a stock.
 
-    `newest` are the directions of that night, and `stocks` all their symbols. `stock` is the row of
-    the stock, None if the night did not predict it. `ranked` is how many of the stocks predicted
-    were ranked, and `disagrees` says that the direction contradicts the place (`_disagrees`).
-    `moved` are the places gained since the stock's ranking before, which is found in `directions`,
-    the newest first. With a `last`, these may lack that ranking, and `moved` is None.
+    `newest` are the directions of that night. `directions` are those of the stock that the page
+    shows, the newest first, up to the session `last` if the user named one.
+
+    The keys are `stock`, the stock's row of `newest`, None without one; `stocks`, the symbols of
+    `newest`; `ranked`, how many of them have a place; `disagrees`, whether the direction
+    contradicts the place (`_disagrees`); and `moved`, the places gained since the stock's ranking
+    before. `moved` is None where the stock is not ranked, where `directions` have no earlier place,
+    and with a `last`, because they may then lack the one before.
     """
     newest_of_stock = records(newest[newest["symbol"] == symbol])
     ranked = int(newest["place"].notna().sum())

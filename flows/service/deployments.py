@@ -114,7 +114,7 @@ def next_run(schedule: Schedule, now: datetime) -> datetime:
     return local_next.replace(tzinfo=zone)
 
 
-def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
+def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
     """Delete the other deployments of this service, and cancel the overdue runs of `deployments`.
 
     Returns how many overdue runs were cancelled. With `server_is_new`, this service has just

@@ -191,17 +191,18 @@ def _server() -> Iterator[Server | None]:
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     """Deploy the schedules of a service on its server, and start runs when due until a signal.
 
-    Missed nights are caught up first. `server_is_new` says that this process has started the
-    server. Environment variables are set for this process and the runs, the folder for temporary
-    files for this process alone. Raises UsageError where the service's `cron` is not a cron
-    expression.
+    Deployments that an earlier service left are deleted. Runs that were due while none was running
+    are cancelled; in their place, one run of each market catches up its missed nights.
+    `server_is_new` says that this process has started the server. Environment variables are set for
+    this process and the runs, the folder for temporary files for this process alone. Raises
+    UsageError where the service's `cron` is not a cron expression.
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner
 
     from flows.service.deployments import (
         Job,
-        clear,
+        cancel_leftovers,
         deployment_of,
         print_ended,
         require_cron,
@@ -227,10 +228,13 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         jobs[deployment] = job
     # `dtml status` reads this, to show when the next night of each market runs.
     write_serving(prefect_folder(), service.markets, service.delay, service.cron)
-    skipped_runs = clear(jobs, server_is_new=server_is_new)
+    cancelled_runs = cancel_leftovers(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)
-    if skipped_runs:
-        out.print(f"{skipped_runs} runs were due before this service started; they are skipped")
+    if cancelled_runs:
+        out.print(
+            f"{cancelled_runs} runs were due before this service started; they are cancelled, and "
+            "missed nights are caught up"
+        )
     for deployment, job in jobs.items():
         if job.schedule.work == "night":
             calendar = service.markets[job.schedule.market].calendar

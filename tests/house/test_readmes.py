@@ -142,6 +142,14 @@ def test_every_option_named_alone_is_of_some_command(page: str) -> None:
     assert set(re.findall(r"`(--[a-z][a-z0-9-]*)", TEXT[page])) <= all_options(COMMAND) | {"--help"}
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_of_a_page_begins_and_ends_on_lines_of_its_own(page: str) -> None:
+    lines = TEXT[page].splitlines()
+    fences = [line.strip() for line in lines if "```" in line]
+    assert all(re.fullmatch(r"```\w*", fence) for fence in fences)
+    assert len(fences) % 2 == 0
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE])
 def test_a_line_of_a_page_ends_at_100_characters(page: str) -> None:
     free = re.compile(r"^\||\]\(")  # of a table, or with a link

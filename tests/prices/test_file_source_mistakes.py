@@ -126,13 +126,13 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
         (long(("AAA",)).assign(close="3.5"), None),
         (
             long(("AAA",)).assign(close=[*["3.5"] * 6, "x", *["3.5"] * 6]),
-            "row 7: close 'x' is not a number",
+            "data row 7: close 'x' is not a number",
         ),
         (
             long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]),
-            "row 5: the date is missing",
+            "data row 5: the date is missing",
         ),
-        (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is not a date"),
+        (long(("AAA",)).assign(date=20240304.5), "data row 1: 20240304.5 is not a date"),
         (
             long(("AAA",)).drop(columns="close"),
             "missing column close; found date, symbol, open, high, low, adj_close",
@@ -199,7 +199,7 @@ def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
     with pytest.raises(UsageError) as caught:
         FileSource(MARKET, tmp_path / "p.csv").last_session()
     assert str(caught.value) == (
-        f"{tmp_path / 'p.csv'}: row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last date "
+        f"{tmp_path / 'p.csv'}: data row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last date "
         "of most stocks: correct or delete the row if its date is wrong, or add the later rows of "
         "the other stocks; a command with --as-of also runs with --as-of 2024-03-20"
     )
@@ -208,7 +208,7 @@ def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
     for symbol, rows in table.groupby("symbol"):
         write_parquet(rows.drop(columns="symbol"), folder / f"{symbol}.parquet")
     with pytest.raises(
-        UsageError, match=rf"BRK-B\.parquet: row 14 is dated {day}, after 2024-03-20"
+        UsageError, match=rf"BRK-B\.parquet: data row 14 is dated {day}, after 2024-03-20"
     ):
         FileSource(MARKET, folder).last_session()
 

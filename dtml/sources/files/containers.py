@@ -21,7 +21,7 @@ from dtml.errors import UsageError
 
 TABLES = (".parquet", ".csv", ".tsv", ".txt", ".xlsx")
 PACKINGS = (".gz", ".bz2", ".zst", ".xz", ".zip")
-ENDINGS = f"{', '.join(TABLES)}, each plain or with {', '.join(PACKINGS)}; or .zip"
+ENDINGS = f"{', '.join(TABLES)}, plain or packed ({', '.join(PACKINGS)})"
 GZIP = b"\x1f\x8b"
 BZIP2 = b"BZh"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
@@ -123,7 +123,7 @@ def containers_of(file: Path) -> list[Container]:
         return [whole]
     if not tables:
         raise UsageError(
-            f"{file}: the archive holds no table: it must hold a file that ends in {ENDINGS}"
+            f"{file}: the archive holds no table: put a file in it that ends in one of {ENDINGS}"
         )
     # An archive of one table is read as a packed file, and errors name it alone.
     return [whole] if len(tables) == 1 else tables

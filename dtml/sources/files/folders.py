@@ -26,7 +26,10 @@ def tables_of(place: Path) -> list[Container]:
         raise UsageError(f"{place}: there is no such file or folder; check the path")
     # Hidden files of a folder are left out, but one that is named itself is read.
     if not is_table(Path(place.name.removeprefix("."))):
-        raise UsageError(f"{place}: unsupported file type; use one of {ENDINGS}")
+        raise UsageError(
+            f"{place}: unsupported file type; use one of {ENDINGS}, or an archive (.zip) of such "
+            "files"
+        )
     return containers_of(place)
 
 
@@ -36,7 +39,8 @@ def _tables_of_folder(folder: Path) -> list[Container]:
         tables.extend(containers_of(path) if is_archive(path) else [Container(path)])
     if not tables:
         raise UsageError(
-            f"{folder}: the folder holds no file that ends in {ENDINGS}; give a folder that does"
+            f"{folder}: the folder holds no file that ends in {ENDINGS} or .zip; give a folder "
+            "that does"
         )
     _refuse_two_of_one_name(tables)
     return tables

@@ -89,9 +89,9 @@ class FileSource(Source):
         day = table.sessions[row].astype("datetime64[D]")
         last = reached.astype("datetime64[D]")
         return UsageError(
-            f"{table.path}: row {table.row_number(row)}{symbol} is dated {day}, after {last}, the "
-            "last date of most stocks: correct or delete the row if its date is wrong, or add the "
-            f"later rows of the other stocks; a command with --as-of also runs with --as-of {last}"
+            f"{table.path}: data row {table.row_number(row)}{symbol} is dated {day}, after {last}, "
+            "the last date of most stocks: correct or delete the row if its date is wrong, or add "
+            f"the later rows of the other stocks; a command with --as-of also runs with --as-of {last}"
         )
 
     def remark(self) -> str | None:
@@ -256,8 +256,9 @@ class FileSource(Source):
             if not of_index:
                 raise UsageError(
                     f"{table.path}: none of the {len(symbols)} symbols in the file, such as "
-                    f"{shown(symbols[0])}, is the index {index.symbol}: give the rows of the index "
-                    "this symbol, or give a file of the index alone"
+                    f"{shown(symbols[0])}, is the index {index.symbol}: rename the index to that "
+                    "in the file, set source_symbol under [index] in the market's file to the "
+                    "symbol that it has here, or give a file of the index alone"
                 )
             rows = rows[rows["symbol"].isin(of_index)]
         return bars_frame(rows.assign(symbol=index.symbol))

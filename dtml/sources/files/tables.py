@@ -179,7 +179,7 @@ class TableFile:
             row = bad_rows[0]
             value = values[codes[row]]
             fault = fault_of(value, shown(value), self.layout.dates)
-            raise UsageError(f"{self.path}: row {self.row_number(row)}: {fault}")
+            raise UsageError(f"{self.path}: data row {self.row_number(row)}: {fault}")
         dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
         return dates
 
@@ -332,7 +332,7 @@ class TableFile:
         if len(blank_rows):
             number = self.row_number(row_positions[blank_rows[0]])
             raise UsageError(
-                f"{self.path}: row {number} has no symbol in column "
+                f"{self.path}: data row {number} has no symbol in column "
                 f"{self.layout.header_of('symbol')!r}: write the stock's symbol, or delete the row"
             )
         return names.take(codes).reset_index(drop=True)
@@ -378,7 +378,7 @@ class TableFile:
             number = self.row_number(row_positions[bad_rows[0]])
             text = written.iloc[bad_rows[0]].strip()
             raise UsageError(
-                f"{self.path}: row {number}: {header} {shown(text)} is not a number"
+                f"{self.path}: data row {number}: {header} {shown(text)} is not a number"
                 f"{advice_on(text, number_format)}"
             )
         return numbers
@@ -450,8 +450,8 @@ class TableFile:
                 number = self.row_number(row_positions[others[0]])
                 name = self._cells.header[position]
                 raise UsageError(
-                    f"{self.path}: row {number}: {name} is {shown(texts.iloc[others[0]])}, but "
-                    f"daily bars have {value}: keep only the daily rows"
+                    f"{self.path}: data row {number}: {name} is {shown(texts.iloc[others[0]])}, "
+                    f"but daily bars have {value}: keep only the daily rows"
                 )
         self._refuse_two_identities(known)
 
