@@ -91,7 +91,8 @@ class FileSource(Source):
         return UsageError(
             f"{table.path}: data row {table.row_number(row)}{symbol} is dated {day}, after {last}, "
             "the last date of most stocks: correct or delete the row if its date is wrong, or add "
-            f"the later rows of the other stocks; a command with --as-of also runs with --as-of {last}"
+            "the later rows of the other stocks; a command with --as-of also runs with --as-of "
+            f"{last}"
         )
 
     def remark(self) -> str | None:
