@@ -200,8 +200,8 @@ def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
         FileSource(MARKET, tmp_path / "p.csv").last_session()
     assert str(caught.value) == (
         f"{tmp_path / 'p.csv'}: data row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last "
-        "date of most stocks: correct or delete the row if its date is wrong, or add the later rows of "
-        "the other stocks; a command with --as-of also runs with --as-of 2024-03-20"
+        "date of most stocks: correct or delete the row if its date is wrong, or add the later "
+        "rows of the other stocks; a command with --as-of also runs with --as-of 2024-03-20"
     )
     folder = tmp_path / "folder"
     folder.mkdir()
