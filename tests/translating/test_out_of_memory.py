@@ -65,7 +65,7 @@ try:
     trained(folder / "large", replace(config, batch_tokens=4096), **wide)
 except TranslationError as error:
     print(error)
-    fits = int(re.search(r"= 4096: (\\d+) fits", str(error))[1])
+    fits = int(re.search(r"= 4096: set batch_tokens = (\\d+), which fits", str(error))[1])
 _, progress = trained(folder / "fitting", replace(config, batch_tokens=fits), **wide)
 print("trained", progress.step)
 """
