@@ -359,7 +359,7 @@ def coverage(
 
 @dataclass(frozen=True)
 class Answers:
-    """The figures of a ranking that say whether it has an order, is steady, and can be traded.
+    """The figures of a ranking: has it an order, beats it a rule, is it steady, can it be traded.
 
     `days` counts those with a rank IC, `positive` is the share of them above 0. `above_rule` is the
     rank IC less the rule's, of the days on which both have one; NaN without a rule. `months` is the

@@ -81,14 +81,15 @@ def state_of_night(
 def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
     """Say in a few words whether the last nights of several markets are well.
 
-    `states` are those of `state_of_night`, by market. A night that ended late is named as late,
-    and one that runs as running. Empty without two markets with a night: the page of a single one
-    says it beside its name.
+    `states` are those of `state_of_night`, by market. A night that ended after the open is named
+    as late, and one that runs as running; one that was late but in time is well. Empty without two
+    markets with a night: the page of a single one says it beside its name.
     """
     words = {}
     for market, state in states.items():
         if state["kind"] == "complete":
-            words[market] = "late" if state["is_late_end"] else ""
+            is_too_late = state["is_late_end"] and state["is_in_time"] is False
+            words[market] = "late" if is_too_late else ""
         elif state["kind"] != "none":
             words[market] = state["kind"]
     if len(words) < 2:
@@ -111,7 +112,7 @@ def _after_due(night: Row, times: Punctuality | None) -> timedelta | None:
 
 
 def _is_before_open(night: Row, times: Punctuality | None) -> bool | None:
-    """Return whether a night ended before the session that it predicts opened; None if not known"""
+    """Return whether a night ended before its target session opened; None if not known."""
     if times is None or times.opens_at is None or night["finished_at"] is None:
         return None
     is_before: bool = night["finished_at"] < times.opens_at

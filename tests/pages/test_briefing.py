@@ -374,13 +374,14 @@ def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> Non
 
 
 def test_the_first_heading_says_which_markets_are_not_well() -> None:
-    well = {"kind": "complete", "is_late_end": False}
-    late = {"kind": "complete", "is_late_end": True}
-    refused = {"kind": "refused", "is_late_end": False}
-    none = {"kind": "none", "is_late_end": False}
+    well = {"kind": "complete", "is_late_end": False, "is_in_time": True}
+    in_time = {"kind": "complete", "is_late_end": True, "is_in_time": True}
+    late = {"kind": "complete", "is_late_end": True, "is_in_time": False}
+    refused = {"kind": "refused"}
+    none = {"kind": "none"}
     say = briefing.summary_of_states
     assert say({}) == say({"a": none}) == ""
-    assert say({"a": well, "b": well, "c": none}) == "all well"
+    assert say({"a": well, "b": in_time, "c": none}) == "all well"
     assert say({"a": late}) == ""
     assert say({"a": well, "b": late, "c": refused}) == "b late, c refused, the others well"
     assert say({**dict.fromkeys("abcd", late), "e": well}) == "4 of 5 not well"

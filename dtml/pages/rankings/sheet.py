@@ -107,6 +107,7 @@ def sheet_values(
     """
     statements = sql or {}
     notes = _notes(sheet, unit)
+    found = answers(sheet)
     parts = []
     for name, chart in charts_of(sheet):
         table = sheet.tables[TABLES.get(name, name)]
@@ -125,8 +126,8 @@ def sheet_values(
             )
         )
     return {
-        "answers": sheet_answers(sheet, unit),
-        "basis": _basis(sheet, unit),
+        "answers": sheet_answers(sheet, found, unit),
+        "basis": _basis(sheet, found, unit),
         "parts_of_sheet": parts,
         "sheet_tables": _tables(sheet),
     }
@@ -143,25 +144,23 @@ def csv_address(table: pd.DataFrame) -> str:
     return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
 
 
-def sheet_answers(sheet: TearSheet, unit: str) -> list[Answer]:
-    """Return the answers of a tear sheet to its questions, of which there are three or four.
+def sheet_answers(sheet: TearSheet, found: Answers, unit: str) -> list[Answer]:
+    """Return the answers of a tear sheet to its questions, from its figures `found`.
 
-    They are whether there is an order, whether it is better than the rule's if the sheet has a
-    rule, whether it is steady, and whether it can be traded.
+    They are whether there is an order, whether it is better than the rule's (only if the sheet has
+    a rule), whether it is steady, and whether it can be traded.
     """
-    found = answers(sheet)
     too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
     order = _order(found, too_early)
     steadiness = _steadiness(found, too_early)
     trade = _trade(found, too_early)
     if sheet.rule is None:
         return [order, steadiness, trade]
-    return [order, _beside_rule(found), steadiness, trade]
+    return [order, _beside_rule(found, too_early), steadiness, trade]
 
 
-def _basis(sheet: TearSheet, unit: str) -> str:
+def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
     """Say in a few sentences what the answers of `sheet_answers` are about."""
-    found = answers(sheet)
     sentences = [f"By {named(sheet.predictor)}, over {count(found.days)} {unit}."]
     if sheet.rule is not None:
         of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
@@ -170,7 +169,11 @@ def _basis(sheet: TearSheet, unit: str) -> str:
     if found.halves:
         first, second = (figure(half.value, 3) for half in found.halves)
         sentences.append(f"Steady: rank IC {first} in the first half, {second} in the second.")
-    sentences.append("Tradable: the best less the worst tenth of a day, after costs.")
+    if not pd.isna(found.gross.value):
+        costs = "before" if pd.isna(found.net.value) else "after"
+        sentences.append(
+            f"Tradable: the daily return of the best less the worst tenth, {costs} costs."
+        )
     return " ".join(sentences)
 
 
@@ -193,7 +196,7 @@ def _order(found: Answers, too_early: str) -> Answer:
     return Answer(question, verdict, f"{rank_ic}.")
 
 
-def _beside_rule(found: Answers) -> Answer:
+def _beside_rule(found: Answers, too_early: str) -> Answer:
     """Return whether the rank IC is above the rule's, by the interval of their difference.
 
     It is too early without an interval.
@@ -201,11 +204,10 @@ def _beside_rule(found: Answers) -> Answer:
     above = found.above_rule
     ends = between(above.low, above.high, signed=True)
     difference = f"{figure(above.value, 3, signed=True)} {ends}".strip()
-    return Answer(
-        "Beats rules?",
-        _verdict(above) or "Too early",
-        f"{difference}.",
-    )
+    verdict = _verdict(above)
+    if verdict is None:
+        return Answer("Beats rules?", "Too early", f"{difference}; {too_early}.")
+    return Answer("Beats rules?", verdict, f"{difference}.")
 
 
 def _steadiness(found: Answers, too_early: str) -> Answer:
@@ -237,7 +239,7 @@ def _trade(found: Answers, too_early: str) -> Answer:
     `UNCLEAR` where costs are unknown.
     """
     question = "Tradable?"
-    gross = f"{found.gross.value / BASIS_POINT:+.1f} bp a day before costs"
+    gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
     if pd.isna(found.gross.value):
         return Answer(question, "Too early", f"{too_early.capitalize()}.")
     if pd.isna(found.net.value):
