@@ -30,7 +30,7 @@ def test_one_key_opens_every_head(home: Path, translate: Command) -> None:
         assert not maps.first.is_visible()
         page.locator("details summary").focus()
         page.keyboard.press("Enter")
-        assert maps.first.is_visible()
+        maps.first.wait_for()
         assert maps.nth(1).locator("title").text_content() == "Layer 1, head 2"
         assert page.locator("svg.head path").count() >= maps.count()  # none is empty
         page.close()

@@ -175,9 +175,9 @@ def test_the_keyboard_reaches_the_content_first(site: Site, chromium: Any) -> No
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the page's content"
     page.keyboard.press("Enter")
-    assert page.url.endswith("#main")
+    page.wait_for_url("**#main")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
+    page.wait_for_function("document.querySelector('main').contains(document.activeElement)")
     page.close()
 
 
@@ -186,10 +186,10 @@ def test_a_form_leads_where_it_says(site: Site, chromium: Any) -> None:
     page.goto(site.url + PAGES["market"])
     page.get_by_label("Decide at").select_option(label="50 % coverage")
     page.get_by_role("button", name="Show").click()
-    assert "level=0.5" in page.url
+    page.wait_for_url("**level=0.5**")
     page.get_by_label("Go to a stock").fill("S03")
     page.get_by_role("button", name="Go").click()
-    assert page.url == site.url + link(["market", MARKET, "stock", "S03"])
+    page.wait_for_url(site.url + link(["market", MARKET, "stock", "S03"]))
     assert page.get_by_role("heading", level=1).inner_text().startswith("S03")
     page.close()
 
