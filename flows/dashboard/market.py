@@ -33,6 +33,7 @@ from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
 from dtml.pages.night_ranking import LEG_WORDS, ranking_words
 from flows.dashboard.briefing import (
+    SMALLEST_TRADE,
     Shown,
     account_line,
     changes,
@@ -235,7 +236,8 @@ def _ranking_of_night(
     `account` are None, `ranking` is empty, and the other keys are missing.
 
     `ranking` has a row for each stock, with its direction and its weight in `orders`, NaN for a
-    stock that is not to be held. `disagreeing` has the rows whose direction contradicts the place.
+    stock that is not to be held; `each_weight` is that of all stocks to hold, None where they
+    differ. `disagreeing` has the rows whose direction contradicts the place.
     `rank_scores` has the running scores of all predictors, `ranked` those of the one that ranks
     (`ranking_of_day`). `directions` are those of the night, `level` is the requested one, and
     `is_newest` says that no night of the market is newer.
@@ -276,9 +278,18 @@ def _ranking_of_night(
         "skill_line": line,
         "orders": records(orders),
         "order_words": order_words(orders),
+        "each_weight": _weight_of_each(orders),
         **_account_up_to(conn, market, ranked_night["as_of"]),
         "changes": changes(conn, ranked_night, before, ranking, last_alerts),
     }
+
+
+def _weight_of_each(orders: pd.DataFrame) -> float | None:
+    """Return the share of equity of each stock to hold; None where they differ, or none is held."""
+    weights = orders.loc[orders["weight"] > 0, "weight"].astype(float)
+    if weights.empty or weights.max() - weights.min() >= SMALLEST_TRADE:
+        return None
+    return float(weights.mean())
 
 
 def _account_up_to(conn: Connection, market: str, last: date) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import backtests
+from db.rows import backtests, nights
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
+from dtml.pages.figures import count, named, with_interval
 from dtml.pages.rankings.page import ranking_page
-from flows.dashboard.markets import NotThereError
+from flows.dashboard.briefing import Shown
+from flows.dashboard.markets import NotThereError, ranking_of_day
 from flows.ranking.stored import read_ranking, sql_behind
 
 LISTED_IN = {  # the view that lists all finished studies of a kind
@@ -73,4 +75,24 @@ def _ranking_page(conn: Connection, name: str) -> str | None:
     ranking = read_ranking(conn, name)
     if ranking is None:
         return None
-    return ranking_page(ranking, served=True, sql=sql_behind(conn, name))
+    return ranking_page(
+        ranking,
+        served=True,
+        sql=sql_behind(conn, name),
+        nights=_of_nights(conn, ranking.row["market"]),
+    )
+
+
+def _of_nights(conn: Connection, market: str) -> str:
+    """Say by which model the nights of a market rank, and its rank IC so far.
+
+    Empty where no night has ranked stocks, or no ranking of the model has an outcome.
+    """
+    night = nights.night(conn, market, complete=True)
+    ranked = ranking_of_day(conn, market, night, Shown(conn))
+    if ranked["rank_ic"] is None:
+        return ""
+    return (
+        f"rank by {named(ranked['ranker'])}: rank IC {with_interval(ranked, 'rank_ic', 3)} over "
+        f"{count(ranked['rank_days'])} nights."
+    )

@@ -260,12 +260,17 @@ def frontier(ranking: Ranking) -> Chart:
 
 
 def ranking_page(
-    ranking: Ranking, *, served: bool = False, sql: Mapping[str, str] | None = None
+    ranking: Ranking,
+    *,
+    served: bool = False,
+    sql: Mapping[str, str] | None = None,
+    nights: str = "",
 ) -> str:
     """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
 
     `sql` has the statements behind charts, by their names, to which a served page links. Without a
-    stored sheet there are neither answers nor these charts.
+    stored sheet there are neither answers nor these charts. `nights` says how the nights of the
+    market rank, and may be empty; a page with it must be served.
 
     The table of years has the scores of the blend and of the best rule. The chart of ways to trade
     is drawn if validation days chose among them.
@@ -292,6 +297,7 @@ def ranking_page(
         },
         years=records(by_year.sort_values(["value", "predictor"])),
         chart=frontier(ranking) if was_validated else None,
+        nights=nights,
         **sheet,
     )
 

@@ -60,11 +60,15 @@ EMPTY = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A question that the sheet answers: in a word, and in one sentence of figures."""
+    """A question that the sheet answers: in a word, and in figures without a full stop.
+
+    `unit` says what the figures are, and follows them; a narrow page leaves it out.
+    """
 
     question: str
     word: str
     figures: str
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,8 +196,8 @@ def _order(found: Answers, too_early: str) -> Answer:
     rank_ic = f"Rank IC {_ratio(found.rank_ic)}"
     verdict = _verdict(found.rank_ic)
     if verdict is None:
-        return Answer(question, "Too early", f"{rank_ic}; {too_early}.")
-    return Answer(question, verdict, f"{rank_ic}.")
+        return Answer(question, "Too early", f"{rank_ic}; {too_early}")
+    return Answer(question, verdict, rank_ic)
 
 
 def _beside_rule(found: Answers, too_early: str) -> Answer:
@@ -206,8 +210,8 @@ def _beside_rule(found: Answers, too_early: str) -> Answer:
     difference = f"{figure(above.value, 3, signed=True)} {ends}".strip()
     verdict = _verdict(above)
     if verdict is None:
-        return Answer("Beats rules?", "Too early", f"{difference}; {too_early}.")
-    return Answer("Beats rules?", verdict, f"{difference}.")
+        return Answer("Beats rules?", "Too early", f"{difference}; {too_early}")
+    return Answer("Beats rules?", verdict, difference, unit="above the best rule's rank IC")
 
 
 def _steadiness(found: Answers, too_early: str) -> Answer:
@@ -218,7 +222,7 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
     """
     question = "Steady?"
     if not found.halves:
-        return Answer(question, "Too early", f"{too_early.capitalize()}.")
+        return Answer(question, "Too early", too_early.capitalize())
     verdicts = [_verdict(half) for half in found.halves]
     is_above = [half.value > 0 for half in found.halves]
     word = UNCLEAR
@@ -228,7 +232,7 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
         word = YES
     elif not all(is_above):
         word = NO
-    months = f"{found.positive_months} of {found.months} months above 0."
+    months = f"{found.positive_months} of {found.months} months above 0"
     return Answer(question, word, months)
 
 
@@ -241,16 +245,17 @@ def _trade(found: Answers, too_early: str) -> Answer:
     question = "Tradable?"
     gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
     if pd.isna(found.gross.value):
-        return Answer(question, "Too early", f"{too_early.capitalize()}.")
+        return Answer(question, "Too early", too_early.capitalize())
     if pd.isna(found.net.value):
         return Answer(
             question,
             UNCLEAR,
-            f"{gross}; the costs of the market are unknown.",
+            f"{gross}; the costs of the market are unknown",
         )
     ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
     net = f"{found.net.value / BASIS_POINT:+.1f} bp {ends}".strip()
-    return Answer(question, _verdict(found.net) or "Too early", f"{net}.")
+    word = _verdict(found.net) or "Too early"
+    return Answer(question, word, net, unit="a day after costs")
 
 
 def _ratio(estimate: Estimate) -> str:
