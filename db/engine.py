@@ -37,7 +37,7 @@ CONNECT_LIMIT_S = 10
 # writers of a store lock the same one.
 WRITER_LOCK = 0x64746D6C
 RESTORE: Final = (
-    "run `dtml db check` for details, then move the store away and restore a backup with "
+    "run `dtml db check` on this store for details, then move it away and restore a backup with "
     "`dtml db restore`"
 )
 # Development versions before 0.1.0 made the first of these tables; every release makes the second.
@@ -159,8 +159,8 @@ def require_current_schema(engine: Engine, command: str = "dtml db upgrade") -> 
         stored = _stored_revision(conn)
     if stored is None:
         raise StoreUsageError(
-            f"the store at {location(engine)} is empty: run a night, or create the tables with "
-            f"`{command}`"
+            f"the store at {location(engine)} is empty: check that it is the store you meant; a "
+            f"night fills it, and `{command}` creates its tables"
         )
     if stored != REVISION:  # an earlier one: `_stored_revision` refuses later ones
         raise StoreUsageError(
@@ -207,8 +207,11 @@ def _parse_url(url: str, where: str = "") -> URL:
     # password in the query may hold an @.
     without_password = re.sub(r"([?&]password=)[^&]*", r"\1", url)
     has_two_ats = without_password.count("@") > 1
-    # With two slashes in place of three, the first folder of SQLite's path would be the host.
-    if parsed is None or (parsed.host if parsed.get_backend_name() == "sqlite" else has_two_ats):
+    is_misread = has_two_ats
+    if parsed is not None and parsed.get_backend_name() == "sqlite":
+        # With two slashes in place of three, the first folder of its path would be the host.
+        is_misread = bool(parsed.host)
+    if parsed is None or is_misread:
         # The URL may hold a password that cannot be recognised as one, so it is not shown, not even
         # in a traceback.
         raise StoreUsageError(

@@ -112,7 +112,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         if card["format"] != FORMAT:
             raise DtmlError(
                 f"checkpoint {file} has format {card['format']}, but this version reads {FORMAT}: "
-                f"train a new model with `dtml train {market}`"
+                "use the version of dtml that wrote it, or train a new model with "
+                f"`dtml train {market}`"
             )
         if card["market"] != market:
             raise DtmlError(
@@ -132,7 +133,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         reason = " ".join(str(error).split())  # on one line
         raise DtmlError(
             f"checkpoint {file} cannot be used: an entry of its metadata is missing or unknown "
-            f"({reason}); train a new model with `dtml train {market}`"
+            f"({reason}); use the version of dtml that wrote it, or train a new model with "
+            f"`dtml train {market}`"
         ) from error
 
 
@@ -143,7 +145,8 @@ def _require_finite(weights: Weights, consequence: str) -> None:
         if wrong > 0:
             raise DtmlError(
                 f"{consequence}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
-                "train again with a lower learning_rate in [model] of the market's file"
+                "train again with a lower learning_rate in [model] of the market's file or, in a "
+                "benchmark, whose rate is fixed, look for extreme prices"
             )
 
 
@@ -151,7 +154,8 @@ def _way_out(market: str) -> str:
     """Return what a user can do about a checkpoint that is missing or damaged."""
     return (
         "restore it from a backup, recreate it from the receipt of one of its predictions with "
-        f"`dtml replay RECEIPT --retrain`, or train a new model with `dtml train {market}`"
+        f"`dtml replay RECEIPT --retrain`, or train a new model with `dtml train {market}` (if "
+        "[model] of the market's file sets warm_start, delete that first)"
     )
 
 

@@ -42,7 +42,8 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
     `probability` is the mean over the seeds, in [0, 1], `probability_std` their standard deviation
     (0 for a single seed), `lowest` and `highest` are the extremes over the seeds, and
     `rising_share` is the share of the seeds that predict a rise. Rows are ordered by day. Without
-    an observed stock there is no row. Raises DtmlError where the weights do not fit the model.
+    an observed stock there is no row. Raises DtmlError where the weights do not fit the model, and
+    where a single day does not fit into the memory of a GPU.
     """
     members = member_probabilities(ensemble, windows, device)
     mean = members.mean(dim=0)
@@ -103,9 +104,9 @@ def attention(
 ) -> Float[Tensor, "days stocks stocks"]:
     """Return how much stock u (row) looked at stock v (column) on each day.
 
-    The attention is the mean over members and heads. Each row of an observed stock sums to 1. Every
-    day needs at least one observed stock, and the ensemble a network with attention between stocks:
-    a DTML with its data axis.
+    The attention is the mean over members and heads. Each row of an observed stock sums to 1; the
+    other rows mean nothing. Every day needs at least one observed stock, and the ensemble a network
+    with attention between stocks: a DTML with its data axis. Raises DtmlError as `predict` does.
     """
     at_once = days_at_once(len(windows.symbols), device)
     total = torch.zeros(())

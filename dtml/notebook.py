@@ -148,8 +148,9 @@ class Study:
         """Return the features as of a day (None: the last), a row a stock.
 
         They are the ranks of the built-in features, -0.5 to 0.5, or, with `code`, the values of the
-        features in a file of your own, computed in a separate process. Raises KeyError for a day
-        that is no session of the bars, and DtmlError where that file cannot be read or fails.
+        features in a file of your own, computed in a separate process from all bars, later ones
+        too: `audit` says whether they look ahead. Raises KeyError for a day that is no session of
+        the bars, and DtmlError where that file cannot be read or fails.
         """
         names = list(FEATURE_SETS[self.market.features])
         values = self._history.features
@@ -250,7 +251,8 @@ def _own(code: str | Path) -> IsolatedCode:
 def _good_bars(market: Market, source: Source, start: date, end: date) -> pd.DataFrame:
     """Fetch the bars of a market and its index, and return those that pass its checks.
 
-    Where no source has the index (`of_constituents`), it is computed from the accepted bars.
+    Symbols that the source does not deliver, and refused bars, are left out without a word. Where
+    no source has the index (`of_constituents`), it is computed from the accepted bars.
     """
     index = market.index
     symbols = market.symbols

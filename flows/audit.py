@@ -64,8 +64,8 @@ class Audit:
     def alarm(self) -> str | None:
         """Return what is wrong, as the end of a sentence about the audit; None if nothing is.
 
-        Wrong is look-ahead that was found, a planted leak that was missed, or a clean pipeline that
-        was accused. A check without power is not wrong.
+        Wrong is look-ahead that was found or, if none was, a planted leak that was missed or a
+        clean pipeline that was accused. A check without power is not wrong.
         """
         is_found = self.findings["has_power"] & ~self.findings["passed"]
         if is_found.any():
@@ -233,7 +233,8 @@ def _predictions_of_nights(
     They are the night of `at` and the `look_ahead.LOOK_BACK` nights before it, run one by one and
     as a fold. The fold goes on after `at`, so that it reads later bars too; its predictions of
     these later nights are left out of the result. With `restated` bars, the store has a later fetch
-    of these too, and a later model that was trained on them.
+    of these too, and a later model that was trained on them. Meanwhile the environment variable
+    DTML_DATA names a temporary folder.
     """
     with (
         TemporaryDirectory(prefix="dtml-audit-") as folder,

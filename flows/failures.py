@@ -18,8 +18,13 @@ ELSEWHERE = (
     "; choose a file or folder that you may read and write (DTML_DATA and DTML_REPORTS set where "
     "dtml keeps its files)"
 )
-MAKE_ROOM = "; free some space and run the same command again: it resumes"
+MAKE_ROOM = "; free some space and run the same command again"
+IN_THE_WAY = (
+    "; move it away, or choose another place (DTML_DATA and DTML_REPORTS set where dtml keeps its "
+    "files)"
+)
 REMEDIES = {
+    errno.EEXIST: IN_THE_WAY,
     errno.EACCES: ELSEWHERE,
     errno.EPERM: ELSEWHERE,
     errno.EROFS: ELSEWHERE,
@@ -55,7 +60,10 @@ def run_command(app: typer.Typer) -> int:
         message = _trouble_with_prefect(error)
         if not message:
             kind = type(error).__name__
-            message = f"unexpected {kind}: {error}; run again with --debug to see where"
+            message = (
+                f"unexpected {kind}: {error}; run the command again as `dtml --debug ...` to see "
+                "where"
+            )
         return _say(message, FAILED)
     return 0
 
@@ -63,7 +71,8 @@ def run_command(app: typer.Typer) -> int:
 def _trouble_with_prefect(error: BaseException) -> str | None:
     """Return the message for a Prefect server that was not reached or answered with an error.
 
-    None for other failures. A refused login has a message of its own, with what to set.
+    None for other failures. A login that is lacking or refused has a message of its own, with what
+    to set.
     """
     # Prefect's client imports httpx and raises its errors: without the import, it is none of them.
     if "httpx" not in sys.modules:
@@ -80,6 +89,11 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
         return None
     url = os.environ.get("PREFECT_API_URL")
     if isinstance(cause, HTTPStatusError) and cause.response.status_code in (401, 403):
+        if os.environ.get(LOGIN):
+            return (
+                f"Prefect's server at {url} refused the login in {LOGIN}: set it to the "
+                "USER:PASSWORD of that server"
+            )
         return f"Prefect's server at {url} requires a login: set {LOGIN} to its USER:PASSWORD"
     problem = (
         f"answered with the HTTP status {cause.response.status_code}"

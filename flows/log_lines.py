@@ -96,7 +96,7 @@ def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> Non
 def logged_stage(name: str) -> Iterator[None]:
     """Time a stage of the run in progress, and log a line for it.
 
-    Only JSON logs and `--debug` show that line.
+    Only JSON logs and `--debug` show that line. The run's own line names the last stage entered.
     """
     run = _run_in_progress.get() or Run(stage=name)
     run.stage = name

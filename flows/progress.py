@@ -30,9 +30,9 @@ def training_progress(
 
     One bar shows the progress of all members together, each weighted by the cost of its epochs.
     `windows` has for each member how many sessions its windows have, where these numbers differ.
-    LOGGED_EPOCHS epochs of each member are logged, up to twice as many where their number does not
-    divide evenly, and all of fewer. The epochs that a resumed fit had done before are added to the
-    bar, and not logged again.
+    Of each member, LOGGED_EPOCHS evenly spaced epochs are logged: up to twice as many where their
+    number does not divide evenly, and every epoch where it has fewer. The epochs that a resumed fit
+    had done before are added to the bar, and not logged again.
     """
     sessions_of = windows or [1] * len(members)  # equal windows: their length does not matter
     costs = {}  # of an epoch of each member

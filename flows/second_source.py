@@ -84,8 +84,9 @@ def fetch_and_compare(context: MarketContext, as_of: date, *, whole: bool = Fals
 def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -> None:
     """Compare the stored bars up to `as_of` with the second source's; store and say what differs.
 
-    The sessions of a symbol are those that the fetch asked for. Where it asked for none, they are
-    the last OVERLAP + 1, for which a night asks as a rule: OVERLAP stored ones and a new one. They
+    Does nothing for a market without a second source, or if no symbol is left to compare. The
+    sessions of a symbol are those that the fetch asked for. Where it asked for none, they are the
+    last OVERLAP + 1, for which a night asks as a rule: OVERLAP stored ones and a new one. They
     begin earlier where values that differed before are compared again (`_first_sessions`). A symbol
     that the first source did not answer is left out: the store lacks its bars for another reason. A
     second comparison up to the same session that finds nothing new, and fails for the same symbols

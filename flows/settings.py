@@ -72,7 +72,8 @@ def weights_file(path: str) -> Path:
     if not WEIGHTS.fullmatch(path):
         raise DtmlError(
             f"the store names {path!r} as the file of a model's weights, but only .safetensors "
-            f"files directly in {data_folder() / MODELS} are read: restore a backup of the store"
+            f"files directly in {data_folder() / MODELS} are read, so dtml did not write that row: "
+            "use a backup of the store, or begin a new one with another DTML_DATABASE_URL"
         )
     return data_folder() / path
 

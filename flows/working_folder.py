@@ -17,7 +17,8 @@ from typing import Any
 OTHER_PREFECT = (
     "an installed package has a version that dtml does not support: it lacks {name}, which dtml "
     "replaces so that no file in the working folder can run programs; "
-    "run pip install -c constraints.txt -e ."
+    "install dtml again with the versions in its constraints.txt (in a checkout: "
+    "pip install -c constraints.txt -e .)"
 )
 
 

@@ -18,8 +18,10 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     """Write `file` atomically, even with several writers or a power cut.
 
     `write` gets the path of a temporary file beside `file` and must fill this file, which then
-    replaces `file`. The temporary file is locked: other writers of `file` wait. If a writer is
-    killed, the next one overwrites its temporary file. Folders above `file` are made where missing.
+    replaces `file`, even a symbolic link. The temporary file is locked: other writers of `file`
+    wait. If `write` raises, the temporary file is deleted and `file` stays as it was. If a writer
+    is killed, the next one overwrites its temporary file. Folders above `file` are made where
+    missing.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -46,9 +48,10 @@ def write_folder_whole(
 
     `fill` gets an empty folder beside it, .NAME.partial. If `replaces`, a folder that is already
     there is exchanged for the new one, in one step where the system can (`_exchange`). Otherwise
-    OSError is raised for one that has files; an empty one is replaced.
+    OSError is raised, after `fill`, for one that has files; an empty one is replaced. A symbolic
+    link stays, and the folder that it names is written.
     """
-    folder = folder.resolve()  # a symbolic link stays, and the folder that it names is replaced
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.partial")
 

@@ -140,7 +140,8 @@ def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
 def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
     """Return the configuration of a network.
 
-    Raises UsageError for an unknown kind or setting, and for an RNN's values that cannot work.
+    Raises UsageError for an unknown kind, an unknown or missing setting, and for an RNN's values
+    that cannot work.
     """
     if kind not in KINDS:
         raise UsageError(
@@ -158,7 +159,8 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
 def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
     """Build a network with new weights.
 
-    Raises UsageError for an unknown kind or an impossible configuration.
+    Raises UsageError for an unknown kind or an impossible configuration, and also where torch has
+    no memory for the weights.
     """
     config = network_config(kind, values)
     try:

@@ -21,17 +21,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -> TranslationError:
     """Return the error to raise when memory ran out with batches of `tokens` positions.
 
-    Its message names a `batch_tokens` that fits, or says that none does. For `longest` and
-    `attempt` see `fitting_tokens`.
+    Its message names a `batch_tokens` that fits, or says that none does. For `longest`, in which
+    END counts, and `attempt` see `fitting_tokens`.
     """
     fits = fitting_tokens(tokens, longest, attempt)
     # An earlier state was saved with the settings of before, so it is refused.
     then = "delete the folder of the saved training state if the next run names it"
     if fits is None:
-        smaller = "choose a smaller size under [network], or lower longest under [rules]"
         return TranslationError(
-            f"out of memory with batch_tokens = {tokens}, and with one sentence of "
-            f"{longest} positions: {smaller}; {then}"
+            f"out of memory with batch_tokens = {tokens}, and with one sentence of {longest} "
+            "positions: choose a smaller size under [network], or set longest under [rules] to "
+            f"less than {longest - 1}, so that the sentence is left out; {then}"
         )
     return TranslationError(
         f"out of memory with batch_tokens = {tokens}: set batch_tokens = {fits}, which fits, under "

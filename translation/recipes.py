@@ -161,7 +161,7 @@ class Recipe:
 def read_recipe(file: Path) -> Recipe:
     """Read a recipe from a TOML file; its paths are relative to the file.
 
-    Raises UsageError for any mistake.
+    Raises UsageError for any mistake in the file; the corpora are not read.
     """
     document = _read_toml(file)
     tokens = document.get("tokens", {})
@@ -169,8 +169,8 @@ def read_recipe(file: Path) -> Recipe:
     training = document.get("training", {})
     tests = document.get("test", {})
     _check_keys(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
-    network_keys = _network_keys(file, network.get("kind", Recipe.kind))
-    _check_keys(file, "network", network, network_keys)
+    kind = network.get("kind", Recipe.kind)
+    _check_keys(file, "network", network, _network_keys(file, kind), f" with kind {kind}")
     training_keys = {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig)
     _check_keys(file, "training", training, training_keys)
     _check_keys(file, "test", tests, dict.fromkeys(tests, dict))  # any names, but of tables
@@ -184,7 +184,7 @@ def read_recipe(file: Path) -> Recipe:
         tests={name: _corpus(file, f"test.{name}", table) for name, table in tests.items()},
         vocabulary=tokens.get("vocabulary"),
         joint=tokens.get("joint", Recipe.joint),
-        kind=network.get("kind", Recipe.kind),
+        kind=kind,
         size=network.get("size"),
         network=_without(network, "kind", "size"),
         training=_without(training, "decide_by", "seeds"),
@@ -229,15 +229,16 @@ def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _check_keys(
-    file: Path, table: str, values: Mapping[str, Any], types: Mapping[str, Any]
+    file: Path, table: str, values: Mapping[str, Any], types: Mapping[str, Any], condition: str = ""
 ) -> None:
     """Raise UsageError for an unknown key of a table, and for a value of the wrong type.
 
     `types` has the type of each known key. `table` is the table's name, "" for the whole file.
+    `condition` follows the name in a message if the known keys depend on something.
     """
     unknown = sorted(values.keys() - types.keys())
     if unknown:
-        place = f" of [{table}]" if table else ""
+        place = f" of [{table}]{condition}" if table else ""
         raise UsageError(
             f"{file} has unknown keys {', '.join(unknown)}{place}; use only "
             f"{', '.join(sorted(types))}"
@@ -300,7 +301,10 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     # Sinusoids come in pairs of sine and cosine, and an RNN reads in both directions with half of
     # d_model each.
     if network["d_model"] % 2:
-        raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be even")
+        rule = "even"
+        if "heads" in network:  # the Transformer's; `build_network` divides d_model by them
+            rule = f"even and a multiple of heads ({network['heads']})"
+        raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be {rule}")
     # The network and the settings of the training are made only for the errors that they raise.
     try:
         with torch.device("meta"):  # without memory for the weights
@@ -328,7 +332,10 @@ def _name(file: Path, name: str) -> str:
 
 
 def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
-    """Return the corpus of a table such as [train]; raises UsageError for any mistake in it."""
+    """Return the corpus of a table such as [train]; raises UsageError for any mistake in it.
+
+    Its files are not opened, and need not exist.
+    """
     _check_keys(file, table, values, {"source": str, "target": str, "columns": list})
     if "source" not in values:
         raise UsageError(

@@ -41,16 +41,13 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         kinds = get_args(AttentionKind)
         if self.attention not in kinds:
-            raise UsageError(
-                f"unknown attention {self.attention!r}: choose one of {', '.join(kinds)}"
-            )
+            raise UsageError(f"attention must be one of {', '.join(kinds)}, not {self.attention!r}")
         if self.structured and self.attention == "none":
             raise UsageError('structured = true needs attention = "additive" or "dot", not "none"')
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
-            sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
             raise UsageError(
-                f"vocabularies of {sizes} tokens cannot share an embedding: set "
-                "shared_embeddings=False"
+                "shared_embeddings needs vocabularies of one size, not of "
+                f"{self.source_vocabulary} and {self.target_vocabulary} tokens"
             )
         if self.d_model < 2 or self.d_model % 2:
             raise UsageError(f"d_model must be even and 2 or more; got {self.d_model}")
@@ -142,7 +139,7 @@ class Decoder(nn.Module):
         """Map embedded tokens `[rows, positions, d_model]` to outputs of the same shape.
 
         Returns the weights of attention too, None without attention, and the state after the last
-        token.
+        position.
         """
         hidden, state = self.recurrence(x, state)
         if self.attention is None:
@@ -173,7 +170,7 @@ class BahdanauDecoder(nn.Module):
     def forward(
         self, x: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Map tokens to outputs, weights and state, as `Decoder.forward` does."""
+        """Map embedded tokens to outputs, weights and state, as `Decoder.forward` does."""
         all_hidden, all_cells = state
         hidden = all_hidden[0]
         cell = all_cells[0]
@@ -246,7 +243,7 @@ class RecurrentTranslator(nn.Module):
         """Decode `[rows, positions]` tokens, padded behind, from `state` on.
 
         Rows are those of `Attention.forward`. Returns `[rows, positions, d_model]`, the weights,
-        and the state after the last token.
+        and the state after the last position, be it padding.
         """
         embedded = self.dropout(self.embed_target(target))
         decoded, weights, state = self.decoder(embedded, state, source)

@@ -61,6 +61,7 @@ class Finding:
 def check_store(engine: Engine) -> Iterator[Finding]:
     """Yield the finding of each check as soon as it is known.
 
+    An error of the database during a check is that check's finding, and the next check follows.
     An SQLite file is checked first, then the schema. In a store of another schema, nothing else is
     checked: not the laws, the dates of fetches or interrupted nights.
     """
@@ -120,15 +121,19 @@ def _dated_ahead(engine: Engine) -> Rows:
     """
     with reading(engine) as conn:
         future_fetches = fetches.dated_ahead(conn)
-    commands = future_fetches["market"].map("dtml db redate {}".format)
-    rows = future_fetches.assign(**{"to do": commands}).to_dict("records")
+    advice = (
+        "correct this machine's clock or, if it is right, make a backup and run `dtml db redate {}`"
+    )
+    advice_of_each = future_fetches["market"].map(advice.format)
+    rows = future_fetches.assign(**{"to do": advice_of_each}).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
 
 
 def _interrupted(engine: Engine) -> Rows:
     """Return nights with status running although no process works on their market.
 
-    Each row says what to do. The process that ran such a night has ended without finishing it.
+    Each row says what to do. The process that ran such a night has ended without finishing it. To
+    see that, each market with a running night is locked for a moment (`is_free`).
     """
     table = tables.night
     running = (

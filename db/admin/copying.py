@@ -113,7 +113,8 @@ def require_empty(conn: Connection) -> None:
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
     """Write the store as it is at one moment into a new SQLite file.
 
-    Other processes may write to the store meanwhile. Returns the number of rows of each table.
+    The store must have this program's schema. Other processes may write to it meanwhile. Returns
+    the number of rows of each table.
     """
     target_url = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
@@ -158,7 +159,8 @@ def _raise_difference(table: Table, source_rows: Rows, target_rows: Rows) -> Non
             raise StoreError(
                 f"the copy of {table.name} differs, so nothing was copied: "
                 f"{source_row or 'no row'} became {target_row or 'no row'}. Correct that row in "
-                "the source; if it is right there, run the same command again"
+                "the store that was copied (before a restore: in the store that was backed up, and "
+                "back it up again); if it is right there, run the same command again"
             )
 
 

@@ -96,7 +96,8 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
 def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) -> None:
     """Remove what `old_rows` returned for the same nights. Call it inside a `transaction`.
 
-    Raises StoreError, so that nothing is removed, where a new row names one of the models since.
+    The files of the models' weights stay; the caller removes them. Raises StoreError, so that
+    nothing is removed, where a new row names one of the models since.
     """
     for market, first in first_kept.items():
         is_old = _is_old_attention(market, first)

@@ -25,7 +25,7 @@ FIGURE_ABSOLUTE_TOLERANCE = 1e-12
 # How to compute a stored figure again as it is: the end of messages about another one.
 SAME_AGAIN = (
     "use the version of dtml and the kind of machine that stored it or, if prices have changed "
-    "since, move the store away and restore a backup with `dtml db restore`"
+    "since, move the store away and restore a backup from before that change with `dtml db restore`"
 )
 
 
@@ -154,7 +154,8 @@ def save_figures(
     `new_rows` has the table's other columns. Stored numbers are the same as new ones within
     `FIGURE_TOLERANCE` and `FIGURE_ABSOLUTE_TOLERANCE`; columns of other types are not compared.
     Raises StoreError for two rows with the same key, and for a row that is stored with other
-    numbers; this second message names the row, and ends with the `reason` why it cannot change.
+    numbers; this second message names the table and the row, and ends with the `reason` why it
+    cannot change.
     """
     columns = [column for column in table.c if column.name != owner_column]
     key = [column.name for column in table.primary_key if column.name != owner_column]
@@ -175,7 +176,8 @@ def save_figures(
         FIGURE_TOLERANCE,
         absolute_tolerance=FIGURE_ABSOLUTE_TOLERANCE,
         named_columns=key,
-        message=f"{name} {{}} is already stored with a different figure, which stays: {reason}",
+        message=f"{table.name}: {name} {{}} is already stored with a different figure, which "
+        f"stays: {reason}",
     )
     new = new.assign(**{owner_column: name})
     # `insert_frame` hands values to the driver, which cannot convert a JSON column's mappings.

@@ -143,8 +143,8 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
     """Return bars that were selected, as a frame sorted by symbol, then session.
 
     Each row of `result` is instrument_id, session, known_at and BAR_VALUES, as the driver returns
-    them. `ids` has the instrument_id of each symbol, sorted by symbol. Columns: symbol, session,
-    BAR_VALUES, known_at.
+    them; it is read to its end and closed. `ids` has the instrument_id of each symbol, sorted by
+    symbol, and must cover all rows. Columns: symbol, session, BAR_VALUES, known_at.
     """
     cursor = result.cursor
     assert cursor is not None

@@ -96,7 +96,10 @@ def _file_lock(engine: Engine, market: str) -> Iterator[None]:
 
 @contextmanager
 def _advisory_lock(engine: Engine, market: str) -> Iterator[None]:
-    """Lock a market of a PostgreSQL store by an advisory lock of the session."""
+    """Lock a market of a PostgreSQL store by an advisory lock, on a connection of its own.
+
+    Raises StoreBusyError when another process holds it for `WAIT_S` seconds.
+    """
     # A transaction would stay open as long as the night and delay the server's cleanup of old rows.
     with reading(engine.execution_options(isolation_level="AUTOCOMMIT")) as conn:
         # Closing a connection of the pool only returns it there, with its lock. A detached one is

@@ -23,6 +23,7 @@ class SqliteConnection(sqlite3.Connection):
 def prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
     """Set up a new connection, one that can attach no other file if it is `read_only`.
 
+    One that may write switches its file to a write-ahead log, which lasts.
     SQLAlchemy calls this, with its record of the connection, for each that an engine opens.
     """
     # The driver's own BEGIN would come only after the first read, and never before a statement such

@@ -54,9 +54,11 @@ def fingerprint(columns: Mapping[Column, bool]) -> str:
 
 
 def difference(stored: Mapping[Column, bool], later: Changes) -> str | None:
-    """Return words on the first table or column that a store lacks or has otherwise.
+    """Return words on the first difference between a store's columns and those of its schema.
 
-    None where there is none. `later` is what revisions after the store's change.
+    It is a table or a column that is missing, or a column that wrongly allows or forbids missing
+    values; types are not compared. None where there is none. `later` is what revisions after the
+    store's change.
     """
     if later == Changes() and fingerprint(stored) == NEWEST:
         return None

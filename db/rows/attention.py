@@ -124,8 +124,9 @@ def mean_weights(
 
     Without `looks_at_others`, return those that attended most to this one. `attended_nights`
     has a run and a target for each night, as `attended` returns them. Columns: symbol (the other
-    stock), weight (mean over all these nights), nights (how many of them stored a weight). A night
-    stores only the largest weights of each stock: a weight that is not stored counts as 0.
+    stock), weight (mean over all these nights), nights (how many of them stored a weight). Equal
+    weights are sorted by symbol. A night stores only the largest weights of each stock: a weight
+    that is not stored counts as 0.
     """
     weights = view("attention").c
     stock = weights.symbol if looks_at_others else weights.source

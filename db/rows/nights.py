@@ -85,8 +85,8 @@ def finish_night(
 
     `counts` holds fetched, stored, rejected and predictions; `gaps` holds the symbol and the reason
     of each stock left out. The `reason` is why the night was refused, or a note about a complete
-    one. The arguments from `run_id` on are None for a refused night. Raises StoreError for a night
-    that was never started.
+    one. The arguments from `run_id` on are None for a refused night. A night that is closed already
+    is overwritten. Raises StoreError for a night that was never started.
     """
     table = tables.night
     values: dict[str, Any] = {

@@ -79,8 +79,8 @@ def predictions(
 ) -> pd.DataFrame:
     """Return predictions of a market by target, symbol and `made_at`; NaN is missing.
 
-    Columns: run_id, as_of, target, symbol, probability, probability_std, calibrated, lowest,
-    highest, rising_share, known_at, made_at.
+    A `target` or `run_id` of None stands for all. Columns: run_id, as_of, target, symbol,
+    probability, probability_std, calibrated, lowest, highest, rising_share, known_at, made_at.
     """
     prediction = tables.prediction
     stock = tables.instrument

@@ -285,7 +285,8 @@ def last_ranked(conn: Connection, market: str) -> date | None:
 def night_rankings(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
     """Return the nights' rankings of the sessions first..last.
 
-    The columns are those of stock_rank, with symbol in place of instrument_id.
+    The columns are those of stock_rank, with symbol in place of instrument_id. Sorted by target,
+    made_at, predictor and place.
     """
     rank = tables.stock_rank
     ranker = tables.ranker
@@ -325,7 +326,7 @@ def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> p
         .where(
             ranker.c.market == market,
             *within(rank.c.as_of, first, last),
-            rank.c.target > first,  # as all are, but this column has an index
+            rank.c.target > first,  # excludes no further row, but lets an index be used
         )
         .order_by(*order)
     )

@@ -86,6 +86,7 @@ def take_texts(
 ) -> list[dict[str, Any]]:
     """Take up to `limit` queued texts for a worker, by priority, then the oldest first.
 
+    It does so in a transaction of its own, and returns an empty list where there are none.
     All are texts of one model: that of the first text queued for one of the `models` (None: for
     any). A text that a worker has taken before and lost is taken alone, so that a text that kills
     its worker affects no other text. The texts together have at most `MOST_CHARACTERS` characters,

@@ -56,7 +56,7 @@ def find(
 ) -> Findings:
     """Run every test on the attention of all networks and on their `importance`.
 
-    In `attention`, the `seeds` networks of true labels come first; `importance` is the mean of
+    In `attention`, the `seeds` networks of true labels come first; `importance` is the mean over
     these networks. For a pair of stocks, only the days count on which `both_observed` is true.
     `drivers` maps a stock to the one that drives it; it is empty where none is known. Random draws
     come from `seed`.

@@ -47,10 +47,11 @@ class Stagger:
             raise UsageError(f"parts must be 1 to horizon ({self.horizon}), got {self.parts}")
 
     def sessions_of(self, part: int, days: int) -> "np.ndarray":
-        """Return which of some days a part, counted from 0, is traded on: the first, and its own.
+        """Return on which of so many `days` a part, counted from 0, is traded: a flag for each.
 
-        The parts are traded at equal distances, as far as whole sessions allow. All are traded on
-        the first day, so that no part waits in cash for its turn.
+        A part has its turn every `horizon` days, and the turns of the parts are at equal distances,
+        as far as whole sessions allow. All parts are traded on the first day too, so that none
+        waits in cash for its turn.
         """
         day_places = np.arange(days)
         own_turn = part * self.horizon // self.parts
@@ -99,8 +100,8 @@ def two_rank_targets(buy: Days, hold: Days, trading: Trading) -> tuple[Days, Kep
     most `trading.band` times the number of targets. This number is `trading.top`, or a third of the
     stocks in both rankings if that is fewer, but at least one. The vacancies go to the stocks with
     the best places in `buy` among those that `hold` would keep; such stocks may be fewer than the
-    vacancies. Scores are NaN where a stock is not ranked; a stock that lacks one of the two counts
-    as not ranked.
+    vacancies. Places are those of ranks averaged over the last `trading.smooth` days. Scores are
+    NaN where a stock is not ranked; a stock that lacks one of the two counts as not ranked.
 
     Returns two grids, [days stocks], as `dtml.backtest.turnover.targets` does: shares of the
     equity, and which stocks are kept and so not traded. The weights of the new targets add up to 1

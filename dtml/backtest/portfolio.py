@@ -309,7 +309,8 @@ def _trades_at_fills(
             raise DtmlError(
                 f"{name}: the portfolio loses all its equity between the fills on "
                 f"{fills.sessions[row].date()} and {fills.sessions[row + 1].date()}, and {worst} "
-                f"loses the most: check the prices of {worst} on these two sessions"
+                f"loses the most: check the prices of {worst} on these two sessions and, if they "
+                "are right, hold less of each stock (--max-weight)"
             )
         drifted = holdings[day] * (1 + fills.returns[row]) / (1 + gross[day])
     return _Trades(held=holdings, turnover=turnover, sold=sold, gross=gross)

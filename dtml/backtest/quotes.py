@@ -56,8 +56,9 @@ class Quotes:
         the factor of their session's close. Where a recorded split explains a move of more than
         `max_return`, all prices from then on are multiplied by it. Other moves of that size are
         unexplained, and their bars get no price. The bars that the checks refused for their return
-        (`refused`: `symbol, session`) count as such moves, in place of the price after each. If the
-        open alone is more than `max_return` away from the close before it, it gets no price.
+        (`refused`: `symbol, session`) count as such moves; the price after one is then no move of
+        its own and is kept. If the open alone is more than `max_return` away from the close before
+        it, it gets no price, except after an unexplained move.
         `price_limit` is the largest move of an open from the last close, a ratio; None is no limit.
         """
         price = adjusted_price(bars, returns)

@@ -114,7 +114,8 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
     if not len(x):
         raise DtmlError(
             f"no stock-day of {_in_words(span, windows)} counts under the label protocol "
-            f"{protocol!r}: check that the prices of these days change and have no gaps"
+            f"{protocol!r}: check that the prices of these days have no gaps and change enough for "
+            "a label"
         )
     return Labelled(x=x, rises=windows.rises().numpy()[day_places, stock_places])
 

@@ -111,7 +111,8 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     if not labels.any():
         raise ValueError(
             f"no day of {len(directions)} has a direction of every rule and a return large enough "
-            "for a label: check the prices of these days, or give more days"
+            "for a label: check the prices of the stocks on these days, and those of the index on "
+            f"them and on the {RULE_HISTORY} sessions before"
         )
     rises = (labels == 1).sum(axis=1)
     falls = (labels == -1).sum(axis=1)

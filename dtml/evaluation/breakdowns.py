@@ -48,10 +48,11 @@ def slice_scores(
 ) -> pd.DataFrame:
     """Score every predictor on all days, and by fold, calendar year and stock, on both protocols.
 
-    `movement` is the return to `target`, a ratio minus 1, NaN where it is not known; `fold` numbers
-    the fold of each day. A stock-day is scored if its return counts under the protocol and every
-    predictor has a direction. Columns are `slice, value, protocol, predictor, n, days, rises, acc,
-    acc_low, acc_high, mcc, mcc_low, mcc_high, model_gain, model_gain_low, model_gain_high`.
+    `directions` include those of the model, `MODEL`. `movement` is the return to `target`, a ratio
+    minus 1, NaN where it is not known; `fold` numbers the fold of each day. A stock-day is scored
+    if its return counts under the protocol and every predictor has a direction. Columns are `slice,
+    value, protocol, predictor, n, days, rises, acc, acc_low, acc_high, mcc, mcc_low, mcc_high,
+    model_gain, model_gain_low, model_gain_high`.
 
     `slice` is "all", "fold", "year" or "symbol", and `value` says which of them ("" for all days).
     `n` counts the stock-days, `days` their days, `rises` those that rose; where nothing counts
@@ -135,7 +136,8 @@ def rolling_scores(
 
     `counts` are true rises, false rises, false falls and true falls of each session of `target`.
     Columns: session, and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high,
-    ...`. ACC is NaN where nothing counts. The first `ROLLING_SESSIONS` - 1 sessions have no row.
+    ...`. Where nothing counts, ACC is NaN and MCC is 0. The first `ROLLING_SESSIONS` - 1 sessions
+    have no row.
     """
     names = ["session"]
     for name in statistics:
@@ -240,8 +242,9 @@ def _gains(
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
     """Return a row for each of the predictors `names`, with ACC and MCC and their intervals.
 
-    The days of a predictor are those on which one of its directions counts. With fewer than
-    `MINIMUM_DAYS` of them, the ends of its intervals are NaN. `slice_scores` describes the columns.
+    The stocks of one predictor may stand in the place of predictors. The days of a predictor are
+    those on which one of its directions counts. With fewer than `MINIMUM_DAYS` of them, the ends of
+    its intervals are NaN. `slice_scores` describes the columns.
     """
     total = counts.sum(axis=0)
     days = (counts.sum(axis=-1) > 0).sum(axis=0)

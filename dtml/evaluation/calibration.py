@@ -148,8 +148,9 @@ def calibrate(
     On a day exchangeable with the validation days, the expected share of stocks without a wrong
     direction is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the
     pooling of Dunn, Wasserman & Ramdas, 2022). A stock without a direction counts as covered, so
-    coverage does not tell how many of the directions are correct. Raises ValueError when shapes
-    differ or a probability lies outside [0, 1], DtmlError when no stock-day counts.
+    coverage does not tell how many of the directions are correct. Where the days are too few for a
+    level, its threshold is 1: the model always abstains. Raises ValueError when shapes differ or a
+    probability lies outside [0, 1], DtmlError when no stock-day counts.
     """
     if probability.shape != movement.shape:
         raise ValueError(
@@ -162,7 +163,7 @@ def calibrate(
     if not len(days):
         raise DtmlError(
             f"none of {is_known.size} validation stock-days has both a probability and an outcome: "
-            "fetch a longer history"
+            "check that the prices have a bar for every session of the validation days"
         )
     fitted = _StockDays.of(days[::2], probability, movement, is_known)
     measured = _StockDays.of(days[1::2], probability, movement, is_known)
@@ -340,10 +341,9 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
 def _share(
     name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int
 ) -> dict[str, float]:
-    """Return a part's share of the whole, and its interval if `whole` is above 0 on enough days."""
+    """Return part / whole and the ends of its interval; NaN if no day, or too few, has a whole."""
     share = part.sum() / whole.sum() if whole.any() else np.nan
-    low = np.array([np.nan])
-    high = np.array([np.nan])
+    low = high = np.array([np.nan])
     if (whole > 0).sum() >= MINIMUM_DAYS:
         sums = np.stack([part, whole], axis=-1)[:, None]  # [days models 2], of a single model
         low, high = day_interval(sums, ratio, resamples=resamples, seed=0)
@@ -409,8 +409,8 @@ def calibration_curve(
     is_known = np.isfinite(probability)
     if not is_known.any():
         raise ValueError(
-            f"none of the {probability.size} probabilities is a number: pass one or more that are "
-            "not NaN"
+            f"none of the {probability.size} probabilities is a number, so there is no calibration "
+            "curve: choose a span with known outcomes"
         )
     chance = probability[is_known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))

@@ -53,9 +53,10 @@ class Inputs:
     def drift(self, features: Features, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield a row (`_row`) for each feature, named in `names`, and one for the stock-day.
 
-        A row compares the mean size in the last `RECENT` sessions with that in the training. There
-        is no row with fewer sessions, nor for a measure that is not known, or whose means did not
-        vary in the training.
+        A row compares the mean size in the last `RECENT` sessions with that in the training; its
+        `evidence` is the distance of their logarithms, in standard deviations. There is no row
+        with fewer sessions, nor for a measure that is not known, or whose means did not vary in the
+        training.
         """
         means = _rolling_means(sizes(features, np.array(self.scale)))
         latest = means[-1] if len(means) else ()  # empty, the loop below ends at once

@@ -53,8 +53,8 @@ def evidence(
     a night on which either is unknown (NaN) is left out and not counted. With several `challengers`
     each has an equal share of `alpha`. Half of the stake is bet from the first night on, for small
     gains that last. The other half is bet on the present year alone, in equal parts that begin
-    every `RESTART` nights; a year is `YEAR` nights, counted from the first. Raises ValueError for a
-    gain outside of [-2, 2].
+    every `RESTART` nights; a year is `YEAR` nights, counted from the first. Each bet is divided
+    equally between the `RATES`. Raises ValueError for a gain outside of [-2, 2].
     """
     known_gains = gains[np.isfinite(gains)]
     outside = np.flatnonzero(np.isfinite(gains) & (np.abs(gains) > WIDEST))

@@ -55,7 +55,7 @@ def score(directions: pd.DataFrame) -> Score:
 def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     """Score directions counted by day, as `confusion_by_day` does; see `score`.
 
-    A day without directions does not count.
+    A day without directions does not count. Without any direction, ACC is NaN and MCC is 0.
     """
     counts = counts[counts.sum(axis=1) > 0]
     pooled = counts.sum(axis=0)

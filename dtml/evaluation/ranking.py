@@ -168,8 +168,8 @@ def rank_differences(
     `predictions` are the scores of two or more predictors by name, on the same days and stocks as
     `outcome`. The columns are `predictor`, `other`, `gain, gain_low, gain_high` and `gain_p`. The
     `gain` is the difference of their mean rank ICs on the same stock-days, with the ends of its own
-    interval; `gain_p` is its p-value, adjusted for all pairs (`dtml.evaluation.family`). `overlap`
-    is as in `score_ranking`.
+    interval; `gain_p` is its p-value, adjusted for all pairs (`dtml.evaluation.family`), from the
+    days on which every pair has a difference. `overlap` is as in `score_ranking`.
     """
     pairs = list(combinations(predictions, 2))
     gains = []
@@ -304,7 +304,8 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
 
     Columns: predicted upper and observed upper, predicted upper and observed lower, predicted lower
     and observed upper, predicted lower and observed lower. Equal values share their mean rank; the
-    middle rank counts as lower.
+    middle rank counts as lower. Scores and outcomes must be known on the same stock-days, as
+    `both_known` gives them: a missing outcome would count as lower.
     """
     kinds = confusion(_in_upper_half(scores), _in_upper_half(outcome), np.isfinite(scores))
     return np.asarray(kinds.sum(axis=1))

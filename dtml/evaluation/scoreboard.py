@@ -13,6 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
+from dtml.baselines.naive_rules import RULE_HISTORY
 from dtml.evaluation.bootstrap import RESAMPLES, Statistic, difference
 from dtml.evaluation.calibration import Flat, logit
 from dtml.evaluation.family import daily_gains, family_p
@@ -149,8 +150,9 @@ def scoreboard(
         counted = is_common & labelled(movement, protocol)
         if not counted.any():
             raise ValueError(
-                f"none of {is_common.sum()} stock-days that every model predicted counts under "
-                f"{protocol!r}: score a longer span"
+                f"none of {is_common.sum()} stock-days with a known return and a probability of "
+                f"every model counts under the label protocol {protocol!r}: check that the stocks "
+                "have prices on these days, and that the prices change enough for a label"
             )
         days = np.asarray(counted.any(axis=1))
         sample = _Sample(
@@ -175,7 +177,8 @@ def member_scores(
     if not counted.any():
         raise ValueError(
             f"none of {movement.size} stock-days has a label and a probability of every seed: "
-            "score a longer span"
+            "check that the stocks have prices on these days, and that the prices change enough "
+            "for a label"
         )
     every_day = np.ones(len(movement), dtype=bool)
     # Only the counts of the sample are used, which need no resamples.
@@ -279,8 +282,8 @@ def common_stock_days(
             silent_days = np.flatnonzero(silent.any(axis=1))
             raise ValueError(
                 f"{rule.name} has no direction on {silent.sum()} stock-days that count, "
-                f"first {target[silent_days[0]]:%Y-%m-%d}: fetch the prices of the index on "
-                "these days and on the sessions before them that the rule reads"
+                f"first {target[silent_days[0]]:%Y-%m-%d}: fetch the prices of the index on the "
+                f"{RULE_HISTORY} sessions before each of these days"
             )
     return np.asarray(is_common)
 

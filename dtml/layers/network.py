@@ -110,9 +110,9 @@ def within_memory(
 ) -> tuple[T, int]:
     """Do `work` on `days`, `at_once` at a time, or fewer if an accelerator lacks the memory.
 
-    `work` takes the number of days at a time, which is halved until they fit. Returns the result of
-    `work`, and the number that fitted. `undo` undoes the effects of a failed attempt before the
-    next. Raises DtmlError where not even a single day fits.
+    `work` takes the number of days at a time, which is halved, with a warning in the log, until
+    they fit. Returns the result of `work`, and the number that fitted. `undo` undoes the effects of
+    a failed attempt before the next. Raises DtmlError where not even a single day fits.
     """
     while True:
         try:

@@ -140,7 +140,7 @@ def prove(
     They run on a small part of a history (`fit_for_leaks`), with a small network. Returns rows
     `pipeline, planted, caught_by, caught`: `caught_by` names the checks that failed, and the audit
     works where `caught` equals `planted`. The coin, which takes longest, is tossed for those
-    pipelines alone that no other check caught.
+    pipelines alone that no other check caught. Raises DtmlError as `audit` does.
     """
     part = history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed)
     small = fit_for_leaks(part, seed)
@@ -171,7 +171,7 @@ def scrambled_future(
     """Check that no prediction made up to `at` changes when everything after `at` is scrambled.
 
     The model is trained as of `trained`. In all histories, some stocks lack the bar of `at`, or the
-    last two bars up to it, so that it shows if a pipeline fills missing bars from later ones.
+    last two, so that a fill from later bars shows. The check fails where nothing is predicted.
     """
     true_future = history.with_holes(at, seed)
     predictions = _predictions_up_to(pipeline, true_future, at, trained, back=LOOK_BACK)
@@ -190,8 +190,7 @@ def scrambled_future(
         f"{len(predictions)} predictions up to that day are equal to the last bit, whatever comes "
         "later"
     )
-    has_predictions = len(predictions) > 0  # without any, nothing was compared
-    return Finding("scrambled_future", at, has_predictions, detail)
+    return Finding("scrambled_future", at, passed=len(predictions) > 0, detail=detail)
 
 
 def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: int) -> Finding:
@@ -434,8 +433,8 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     scored = score(directions)
     if not np.isfinite(scored.mcc_interval).all():
         raise DtmlError(
-            f"{scored.days} days after {_day(at)} can be scored, but the audit needs "
-            f"{MINIMUM_DAYS}: fetch a longer history, or audit as of a later day"
+            f"only {scored.days} days after {_day(at)} have a stock whose price changed, but the "
+            f"audit must score {MINIMUM_DAYS}: fetch a longer history, or audit as of a later day"
         )
     rises = float(directions["predicted"].mean())
     return _Tossed(at=at, mcc=scored.mcc, interval=scored.mcc_interval, rises=rises)
@@ -465,8 +464,9 @@ def _dates(
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
     """Yield drawn dates, each with the date of the training that serves it.
 
-    Each has the days before it that a training needs (`training_days`; None: as the experiment
-    says) and `LOOK_AHEAD` after it; too few raise DtmlError. The first is trained at its own close.
+    The first is trained at its own close, the others up to `LATEST_RETRAINING` days before. Each
+    has `LOOK_AHEAD` days after it and, before it, those that a training needs (`training_days`;
+    None: as the experiment says); too few raise DtmlError.
     """
     # The honest windows, whatever a leak makes of them: all pipelines are checked at equal dates.
     windows = Pipeline.windows(pipeline, history)
@@ -480,8 +480,8 @@ def _dates(
     if stop - first < dates:
         raise DtmlError(
             f"only {len(as_of)} days have a stock with all sessions that the model reads, but an "
-            f"audit of {dates} dates needs {first + LOOK_AHEAD + dates} such days: fetch a longer "
-            "history, or audit as of a later day"
+            f"audit of {dates} dates needs {first + LOOK_AHEAD + dates}: fetch a longer history, "
+            "audit as of a later day, or lower window or gap_sessions in the market file's [model]"
         )
     generator = np.random.default_rng(seed)
     places = generator.choice(np.arange(first, stop), dates, replace=False)

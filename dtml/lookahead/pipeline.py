@@ -140,7 +140,10 @@ class History:
         """Return the same history with the direction of every session drawn by coin.
 
         One toss holds for all symbols. Whatever was known before, each stock then rises with
-        probability one half; sizes of returns, missing bars and common moves of stocks stay.
+        probability one half; sizes of returns, missing bars and common moves of stocks stay. Each
+        stock's price starts at 100, which is its close and its adjusted close, and bars whose
+        `adjusted_price` is not above 0 are dropped.
+
         Shuffling sessions would not suffice: a stock that rises more often than it falls would
         still do so, and a model that learns this is honest.
         """
@@ -175,7 +178,8 @@ class History:
     def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
         """Return a smaller history: some drawn stocks and the index in the last `sessions`.
 
-        Only sessions in which one of the drawn stocks has a bar are counted.
+        All stocks are kept where there are no more than `stocks`. Only sessions in which one of
+        those kept has a bar are counted.
         """
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)

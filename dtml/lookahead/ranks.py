@@ -133,6 +133,7 @@ def same_rankings(path: RankingPath, history: History, at: pd.Timestamp, seed: i
     """Check that no ranking up to `at` changes when everything after `at` is scrambled.
 
     The rankers are trained as of the close of `at`. Scores, places and probabilities are compared.
+    The check fails where nothing is ranked.
     """
     true_future = history.with_holes(at, seed)  # so that a backward fill of a missing bar shows
     orders = path.orders(true_future, at, at)

@@ -72,7 +72,8 @@ def _with_details(
 ) -> tuple[Constituent, ...]:
     """Return the stays of a table, with the details that the entries of `symbols` give its stocks.
 
-    Raises UsageError for an entry that has dates of its own, and for one that is not in the table.
+    A stock without an entry has its symbol with the list's suffix as source symbol. Raises
+    UsageError for an entry that has dates of its own, and for one that is not in the table.
     """
     suffix = table.optional("suffix", str, "")
     details: dict[str, Constituent] = {}

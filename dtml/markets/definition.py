@@ -124,10 +124,7 @@ Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from 
 
 
 def is_symbol(text: str) -> bool:
-    """Say whether a text may be a symbol.
-
-    One has up to 24 letters and digits, and single . - & = _ / or blanks between them.
-    """
+    """Say whether a text may be a symbol, as `SYMBOL_RULE` says in words."""
     return len(text) <= _LONGEST_SYMBOL and _SYMBOL.fullmatch(text) is not None
 
 

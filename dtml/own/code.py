@@ -135,8 +135,10 @@ def seed(code: OwnCode) -> None:
 def load(code: OwnCode) -> Loaded:
     """Run the text in a new module, from fixed seeds, and return what it defines.
 
-    Features are its public functions of `bars`, and the entries of its dict FEATURES. Raises
-    OwnCodeError where it has none, and whatever the text raises.
+    Features are its public functions of `bars`, and the entries of its dict FEATURES, which replace
+    functions of the same name. The random generators of this process are reset (`seed`), and the
+    module stays in `sys.modules`. Raises OwnCodeError where there is no feature, and whatever the
+    text raises.
     """
     seed(code)
     module = ModuleType(MODULE)
@@ -147,7 +149,10 @@ def load(code: OwnCode) -> Loaded:
     }
     features.update(getattr(module, "FEATURES", {}))
     if not features:
-        raise OwnCodeError("no feature is defined: write a function whose only argument is `bars`")
+        raise OwnCodeError(
+            "no feature is defined: write a function whose only argument is called `bars` and "
+            "whose own name does not begin with _"
+        )
     return Loaded(
         features=features,
         model=getattr(module, "MODEL", None),
@@ -313,7 +318,8 @@ def _fit_module(
     """Return a torch module that has learned one day in each step, by Adam on squared errors.
 
     The rows are those of all days, one day after the other; `stocks_by_day` counts those of each.
-    A module may set its learning `rate` and its `epochs`.
+    A module may set its learning `rate` and its `epochs`. It is changed in place, and torch's
+    global generator is seeded.
     """
     import torch
 

@@ -58,7 +58,7 @@ def leave_answer(folder: Path, memory: int, answer: Callable[[], Answer]) -> Non
     `answer` returns a description, which must fit into JSON, and arrays: they are written to
     `answer.json` and `answer.npz`. It runs in the empty folder `empty` beside these, and may write
     only as `write_only_in` says. `memory`, in bytes, bounds its memory and the size of each file
-    that it writes.
+    that it writes, for the rest of its life.
     """
     workplace = folder / "empty"
     workplace.mkdir()

@@ -160,8 +160,8 @@ class IsolatedCode:
             exit_status = _run(folder, seconds)
             if exit_status is None:
                 raise OwnCodeError(
-                    f"{self.code.name} took more than {seconds:g} s: raise the environment "
-                    "variable DTML_CODE_SECONDS to allow more"
+                    f"{self.code.name} took more than {seconds:g} s: make it faster, or raise the "
+                    "environment variable DTML_CODE_SECONDS"
                 )
             return self._answer(folder, exit_status, gigabytes)
 
@@ -172,22 +172,24 @@ class IsolatedCode:
 
         Raises OwnCodeError if the process was killed, ended without an answer, or answered with an
         error. The exit status is minus the number of the signal that killed the process, if one
-        did.
+        did. `gigabytes` is the limit on memory that the errors name.
         """
         file = folder / "answer.json"
         answer_text = file.read_text() if file.exists() else ""
         if exit_status < 0:
             killer = signal.Signals(-exit_status).name
             raise OwnCodeError(
-                f"the process of {self.code.name} was killed by {killer} before it answered: "
-                "run it by itself to see whether a library crashes or memory runs out "
-                "(the environment variable DTML_CODE_GIGABYTES limits it)"
+                f"the process of {self.code.name} was killed by {killer} before it answered, "
+                "probably because memory ran out or a library crashed: use less memory or raise "
+                f"the environment variable DTML_CODE_GIGABYTES, now {gigabytes:g}; if that does "
+                "not help, remove features one by one to find the library call that crashes"
             )
         if exit_status or not answer_text:
             raise OwnCodeError(
                 f"the process of {self.code.name} ended with exit status {exit_status} before it "
-                "answered: check that its code does not end the process, as sys.exit does, and "
-                "that the folder for temporary files has free space"
+                "answered: check that its code does not end the process, as sys.exit does, that "
+                "the folder for temporary files has free space, and that the answer fits into the "
+                f"{gigabytes:g} GiB that the environment variable DTML_CODE_GIGABYTES allows"
             )
         answer = json.loads(answer_text)
         if "error" in answer:

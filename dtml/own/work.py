@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
 
     `task.json` and `task.npz` hold the task, `answer.json` and `answer.npz` the answer. An
     exception becomes the answer's `error`, with the line of the user's file. The text runs in an
-    empty folder, under the limits of `leave_answer`.
+    empty folder, under the limits of `leave_answer`, after `task.npz` is deleted.
     """
     task = json.loads((folder / "task.json").read_text())
     arrays = dict(np.load(folder / "task.npz"))

@@ -137,7 +137,8 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
     Only the step of adj_close / close shows the deduction: the dividend need not be recorded. Days
     with a split are left out, as adj_close / close may then step by the split. On the ex-day of a
     real dividend the close falls by about the deduction, so the price of the returns hardly moves.
-    If none was paid, that price moves by about the step of adj_close / close.
+    If none was paid, that price moves by about the step of adj_close / close. A step down, which no
+    dividend explains, counts too if the price falls with it.
     """
     is_large = days["step"].abs() >= LARGE
     along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does

@@ -82,10 +82,11 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
 def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
     """Return the first stock whose closes are those of the index wherever it has any.
 
-    None if there is no such stock; stocks with `ENOUGH_OF_INDEX` bars or fewer do not count.
+    None if there is no such stock, and if the closes of the index never move: they would be equal
+    by chance. Stocks with `ENOUGH_OF_INDEX` bars or fewer do not count.
     """
     index = closes[index_symbol]
-    if index.nunique() <= 1:  # prices that never move are equal by chance
+    if index.nunique() <= 1:
         return None
     stocks = closes.drop(columns=index_symbol)
     is_same_price = (stocks.div(index, axis=0) - 1).abs() <= SAME
@@ -240,9 +241,10 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
 
     They are to be fetched again as a whole. Both arguments are bars frames. Only their common
     sessions are compared, so a fetch should include some stored ones. A dividend changes
-    adj_close / close on every earlier session. A split scales the close itself; that is looked for
-    on the oldest common session alone, which a mere correction of the last close does not change. A
-    fresh row without a close is a bar that the source has lost for now, and no restatement.
+    adj_close / close on every earlier session; an adjusted close that only one of the two has also
+    counts as a change. A split scales the close itself; that is looked for on the oldest common
+    session alone, which a mere correction of the last close does not change. A fresh row without a
+    close is a bar that the source has lost for now, and no restatement.
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     common = common[common["close_fresh"].notna()]
@@ -289,8 +291,8 @@ def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
     is at least `LEAST_EXCESS` and exceeds `ERRORS` standard errors, estimated from all its returns.
     Ex-days are those on which adj_close / close steps by an amount within `STEP`. The part of an
     adjusted return beyond that step is news, so the return is clipped to the step. Bars may be in
-    any order; those without an adj_close are left out, and a symbol with fewer than `ENOUGH` bars
-    is not judged.
+    any order. A symbol with fewer than `ENOUGH` bars, with or without an adj_close, is not judged;
+    bars without one are left out.
     """
     rows = bars[bars["symbol"].isin(judged(bars)) & bars["adj_close"].notna()]
     rows = rows.sort_values(["symbol", "session"])

@@ -101,10 +101,11 @@ def check(
     """Accept good bars and reject the others, naming for each the first of `REASONS` that applies.
 
     `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session.
-    `returns` names the price that returns are taken from; a symbol without any adjusted close is
-    judged by its close. The first bar of a symbol has nothing to be compared with. `market_size` is
-    the number of stocks that a session should have, for a table that holds only some of them: a
-    single halted stock is then no stale day. Raises ValueError when columns are not those of bars.
+    `checks` has the bounds `max_return` and `stale_share`. `returns` names the price that returns
+    are taken from; a symbol without any adjusted close is judged by its close. The first bar of a
+    symbol has nothing to be compared with. `market_size` is the number of stocks that a session
+    should have, for a table that holds only some of them: a single halted stock is then no stale
+    day. Raises ValueError when columns are not those of bars.
     """
     if tuple(bars.columns) != BAR_COLUMNS:
         raise ValueError(
@@ -236,7 +237,8 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
     """Return which bars have each fault that their own prices and amounts show.
 
-    The flags, one for each bar, are by the name of the fault in `REASONS`.
+    The flags, one for each bar, are by the name of the fault in `REASONS`. An infinite price is a
+    `null_price`.
     """
     opening = rows["open"].to_numpy(np.float64)
     high = rows["high"].to_numpy(np.float64)

@@ -29,6 +29,7 @@ def change(values: Column, count: int = 1) -> Column:
 def reads_enough(position: Places, era: Places, count: int) -> Bool[ndarray, "bars stocks"]:
     """Return whether the last `count` bars are close enough together and share a unit of account.
 
+    They are if at most `MAX_GAP` sessions are missing between the first and the last of them.
     `position` is the session of each bar, counted from 0. `era` counts the changes of the unit: two
     bars with the same count share it. False where there are fewer than `count` bars.
     """

@@ -85,10 +85,10 @@ def compare(
 ) -> Comparison:
     """Compare two bars frames of the same symbols on these `sessions`, the exchange's own.
 
-    `fields` are columns of bars. Where one source lists a symbol later than the other, the symbol
-    is compared from the later beginning on; it is not compared where only one source has it at all.
-    `before` has the columns of `ROW`, with the values that differed before; those that can be
-    compared now and agree are returned too.
+    `fields` are columns of bars; the volumes of `index_symbol` are not compared. Where one source
+    lists a symbol later than the other, the symbol is compared from the later beginning on; it is
+    not compared where only one source has it at all. `before` has the columns of `ROW`, with the
+    values that differed before; those that can be compared now and agree are returned too.
     """
     pairs = _pairs(stored, second, sessions)
     judged = _compared_fields(pairs, fields, index_symbol)

@@ -305,9 +305,10 @@ def _exchange_that_knows(calendar: AnyCalendar, *days: date) -> _Exchange:
         if day < exchange.first:
             raise _error_before_calendar(exchange, day)
         if day > exchange.last:
+            # "Before", as `next_session` asks about the day after the one that was chosen.
             raise DtmlError(
                 f"the calendar {exchange.code} ends on {exchange.last}, before {day}: "
-                f"{REMEDY}; or choose a day up to {exchange.last}"
+                f"{REMEDY}; or choose a day before {exchange.last}"
             )
     return exchange
 

@@ -160,8 +160,8 @@ def _known_rows(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
     has_outcome = np.isfinite(outcome)
     if not has_outcome.any():
         raise DtmlError(
-            "no stock-day of the training span has a known outcome: fetch a longer history, and "
-            "check that prices of the market's constituents cover it"
+            "no stock-day of the training span has a known outcome: check that the stocks that are "
+            "constituents on its days have prices there"
         )
     if has_outcome.all():
         return features, outcome

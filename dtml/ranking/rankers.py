@@ -142,7 +142,8 @@ def spans_of(history: History) -> tuple[Split, slice]:
             f"{stop} sessions have a known outcome, but rankers need "
             f"{MINIMUM_TRAIN_DAYS + between + VALIDATION_DAYS}: {MINIMUM_TRAIN_DAYS} to train on, "
             f"{between} left out and the last {VALIDATION_DAYS} for validation. Fetch a longer "
-            "history"
+            "history or choose a later day; if [model] of the market's file sets train_sessions, "
+            "which limits the history that is read, raise it"
         )
     return split, slice(0, stop)
 
@@ -262,10 +263,10 @@ def ranking_of_day(
     """Return the ranking of one day, a row for each predictor and each stock that it has scored.
 
     `scores`, of one predictor at least, are in the order of `symbols`, NaN for a stock without one.
-    Columns: `predictor,
-    symbol, score, place, probability`; the rows of a predictor come in the order of their places.
-    Place 1 is the best; equal scores are ranked in the alphabetical order of their symbols.
-    `probability` is that of a return above the day's median, NaN for a predictor without a slope.
+    Columns: `predictor, symbol, score, place, probability`; the rows of a predictor come in the
+    order of their places. Place 1 is the best; equal scores are ranked in the alphabetical order of
+    their symbols. `probability` is that of a return above the day's median, NaN for a predictor
+    without a slope.
     """
     parts: list[pd.DataFrame] = []
     for name, score in scores.items():
@@ -323,7 +324,8 @@ def load_rankers(
     Raises DtmlError where the file is missing, has another SHA-256 than `sha`, or belongs to
     another market or to other features than those of the set.
     """
-    remedy = f"restore it from a backup, or train new rankers with `dtml train {market}`"
+    train_new = f"train new rankers for the nights to come with `dtml train {market}`"
+    remedy = f"restore it from a backup, or {train_new}"
     if not file.exists():
         raise DtmlError(f"checkpoint {file} does not exist: {remedy}")
     actual_sha = sha256(file)
@@ -335,14 +337,12 @@ def load_rankers(
     tensors, card = read_tensors(file)
     if card["market"] != market:
         raise DtmlError(
-            f"checkpoint {file} was trained for market {card['market']}, not {market}: "
-            f"train new rankers with `dtml train {market}`"
+            f"checkpoint {file} was trained for market {card['market']}, not {market}: {train_new}"
         )
     if card["config"]["features"] != list(FEATURE_SETS[feature_set]):
         raise DtmlError(
             f'checkpoint {file} was trained with other features than the set "{feature_set}" has '
-            f"now: train new rankers with `dtml train {market}` or, if you changed `features` in "
-            "the market's file, set it back"
+            f"now: {train_new} or, if you changed `features` in the market's file, set it back"
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
     parts: dict[str, Any] = {**arrays, **card["scalars"]}

@@ -136,8 +136,8 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
     sessions = history.panel.sessions
     if last > sessions[-1]:
         raise DtmlError(
-            f"the prices end on {sessions[-1].date()}, before {last.date()}: choose an earlier "
-            "last day, or fetch later prices"
+            f"the last session with prices of enough stocks is {sessions[-1].date()}, before "
+            f"{last.date()}: choose an earlier last day, or give the missing prices"
         )
     start = int(sessions.searchsorted(first, side="left"))
     stop = int(sessions.searchsorted(last, side="right"))

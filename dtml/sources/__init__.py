@@ -110,7 +110,8 @@ def open_source(
     if index is not None and market.index.of_constituents:
         raise UsageError(
             f"the index of {market.name} is computed from its constituents: leave out its file "
-            "(--index, or index under [second_source] in the market's file)"
+            "(--index, index=... in a notebook, or index under [second_source] in the market's "
+            "file)"
         )
     if not is_feed_file(name):
         # Called for its error. A file is not looked for here: `FeedCode.of` knows its folder.
@@ -127,7 +128,7 @@ def open_source(
     if prices is not None or index is not None:
         raise UsageError(
             f"source {name!r} reads no files: leave out --prices and --index, or use --source "
-            "files with --prices"
+            "files with --prices; in a notebook, leave out index=..., or give prices=... with it"
         )
     if name == "yahoo":
         from dtml.sources.yahoo import YahooSource

@@ -42,7 +42,11 @@ class SecondFeed(Source):
             return self.source.fields()
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the bars of each symbol of `first`, from its own first session to `last`."""
+        """Return the bars of each symbol of `first`, from its own first session to `last`.
+
+        Symbols are the market's, and prices and dividends are in its currency. Bars of other
+        symbols are dropped.
+        """
         asked = {self.names.get(symbol, symbol): day for symbol, day in first.items()}
         with _naming_its_columns():
             answer = self.source.fetch(asked, last)

@@ -208,7 +208,10 @@ class _Batch:
 
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:
-    """Return the bars frame of one answer, whose index is midnight in the exchange's time zone."""
+    """Return the bars frame of one answer, from `first` to `last`.
+
+    The index of `table` is midnight in the exchange's time zone.
+    """
     columns = list(COLUMNS.values())
     with_gains = table.assign(Dividends=_distributions(table))
     renamed = with_gains.rename(columns=COLUMNS)[columns].astype(np.float64)
@@ -260,7 +263,11 @@ def _session() -> "Session[AnswerOfYahoo]":
 
 @cache
 def _quiet_client() -> Any:
-    """Import yfinance and set it up once: failures raised, warnings and logs off, caches apart."""
+    """Import yfinance and set it up once for this process.
+
+    It raises failures, and its warnings and log are off. Its caches are in a temporary folder of
+    this process, which is deleted at exit.
+    """
     import yfinance
 
     # It turns its own warnings on when imported.

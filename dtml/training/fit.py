@@ -119,6 +119,7 @@ def fit_members(
 ) -> list[Fit]:
     """Train all members and return them in their order, each with its best epoch on validation.
 
+    On a "cuda" device without a number, the members are spread over all GPUs (`devices_of`).
     With a `state_folder`, the state is saved there after each epoch, and a fit that finds its state
     resumes from it. A state is found by the name of its member, which has neither the spans nor
     `begin`: a folder is for members of the same spans and first weights. `on_epoch` is called after
@@ -181,7 +182,12 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
     if (windows.labelled(protocol) & has_moved).any():
         return
     is_known = windows.movement.isfinite()
-    if (windows.observed & is_known).any():
+    if not windows.observed.any():
+        reason = (
+            "no stock can be used on any of its days; check that the prices have a bar for every "
+            "session, and that the market's file lists constituents of that time"
+        )
+    elif (windows.observed & is_known).any():
         reason = (
             "no known return is large enough for a label; check that the prices change, and in "
             "particular those that `returns` in the market's file names"
@@ -260,7 +266,10 @@ def stack_members(fits: Sequence[Fit]) -> Weights:
 def _fit(
     fit: Fit, train: Span, validation: Span, state_folder: StateFolder | None, on_epoch: EpochReport
 ) -> Iterator[int]:
-    """Train a member, and yield the number of its epochs after each."""
+    """Train a member, and yield the number of epochs done after each.
+
+    With a `state_folder`, it resumes from the state saved there, if any, and saves each epoch.
+    """
     # A restored state has one epoch or more, the last of which is reported again.
     if state_folder is not None and state_folder.restore(fit):
         on_epoch(fit.member, ResumedEpoch(**asdict(fit.epochs[-1])))

@@ -68,16 +68,18 @@ class Fit:
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
         """Record the epoch, and keep its weights if it is the best on validation so far.
 
-        No epoch before `first_kept_epoch` is kept, except the last one of a shorter training.
+        No epoch before `first_kept_epoch` is kept, except the last one of a shorter training. Of
+        equally good epochs, the first is kept.
         Raises DtmlError for a loss that is not finite.
         """
         number = len(self.epochs) + 1
         config = self.member.training
         if not np.isfinite(loss):
             raise DtmlError(
-                f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the "
-                f"learning rate, {config.learning_rate:g} here (for a market's nightly model, "
-                "learning_rate in [model] of the market's file)"
+                f"the loss of seed {self.member.seed} is {loss} in epoch {number}, at a learning "
+                f"rate of {config.learning_rate:g}: lower learning_rate in [model] of the market's "
+                "file or, where the rate is fixed (audits, benchmarks, networks that rank), look "
+                "for extreme prices"
             )
         self.epochs.append(
             Epoch(

@@ -117,9 +117,9 @@ def backtest_flow(
 ) -> Result:
     """Run a backtest on the Dask cluster at the address `cluster`; None is this machine.
 
-    On this machine a single worker is this process. Several `workers` are processes beside it, and
-    share the threads that torch would use here. Raises UsageError if Dask is not installed, and
-    DtmlError if one of the workers is killed.
+    `workers` counts on this machine only: a single worker is this process; several are processes
+    beside it, and share the threads that torch would use here. Raises UsageError if Dask is not
+    installed, and DtmlError if one of these processes is killed.
     """
     if cluster is not None:
         try:
@@ -127,7 +127,7 @@ def backtest_flow(
         except ImportError as error:
             raise UsageError(
                 "Dask, which --cluster uses, is not installed: "
-                "run pip install -c constraints.txt -e '.[dask]'"
+                "run pip install 'dtml-nightshift[dask]'"
             ) from error
         on_cluster = _backtest_on(DaskTaskRunner(address=cluster))
         return on_cluster(request, plan, attention_on, submit=True)

@@ -100,7 +100,7 @@ def run_backtest(
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
-    """Run the folds that are not done, store the result of each fold, and score all together."""
+    """Store the backtest as begun, run the folds not yet done, store each, and score them all."""
     with transaction(backtest.context.engine) as conn:
         backtests.save_backtest(conn, _backtest_row(backtest))
     start = time.perf_counter()
@@ -411,7 +411,7 @@ def _trials(backtest: Backtest, traded: _Traded) -> list[float]:
     """Return the Sharpe ratio per session of every strategy tried on this market.
 
     Those of earlier backtests count too: the more strategies are tried, the better the best one
-    looks by chance.
+    looks by chance. One is NaN where its returns do not vary.
     """
     with reading(backtest.context.engine) as conn:
         yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)

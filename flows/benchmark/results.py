@@ -88,8 +88,9 @@ def run_benchmark(
 ) -> Benchmark:
     """Train every model, read the test span once, store its scores, and write the page.
 
-    A benchmark that is already stored is returned without training. Raises DtmlError where the
-    stored prices end before the test span does, and where they have no label in one of the spans.
+    A benchmark that is already stored is returned without training; its page is written if missing.
+    Raises DtmlError where the stored prices end before the test span does, and where they have no
+    label in one of the spans.
     """
     experiment.require_test_span()
     stored = stored_benchmark(experiment.context.engine, experiment.id)

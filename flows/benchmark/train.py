@@ -194,7 +194,10 @@ class PublishedExperiment:
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
 
     def spans(self, window: int) -> tuple[Windows, Windows]:
-        """Return the training days and the validation days, in windows of this length."""
+        """Return the training days and the validation days, in windows of this length.
+
+        Raises DtmlError if no day of one of the two has a label.
+        """
         if window not in self._windows:
             bars, _watermark = self.known
             self._windows[window] = self._build_windows(bars, window)
@@ -207,7 +210,7 @@ class PublishedExperiment:
         """Return the test days by the length of their windows, and the bars up to their end.
 
         The third value is the watermark of these bars. Until the scores are made, nothing else
-        loads bars of the test span.
+        loads bars of the test span. Raises DtmlError if no test day has a label.
         """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
         test_days: dict[int, Windows] = {}

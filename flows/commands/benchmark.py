@@ -208,14 +208,18 @@ def run_published(
 def _run_or_read_benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
 ) -> Benchmark:
-    """Run a benchmark as a flow; where it is stored already, only read it."""
+    """Run a benchmark as a flow; where it is stored already, only read it.
+
+    Raises UsageError where nothing is stored for the market, or where its stocks are not those of
+    the published set, and DtmlError where the prices end too early.
+    """
     published_set = shortened(SETS[request.market], epochs)
     example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
     require_stored(request, f"give its files, as in `{example}`")
     context = open_stored_context(request)
-    require_set(context.market, published_set)  # raises UsageError for other stocks
+    require_set(context.market, published_set)
     experiment = PublishedExperiment(context, published_set, seeds, with_grid)
-    experiment.require_test_span()  # raises DtmlError where the prices end too early
+    experiment.require_test_span()
     stored = stored_benchmark(context.engine, experiment.id)
     if stored is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")

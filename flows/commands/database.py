@@ -38,7 +38,7 @@ from flows.commands.options import AsJson
 from flows.console import print_json
 from flows.settings import data_folder, err, out
 from flows.text_tables import Column, print_table
-from flows.upkeep.backups import Manifest, back_up, checkpoints, read_backup
+from flows.upkeep.backups import NOT_A_MODEL, Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
 from flows.upkeep.parquet_export import VIEWS, export
 from flows.upkeep.pruning import KEPT_NIGHTS, Plan, compact_if_worth_it
@@ -78,6 +78,8 @@ def dictionary() -> None:
 def check(as_json: AsJson = False) -> None:
     """Check the database: the file, the schema, the consistency of its rows, the weights of every
     model.
+
+    The exit code is 1 if a check failed.
 
     Example: dtml db check
     """
@@ -402,12 +404,16 @@ def _models(manifest: Manifest) -> str:
 
 
 def _warn_of_absent(manifest: Manifest) -> None:
+    """Warn of each run or rankers whose weights the backup lacks."""
     for absent in manifest.absent:
         run_id = absent["run_id"]
         path = absent["path"]
         why = absent["why"]
-        _say(
-            err,
-            f"warning: the backup lacks {path}, the weights of {run_id} ({why}); to replay the "
-            "nights of these weights, restore this file from another backup",
+        advice = (
+            "to replay the nights of these weights, copy the file from another backup to "
+            f"{data_folder() / path} or, unless they are those of rankers, recreate it from the "
+            "receipt of one of the nights' predictions with `dtml replay RECEIPT --retrain`"
         )
+        if why == NOT_A_MODEL:
+            advice = "dtml reads no weights there, so no night of these weights can be replayed"
+        _say(err, f"warning: the backup lacks {path}, the weights of {run_id} ({why}); {advice}")

@@ -111,8 +111,9 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
     if changes:
         raise NotFrozenError(
             f"{market} has {counted(len(changes), 'change')} since the nights were frozen; the "
-            f"first is at {changes[0]}; unless this was intended, restore what has changed (the "
-            "store, weights, or the file of the chain) from a backup"
+            f"first is at {changes[0]}; unless this was intended, restore the store or the weights "
+            "from a backup; if only the file of the chain is damaged, move it to another folder: "
+            f"`dtml freeze {market}` then writes a new one from the store"
         )
 
 

@@ -105,13 +105,13 @@ def _write(running_sql: AbstractContextManager[Answer], file: Path) -> None:
 def _bounded_memory() -> Iterator[None]:
     """Let the work inside take at most MEMORY bytes more than this process has now.
 
-    Raises UsageError when it needs more. Only Linux says how much a process has: elsewhere there is
-    no limit. The limits on the number of rows and characters do not suffice, because libraries and
+    Raises UsageError when it needs more. Only Linux says how much a process has: elsewhere no limit
+    is set. The limits on the number of rows and characters do not suffice, because libraries and
     database drivers hold copies of them.
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     new_limit = soft_limit
-    most = "the available memory"
+    limit_in_words = "the available memory"
     used = _data_bytes()
     if used is not None:
         own_limit = used + MEMORY
@@ -119,13 +119,13 @@ def _bounded_memory() -> Iterator[None]:
         is_lower = own_limit < soft_limit or soft_limit == resource.RLIM_INFINITY
         if is_lower:  # else the user has set a limit that is lower, which stays
             new_limit = own_limit
-            most = f"{size_in_words(MEMORY)} of memory"
+            limit_in_words = f"{size_in_words(MEMORY)} of memory"
     resource.setrlimit(resource.RLIMIT_DATA, (new_limit, hard_limit))
     try:
         yield
     except MemoryError as error:
         raise UsageError(
-            f"the answer takes more than {most}: select fewer rows or columns"
+            f"the answer takes more than {limit_in_words}: select fewer rows or columns"
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))

@@ -84,8 +84,8 @@ def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
 def questions_page(engine: Engine, market: str, remark: str = "", only: int | None = None) -> str:
     """Return a page of Markdown with every question, or with the one whose number is `only`.
 
-    Each has its statement and the first SHOWN rows of its answer. `remark` follows the
-    introduction; it says what the store holds.
+    Each has its statement and the first SHOWN rows of its answer. Unless `only` is given, an
+    introduction comes first, followed by `remark`, which says what the store holds.
     """
     answered = []
     for number, question in enumerate(questions(), start=1):

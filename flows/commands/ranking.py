@@ -129,8 +129,9 @@ def orders(
     if found is None:
         named = f"--market-file {request.market_file}" if request.market_file else market.name
         raise UsageError(
-            f"no night of {market.name} has ranked the stocks yet: run `dtml nightly {named}`, "
-            "which ranks them if the store has at least a year of prices"
+            f"no night of {market.name} has chosen stocks to hold yet: run `dtml nightly {named}`, "
+            "which chooses them if the store has at least a year of prices; if it has run, its log "
+            "says why it chose none"
         )
     if as_json:
         return print_json({"target": found.target, "cash": found.cash, "orders": found.rows})
@@ -240,7 +241,7 @@ def rank_sets(
         file_names = ", ".join(f"{name}.parquet" for name in SETS)
         problem = "no folder is named" if folder is None else f"{folder} has no prices to rank"
         raise UsageError(
-            f"{problem}: give one with --prices that has at least one of the files {file_names}"
+            f"{problem}: give --prices a folder that has at least one of the files {file_names}"
         )
     rankings: dict[str, page.Ranking] = {}
     for name, file in files.items():
@@ -276,7 +277,8 @@ def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
 def fetch_named(request: RunRequest, first: date) -> None:
     """Store the prices that the user names with --source or --prices; without these, do nothing.
 
-    The bars reach from the earliest that a training before the session `first` reads to the newest.
+    Bars are stored from the earliest that a training before the session `first` reads, up to the
+    newest.
     """
     if request.source or request.prices:
         context = open_context(request)
@@ -291,9 +293,9 @@ def fetch_named(request: RunRequest, first: date) -> None:
 
 
 def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
-    """Run a walk as a flow, after storing the prices that the request names; return its ranking.
+    """Store the prices that the request names, run a walk as a flow, and return its ranking.
 
-    A ranking that is stored already is only read.
+    If the ranking of these prices and this plan is stored already, it is read, and no walk is run.
     """
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan)

@@ -1,8 +1,8 @@
 """The commands that compute the past again.
 
 `dtml replay` computes a night again, every night of a market, one prediction, or its model. It
-reads the store, writes nothing to it, and needs no Prefect. `dtml report` writes the page of a past
-night again.
+reads the store, writes nothing to it, and needs no Prefect; with --retrain, it may restore the file
+of a model's weights. `dtml report` writes the page of a past night again.
 """
 
 import time
@@ -281,7 +281,8 @@ def _replay_prediction(
 ) -> None:
     """Make the prediction of a receipt again, and print it beside the stored one.
 
-    `text` is the receipt, RUN/SYMBOL/TARGET. With `train_again` its model is retrained too. Raises
+    `text` is the receipt, RUN/SYMBOL/TARGET. With `train_again` its model is retrained first; if
+    its weights are lost and the new ones are the same, their file is restored. Raises
     NotReplayedError where the two predictions or the weights of the two models differ.
     """
     receipt = Receipt.read(text)
@@ -301,7 +302,8 @@ def _replay_prediction(
     if trained:
         reasons.extend(trained.reasons)
     if reasons:
-        says_what_to_do = trained is not None and trained.lost
+        # Only the reason that lost weights were not reproduced says what to do.
+        says_what_to_do = trained is not None and trained.lost and not trained.restored
         advice = "" if says_what_to_do else REMEDY
         raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}{advice}")
 
@@ -410,7 +412,7 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
     """Return a reproduction, and the retraining if there was one, as plain values.
 
     The figures of the prediction made again have the prefix `reproduced_`. Without a retraining
-    there is no key `retrained`.
+    there is no key `retrained`; its `equal` is True, too, for weights that are close on a GPU.
     """
     prediction = reproduction.prediction
     document: dict[str, Any] = {

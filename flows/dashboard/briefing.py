@@ -313,6 +313,14 @@ def order_words(orders: pd.DataFrame) -> dict[str, list[str]]:
     return words
 
 
+def weight_of_each(orders: pd.DataFrame) -> float | None:
+    """Return the share of equity of each stock to hold; None where they differ, or none is held."""
+    weights = orders.loc[orders["weight"] > 0, "weight"].astype(float)
+    if weights.empty or weights.max() - weights.min() >= SMALLEST_TRADE:
+        return None
+    return float(weights.mean())
+
+
 def changes(
     conn: Connection,
     night: Row,

@@ -33,7 +33,6 @@ from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
 from dtml.pages.night_ranking import LEG_WORDS, ranking_words
 from flows.dashboard.briefing import (
-    SMALLEST_TRADE,
     Shown,
     account_line,
     changes,
@@ -45,6 +44,7 @@ from flows.dashboard.briefing import (
     skill_line,
     state_of_night,
     target_of,
+    weight_of_each,
     with_directions,
 )
 from flows.dashboard.markets import (
@@ -278,18 +278,10 @@ def _ranking_of_night(
         "skill_line": line,
         "orders": records(orders),
         "order_words": order_words(orders),
-        "each_weight": _weight_of_each(orders),
+        "each_weight": weight_of_each(orders),
         **_account_up_to(conn, market, ranked_night["as_of"]),
         "changes": changes(conn, ranked_night, before, ranking, last_alerts),
     }
-
-
-def _weight_of_each(orders: pd.DataFrame) -> float | None:
-    """Return the share of equity of each stock to hold; None where they differ, or none is held."""
-    weights = orders.loc[orders["weight"] > 0, "weight"].astype(float)
-    if weights.empty or weights.max() - weights.min() >= SMALLEST_TRADE:
-        return None
-    return float(weights.mean())
 
 
 def _account_up_to(conn: Connection, market: str, last: date) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def add_lines(engine: Engine, market: str) -> Path:
 
     What the file has stays as it is. A last line that a kill cut off is completed. Raises
     ChainFileError where the last whole line is not that of its link in the store, or where a line
-    that was cut off does not begin the next one.
+    that was cut off does not begin the next one, StoreUsageError where the store lacks the run of a
+    link to be added, and OSError where the file cannot be written.
     """
     file = chain_file(market)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +124,9 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
         ) from error
     except UnicodeDecodeError as error:
         raise ChainFileError(
-            f"{file} is not the file of a chain ({error}): give a file that `dtml freeze` wrote"
+            f"{file} is not the file of a chain ({error}): give a file that `dtml freeze` wrote "
+            "or, if you gave none, move this one to another folder and write it anew with "
+            f"`dtml freeze {chain[0]['market']}`"
         ) from error
     stored = {link["number"]: link for link in chain}
     changes: list[Change] = []

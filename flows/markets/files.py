@@ -82,7 +82,10 @@ def settings_place(market: Market) -> str:
 
 
 def _own_market(engine: Engine, name: str) -> Market | None:
-    """Return a user's own market whose file the store keeps; None for others."""
+    """Return a user's own market whose file the store keeps; None for others.
+
+    Raises UsageError where the file or, if it is gone, the text in the store is refused.
+    """
     with reading(engine) as conn:
         stored = markets.file_of(conn, name)
     if stored is None:

@@ -79,7 +79,11 @@ class OpenedMarket:
 
 
 def open_market(request: RunRequest) -> OpenedMarket:
-    """Open the market, the source and the store of a request; an empty database gets its tables."""
+    """Open the market, the source and the store of a request; an empty database gets its tables.
+
+    Where the request names no source, it is `files` if it has prices, else the market's own. For a
+    market with the user's own code, the process that will run that code is started too.
+    """
     market = read_market(request.market, request.market_file)
     if market.code is not None:
         # The process for own code imports its packages while Prefect starts and prices come.

@@ -52,11 +52,11 @@ class _StoredBars:
     ) -> pd.DataFrame:
         """Return the bars of first..last, of all symbols or of these `symbols` alone.
 
-        They are cut from the bars held. If `first` lies before these, all bars from `first` to
-        `self.last` are read and held instead. In two cases the bars are read for this call alone
-        and not held: if `last` lies after `self.last`, and if only some `symbols` are asked for and
-        `first` lies before the bars held. So a long history of a few symbols does not make the
-        night read that of all.
+        They have the column `known_at`, and are cut from the bars held. If `first` lies before
+        these, all bars from `first` to `self.last` are read and held instead. In two cases the bars
+        are read for this call alone and not held: if `last` lies after `self.last`, and if only
+        some `symbols` are asked for and `first` lies before the bars held (`usual_first`, if none
+        are held yet). So a long history of a few symbols does not make the night read that of all.
         """
         held_from = self.first or self.usual_first
         ends_later = last > self.last

@@ -99,9 +99,9 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     """Replace the champion if another candidate has proved better since the champion was chosen.
 
     The new champion's rankings are shown from the first session on that is not ranked yet. Only
-    scores of the sessions up to `as_of` count: a night may be run after later ones. Returns the new
-    row of the table `champion`. Returns None where the champion stays, where none is stored, and
-    where the market's file names a fixed ranker.
+    scores of the sessions up to `as_of` count: a night may be run after later ones. Stores and
+    returns the new row of the table `champion`. Returns None where the champion stays, where none
+    is stored, and where the market's file names a fixed ranker.
     """
     market = context.market
     row = stored.champion(conn, context.name) if market.ranker == EARNED else None
@@ -156,7 +156,7 @@ def _save_champion(
     `nights` is how many daily rank ICs the choice rests on: nights, or walked sessions for a
     champion chosen by a walk; 0 if it is merely the first listed. `proof` is the evidence for it
     against the champion that it `replaced`; both are None for one that was not chosen against
-    another.
+    another. A champion stored from the same session on stays; the new row is returned all the same.
     """
     row = {
         "market": context.name,

@@ -143,7 +143,8 @@ def without_lost_adjustments(
     is_left_out = outcomes["symbol"].isin(symbols)
     detail = (
         "no adjusted closes came, though the store has them, so these bars were left out; if they "
-        f"are right, store them with `dtml fetch {context.market.name} --again`"
+        f"are right, store them with `dtml fetch {context.market.name} --again`, with --prices "
+        "FILE if the prices come from files"
     )
     return Fetched(
         bars=brought.bars[~brought.bars["symbol"].isin(symbols)].reset_index(drop=True),

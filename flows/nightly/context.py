@@ -126,8 +126,8 @@ def no_bars_error(market: str, first: date, last: date, known_at: datetime | Non
         )
     moment = f"{known_at:%Y-%m-%d %H:%M} UTC"
     return DtmlError(
-        f"no bar of {market} from {first} to {last} was known at {moment}: choose a later moment "
-        "or later sessions or, if the store had such bars before, restore a backup"
+        f"no bar of {market} from {first} to {last} was known at {moment}: if you gave "
+        "--known-at, give a later moment; otherwise the store has lost these bars: restore a backup"
     )
 
 

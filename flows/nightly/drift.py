@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
     """Measure the drift of a night, and store a row for each measure, whether it drifted or not.
 
-    A measure that cannot be judged yet has no row. Rows that are already stored stay as they are.
-    If the inputs cannot be compared, a warning says so, and only the other measures are stored.
+    A measure that cannot be judged yet has no row. Rows that are already stored stay as they are. A
+    summary of the training's inputs is kept in a file (`_inputs_of_training`). If the inputs cannot
+    be compared, a warning says so, and only the other measures are stored.
     """
     as_of = night_bars.as_of
     with reading(context.engine) as conn:

@@ -115,13 +115,14 @@ def fetch_bars(
     """Bring the store up to `as_of`, and record what came and what was rejected.
 
     Only symbols that lack bars are asked for, along with some of their stored sessions, which shows
-    recent restatements. With `whole`, all that was ever asked for is asked for again, which shows
-    old restatements. Bars are known from the moment they are stored; a test may set `known_at`.
+    recent restatements; if none lacks any, the result is empty and no fetch is recorded. With
+    `whole`, all that was ever asked for is asked for again, which shows old restatements. Bars are
+    known from the moment they are stored; a test may set `known_at`.
 
     A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched again
     from its start; if that fails, none of its bars are stored, and the next fetch finds the
-    restatement again. Raises DtmlError for wrong dates or a wrong index (`_checked_part`), and
-    StoreError under a wrong clock.
+    restatement again. Raises DtmlError for wrong dates, a wrong index (`_checked_part`) or a
+    feed of the user's own that is refused, and StoreError under a wrong clock.
     """
     with transaction(context.engine) as conn:
         save_universe(conn, context)

@@ -35,7 +35,7 @@ from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult
 from flows.nightly.own_code import change
 from flows.nightly.paper import follow_rankings
-from flows.nightly.predict import Forecast, forecast, shortage, too_few
+from flows.nightly.predict import NOT_TRAINED_ON, Forecast, forecast, shortage, too_few
 from flows.nightly.ranking import Trained, rank_night, rankers_for
 from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
@@ -102,11 +102,12 @@ def run_night(
     fetch: Callable[[], FetchResult] | None = None,
     known_at: datetime | None = None,
 ) -> Night:
-    """Fetch, check, store, train if due, predict, store, score, report; return how it ended.
+    """Fetch, check, store, train if due, predict, rank, store, score, report; return how it ended.
 
-    With `only_stored` the source is not asked and nothing is trained: the latest model predicts
-    from the stored bars. `fetch` replaces the night's own fetch, and the model sees bars as known
-    at the moment `known_at` (None: now).
+    `stage` runs the work of each stage: directly, or as a task of a flow. With `only_stored` the
+    source is not asked and nothing is trained: the latest model predicts from the stored bars.
+    `fetch` replaces the night's own fetch, and the model sees bars as known at the moment
+    `known_at` (None: now).
 
     The predictions of a complete night stay as they are; only the stages after them are run, if a
     killed run left them undone. A night that was interrupted or refused is run again as a whole;
@@ -195,7 +196,11 @@ def _predict(
     *,
     only_stored: bool,
 ) -> None:
-    """Find or train the night's models, and store what they predict and how they rank."""
+    """Find or train the night's models, and store what they predict and how they rank.
+
+    Raises DtmlError where too many constituents cannot be predicted; models trained for the night
+    stay stored.
+    """
     as_of = night_bars.as_of
     known_at = night_bars.known_at
 
@@ -222,7 +227,7 @@ def _run_last_stages(
 ) -> tuple[Scored, Path]:
     """Run the stages that follow the predictions of a night; return what was scored and the page.
 
-    All of them may run again after a run that was killed. Then views are exported, if the user has
+    All of them may run again after a run that was killed. Views are exported last, if the user has
     asked for that.
     """
     if is_frozen(context.engine, context.name):
@@ -298,7 +303,7 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
     """Record why a night failed; raise NightRefusedError for the failures that a night can expect.
 
     The body of the `with` appends to the list yielded what the night has fetched, so that its
-    counts are recorded with the failure.
+    counts are recorded with the failure. Other exceptions are recorded too, and raised as they are.
     """
     fetched = [FetchResult()]
     try:
@@ -321,16 +326,20 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
+    index = context.market.index
+    lacks_the_index = short.missing == {index.symbol}
     if fetch_result.outcomes.empty:  # as for `dtml predict`, or where the store has later bars
         cause = (
             f"the source was not asked for that session: run `dtml fetch {context.name} --again`, "
             "which asks for the whole history, with --prices FILE if the prices come from files"
         )
     else:
-        cause = _cause(fetch_result, short.missing, night_bars.as_of)
+        missing = short.missing
+        if lacks_the_index and index.of_constituents:  # computed: its stocks are what did not come
+            missing = set(context.constituents(night_bars.as_of))
+        cause = _cause(fetch_result, missing, night_bars.as_of)
     message = f"{short.what}: {cause}{words_of_lost_bars(context, night_bars.as_of)}"
-    lacks_the_index = short.missing == {context.market.index.symbol}
-    if lacks_the_index and context.source.name == "files":
+    if lacks_the_index and not index.of_constituents and context.source.name == "files":
         raise DtmlError(f"{message}; if another file has the index, give that file with --index")
     raise DtmlError(message)
 
@@ -338,7 +347,8 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
 def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage) -> None:
     """Score earlier nights and raise DtmlError where the calendar does not know the next session.
 
-    Otherwise do nothing: a night that can predict scores later.
+    The paper account is brought up to date too. Otherwise do nothing: a night that can predict
+    scores later.
     """
     as_of = night_bars.as_of
     calendar = context.market.calendar
@@ -400,13 +410,17 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
         reason = pd.Series(predicted.gaps).mode().iloc[0]
         constituents = len(context.constituents(as_of))
         allowed = context.market.checks.max_missing
+        remedy = (
+            f"fetch the missing bars with `dtml fetch {context.name} --again`, with --prices FILE "
+            "if the prices come from files"
+        )
+        if reason == NOT_TRAINED_ON:
+            remedy = f"train another model with `dtml train {context.name} --as-of {as_of}`"
         raise DtmlError(
             f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
             f"{as_of}, more than the share of {allowed:g} that max_missing allows (most common "
-            f"reason: {reason}): fetch the missing bars with `dtml fetch {context.name} --again`, "
-            "with --prices FILE if the prices come from files, then train again with `dtml train "
-            f"{context.name}`, or raise max_missing under [checks] in "
-            f"{settings_place(context.market)}"
+            f"reason: {reason}): {remedy}, or raise max_missing under [checks] in "
+            f"{settings_place(context.market)}; then run the night again"
         )
 
 
@@ -420,8 +434,9 @@ def _store(
 ) -> None:
     """Store the predictions, the ranking and the end of the night in one transaction.
 
-    A night that another process has completed meanwhile stays as it is. There may be one, because
-    the market's lock on PostgreSQL ends with the connection that holds it (`db.connection.locks`).
+    The attention and the directions of the naive rules are stored in it too. A night that another
+    process has completed meanwhile stays as it is. There may be one, because the market's lock on
+    PostgreSQL ends with the connection that holds it (`db.connection.locks`).
     """
     now = datetime.now(UTC)
     as_of = night_bars.as_of

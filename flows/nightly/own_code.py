@@ -171,7 +171,10 @@ def ask_own(
         scores = IsolatedCode(fitted.code).night(history.panel, history.there, fitted)
         return {OWN: scores[0]}, ""
     except DtmlError as error:
-        log.warning("%s: your own model has no scores tonight: %s", context.name, error)
+        night = history.panel.sessions[-1].date()
+        log.warning(
+            "%s: your own model has no scores for the night of %s: %s", context.name, night, error
+        )
         return {}, str(error)
 
 

@@ -19,6 +19,7 @@ from flows.nightly.train import Model, windows_of
 # Stocks that are stored for each stock as those it looked at most: all pairs of 500 stocks would be
 # 250,000 rows a night.
 LOOKS = 3
+NOT_TRAINED_ON = "the model was trained without it"  # why a stock was left out
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Forecast:
 def forecast(context: MarketContext, model: Model, night_bars: NightBars) -> Forecast:
     """Predict the session after the night's, from the bars that it knew.
 
-    Only the sessions that a window needs are read.
+    Only the sessions that a window needs are read. Raises DtmlError where none of them has a bar.
     """
     as_of = night_bars.as_of
     bars, watermark = night_bars.known(first_needed(context, model.ensemble.windows, as_of))
@@ -191,7 +192,7 @@ def _gaps(
         if symbol not in present:
             return f"no bar on {as_of}"
         if model.ensemble.is_tied and symbol not in model.ensemble.symbols:
-            return "the model was trained without it"
+            return NOT_TRAINED_ON
         return "too few sessions of history"
 
     missing = [symbol for symbol in context.constituents(as_of) if symbol not in predicted]

@@ -98,11 +98,11 @@ def rankers_for(
 ) -> Trained | None:
     """Return the rankers of a night, trained if `anew` or where the market's policy wants it.
 
-    Only rankers trained on sessions up to `as_of`, on prices known at `known_at` (None: now), serve
-    a night. Rankers whose checkpoint is lost are trained again. Without `anew`, none are trained
-    with `only_stored`, or where the policy is "never". Returns None, with a warning in the log, if
-    none can be loaded and none may be trained, or their training fails: the night then ranks no
-    stocks.
+    Those that are trained are stored (`train_rankers`). Only rankers trained on sessions up to
+    `as_of`, on prices known at `known_at` (None: now), serve a night. Rankers whose checkpoint is
+    lost are trained again. Without `anew`, none are trained with `only_stored`, or where the policy
+    is "never". Returns None, with a warning in the log, if none can be loaded and none may be
+    trained, or their training fails: the night then ranks no stocks.
     """
     with reading(context.engine) as conn:
         latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -198,10 +198,11 @@ def train_rankers(
 ) -> Trained:
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
 
-    `previous` is the row of the rankers trained before; None if there are none. Own code that they
-    were trained with is not audited again. A market whose ranker is "earned" and that has no
-    champion among its candidates gets one, which is stored too (`choose_ranker`). Raises DtmlError
-    where there are no bars, or too few.
+    The checkpoint is written to the data folder, and its row to the store. `previous` is the row of
+    the rankers trained before; None if there are none. Own code that they were trained with is not
+    audited again. A market whose ranker is "earned" and that has no champion among its candidates
+    gets one, which is stored too (`choose_ranker`). Raises DtmlError where there are no bars, or
+    too few.
     """
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)

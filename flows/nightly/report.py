@@ -163,8 +163,8 @@ def seen(
 ) -> Attention:
     """Return which stocks looked at which, by asking the model again about what the night knew.
 
-    Where the model or its bars are lost, return what is stored of the night, so that it still gets
-    its page.
+    Where the model or its bars are lost, a warning says so, and what is stored of the night is
+    returned, so that it still gets its page.
     """
     try:
         model = load_run(context, run)

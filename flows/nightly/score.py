@@ -76,7 +76,7 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
     """Record what became of the predictions, and score nights with new or restated outcomes.
 
     Outcomes and scores of directions and of rankings are stored in one transaction, with new
-    running scores of every later night.
+    running scores of every later night. Another ranker may become champion (`score_rankings`).
     """
     now = datetime.now(UTC)
     as_of = night_bars.as_of
@@ -435,9 +435,9 @@ def outcome_rows(
 ) -> pd.DataFrame:
     """Return the outcomes of stock-days as rows of the table `outcome`.
 
-    `change` is the return of each, a ratio minus 1; `label` is that of the published experiment.
-    A return that is not known (NaN) gives a row too, whose `rise` says nothing (False): the caller
-    leaves out such stock-days before or after.
+    `change` is the return of each, a ratio minus 1. `rise` says whether it is above 0, and `label`
+    is that of the published experiment. A return that is not known (NaN) gives a row too, whose
+    `rise` says nothing (False): the caller leaves out such stock-days before or after.
     """
     labels = published_labels(change)
     return pd.DataFrame(

@@ -175,10 +175,11 @@ def fit_model(
     """Train on bars up to `as_of`, as known at a moment (None: now), or load a run that is stored.
 
     Returns the model and the row of its run, and writes nothing to the store; the checkpoint is
-    written to the data folder. A warm start begins with the weights of the `previous` model.
-    `serves` tells apart runs with equal weights that will predict from different bars. A run whose
-    weights are lost is trained again; if that gives other weights, as on another processor, they
-    become a run of their own, whose name is the lost run's with a suffix.
+    written to the data folder, and the states kept to resume from are deleted. A warm start begins
+    with the weights of the `previous` model. `serves` tells apart runs with equal weights that will
+    predict from different bars. A run whose weights are lost is trained again; if that gives other
+    weights, as on another processor, they become a run of their own, whose name is the lost run's
+    with a suffix.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     previous_id = None if previous is None else previous.run_id

@@ -47,7 +47,10 @@ class RankingDifference:
 
 
 def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDifference | None:
-    """Return how two frames `predictor, symbol, score, place` differ; None where they do not."""
+    """Return how two frames `predictor, symbol, score, place` differ; None where they do not.
+
+    They are the rankings of one night. A stock that only one of them ranks counts as different.
+    """
     beside = stored.merge(again, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
     differing = int((~is_same).sum())

@@ -151,7 +151,8 @@ class Reproduction:
 def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
     """Return the row of a receipt's run.
 
-    Raises UsageError for a run of the published experiment, which a night's code cannot reproduce.
+    Raises StoreUsageError where the store has no such run, and UsageError for a run of the
+    published experiment, which a night's code cannot reproduce.
     """
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)

@@ -66,7 +66,7 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
         tell(engine, alerts)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of an alert
         log.warning(
-            "alerts of %s, night of %s, were not raised: %s; look at `dtml status` instead",
+            "alerts of %s, night of %s, were not raised, but `dtml status` shows how it ended: %s",
             market,
             as_of,
             error,
@@ -122,7 +122,7 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def send_waiting(engine: Engine, now: datetime) -> None:
-    """Send every alert of the last days that the services have not accepted yet, oldest first.
+    """Send the alerts of the last WAITING_DAYS days that are not stored as sent, oldest first.
 
     An alert is stored as sent only if all services accept it. Those that are left after SENDING_S
     seconds wait for the next call, and without an address in DTML_ALERTS all of them wait.
@@ -308,7 +308,8 @@ def find_receivers() -> Any:
     """Return the services of DTML_ALERTS as an `apprise.Apprise`; None if it has no address.
 
     Addresses that Apprise does not know are left out, with a warning. Redirects are refused: a
-    redirected POST would arrive as a GET without its body, and look delivered.
+    redirected POST would arrive as a GET without its body, and look delivered. From then on the
+    process shows no log line of Apprise or urllib3.
     """
     addresses = os.environ.get(VARIABLE, "").split()
     if not addresses:

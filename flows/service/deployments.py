@@ -195,7 +195,11 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                 ended_since = filters.FlowRunFilterEndTime.model_validate({"after_": since})
                 runs = _runs(client, list(jobs), ENDED, end_time=ended_since)
             except Exception as error:  # noqa: BLE001 - a busy server is asked again
-                log.info("cannot ask Prefect's server which runs have ended: %s", error)
+                log.info(
+                    "cannot ask Prefect's server which runs have ended, asking again in %g s: %s",
+                    LOOK_EVERY_S,
+                    error,
+                )
                 continue
             for run in runs:
                 if run.id not in printed and run.deployment_id is not None:

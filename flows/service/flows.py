@@ -203,8 +203,8 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
         return Completed(message=bars)
     first = failures.iloc[0]
     return Failed(
-        message=f"{bars}; {len(failures)} symbols without an answer, "
-        f"such as {first['symbol']}: {first['detail']}"
+        message=f"{bars}; {len(failures)} symbols without an answer, such as {first['symbol']} "
+        f"({first['detail']}); the next refetch, or `dtml fetch {context.name} --again`, asks again"
     )
 
 

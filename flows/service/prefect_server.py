@@ -39,8 +39,8 @@ LOGIN = "PREFECT_API_AUTH_STRING"  # what a client sends
 SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server expects: user:password
 WAITING = "waiting for Prefect's server, which can take minutes to start on a busy machine"
 REMEDY = (
-    "run the same command again when the machine is less busy, or set PREFECT_API_URL to a "
-    "running server"
+    "run the same command again when the machine is less busy, or set PREFECT_API_URL to the "
+    "API of a running server, such as http://127.0.0.1:4200/api"
 )
 
 _temporary: list["Server"] = []
@@ -74,7 +74,8 @@ def require_server() -> None:
 
     It is the server of PREFECT_API_URL, or a temporary one that ends with this process, whose
     address and login the environment then has. Call this before the first import of prefect, which
-    reads the variables once. Raises DtmlError when the server does not start.
+    reads the variables once. Raises DtmlError when the server does not start. If a temporary
+    server ends later by itself, this process exits with code 1.
     """
     folder = prefect_folder()  # made also for flows on another server
     if os.environ.get("PREFECT_API_URL"):
@@ -114,10 +115,10 @@ def _end_with(server: Server) -> None:
 def own_server(folder: Path) -> Iterator[Server]:
     """Start a server that also runs schedules and serves pages, and end it afterwards.
 
-    It is ready when it is yielded, and the environment has its address and login. It listens on
-    PREFECT_SERVER_API_PORT, else on 4200 or any free port. Its log and its login are files in
-    `folder`. The login, which the user needs to read the pages, is that of
-    PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server does not start.
+    It is ready when it is yielded. From then on, even after its end, the environment has its
+    address and login. It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port. Its log
+    and its login are files in `folder`. The login, which the user needs to read the pages, is that
+    of PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server does not start.
     """
     log_file = folder / "server.log"
     login_file = folder / "login"

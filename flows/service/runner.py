@@ -123,7 +123,7 @@ def service_of(
     `names` and `files` name the markets, `request` has the other settings of their runs. `delay`
     and `cron` (None: that of each exchange) are those of `Service`. If there is a translation
     model, the service translates queued texts too. Raises UsageError where there is neither a
-    market nor a model.
+    market nor a model, and for a name or a file that is no market.
     """
     translations = {"device": request.device} if model_names() else None
     names_of_files = {file.stem for file in files}  # a market may be named beside its file
@@ -194,8 +194,9 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     Deployments that an earlier service left are deleted. Runs that were due while none was running
     are cancelled; in their place, one run of each market catches up its missed nights.
     `server_is_new` says that this process has started the server. Environment variables are set for
-    this process and the runs, the folder for temporary files for this process alone. Raises
-    UsageError where the service's `cron` is not a cron expression.
+    this process and the runs, the folder for temporary files for this process alone. A file says
+    what is served (`write_serving`). Raises UsageError where the service's `cron` is not a cron
+    expression.
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner

@@ -34,7 +34,7 @@ from dtml.prices.sessions import (
     sessions_between,
     sessions_up_to,
 )
-from flows.markets.files import read_market
+from flows.markets.files import named_in_command, read_market
 from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # until a night is late: one that cannot fetch is retried for 65 min
@@ -140,7 +140,14 @@ def late_message(late: MarketStatus) -> str:
         message = f"{message}; it is {late.outcome}"
         if late.outcome == "running":
             return f"{message}: wait until it ends"
-    return f"{message}: run `dtml nightly {late.market} --catch-up`"
+    return f"{message}: {_catch_up_command(late.market)}"
+
+
+def _catch_up_command(market: str) -> str:
+    """Return, as the end of a message, the command that runs a market's missed nights."""
+    return (
+        f"run `dtml nightly {market} --catch-up`, with --prices FILE if its prices come from files"
+    )
 
 
 def moment(when: datetime) -> str:
@@ -168,9 +175,12 @@ def named_markets(
     for name in chosen_names:
         if name not in stored:
             meant = did_you_mean(name, stored)
-            known = f"{meant}choose one of {', '.join(stored)}, or run a night of {name} first"
+            of_file = markets_of_files.get(name)
+            in_command = name if of_file is None else named_in_command(of_file)
+            first_night = f"run a first night of {name} with `dtml nightly {in_command}`"
+            known = f"{meant}choose one of {', '.join(stored)}, or {first_night}"
             if not stored:
-                known = f"it has no market yet; run a night first, as in `dtml nightly {name}`"
+                known = f"it has no market yet; {first_night}"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")
     return {name: markets_of_files.get(name) or _known_market(name) for name in chosen_names}
 
@@ -275,9 +285,9 @@ def _second_source(conn: Connection, market: Market | None) -> str | None:
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
-    """Return the alerts of the last days that are not stored as sent yet, oldest first.
+    """Return the alerts of the last WAITING_DAYS days that are not stored as sent, oldest first.
 
-    The columns are those of the table alert.
+    They are those of one market, or of all if `market` is None, in the columns of the table alert.
     """
     unsent = nights.alerts(conn, market, unsent=True)
     oldest = pd.Timestamp(now) - timedelta(days=WAITING_DAYS)
@@ -306,8 +316,8 @@ class Punctuality:
     complete one or, where no night is complete, the last night itself; None if that is not due yet.
     `seconds` have passed since it was due, 0 if it is not. `scheduled_at` is when the last night
     was due, `opens_at` when the session that it predicts opens, and `next_at` when the next night
-    will be due. Each of these five is None where the exchange is not known, or where its calendar
-    lacks a session that it needs.
+    will be due. These five are None where the exchange is not known; some or all of them are where
+    its calendar lacks a session that one of them needs.
     """
 
     market: str
@@ -327,7 +337,7 @@ class Punctuality:
         return (
             f"{self.market}: night of {self.due.as_of} is not complete, due since "
             f"{moment(self.due.since)}; the last night, of {self.night}, is {self.outcome}; "
-            f"run `dtml nightly {self.market} --catch-up`"
+            f"{_catch_up_command(self.market)}"
         )
 
 

@@ -29,7 +29,10 @@ KINDS = {
 def write_alignments(
     file: Path, card: Card, texts: Sequence[str], translations: Sequence[Translation]
 ) -> None:
-    """Write the page of these texts and their translations, each of which must have attention."""
+    """Write the page of these texts and their translations.
+
+    A translation without attention, as of some networks, gets a note in place of the maps.
+    """
     maps: list[dict[str, object]] = []
     for text, translation in zip(texts, translations, strict=True):
         parts = [alignment(part) for part in translation.attention]

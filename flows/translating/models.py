@@ -80,8 +80,8 @@ def train_and_store(
             )
     except Timeout:
         raise TranslationError(
-            f"another process is training {name}: wait until it ends, or give this recipe another "
-            "name"
+            f"another process is training {name}: wait until it ends or, if the recipe is your "
+            "own, give it another name"
         ) from None
     assert model is not None, "only the other processes of a group get no model"
     with transaction(engine) as conn:
@@ -156,9 +156,13 @@ def named_test(
                 "--references, or name a file of sources"
             )
         available = "it has no test set"
+        advice = "name a file that exists"
         if recipe_tests:
             available = f"its test sets are {', '.join(recipe_tests)}"
-        raise UsageError(f"{test!r} is neither a test set of {card.name} ({available}) nor a file")
+            advice = f"choose one of them, or {advice}"
+        raise UsageError(
+            f"{test!r} is neither a test set of {card.name} ({available}) nor a file: {advice}"
+        )
     corpus = Corpus(
         source=Path(test),
         target=references,

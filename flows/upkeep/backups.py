@@ -189,7 +189,8 @@ def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
     if others:
         raise UsageError(
             f"{folder} has files or links that no backup of dtml has: {_some(others)}; nothing was "
-            "restored. Remove them, and trust such a backup only as far as the person who made it"
+            "restored. Remove them, or replace a link by what it points to. Trust such a backup "
+            "only as far as the person who made it"
         )
 
 
@@ -294,11 +295,10 @@ def _put_back(saved: Path, file: Path, sha: str) -> None:
     """Copy a saved file to `file`, unless that exists; raise UsageError if the two then differ."""
     if not file.exists():
         write_whole(file, lambda partial: shutil.copyfile(saved, partial))
-    fault = _fault_of(file, sha)
-    if fault is not None:
+    if _fault_of(file, sha) is not None:
         raise UsageError(
-            f"{file} exists and is not the file of the backup ({fault}): set DTML_DATA to an empty "
-            "folder"
+            f"{file} exists and differs from the file of the backup; no row was restored: set "
+            "DTML_DATA to an empty folder, and run the same command again"
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from http.client import HTTPException
 from importlib.metadata import requires, version
 from pathlib import Path
 from typing import get_args
@@ -130,7 +131,10 @@ def _packages() -> str:
                 f"{requirement.specifier}"
             )
     if untested:
-        raise DtmlError(f"{', '.join(untested)}: run pip install -c constraints.txt -e .")
+        raise DtmlError(
+            f"{', '.join(untested)}: install dtml again with its constraints, as with `pip install "
+            "-c constraints.txt -e .` in the folder of its repository"
+        )
     main_packages = ("torch", "prefect", "pandas", "sqlalchemy", "yfinance")
     versions = ", ".join(f"{name} {version(name)}" for name in main_packages)
     return f"dtml {version(DISTRIBUTION)}, {versions}"
@@ -158,7 +162,8 @@ def _writable(folder: Path, variable: str) -> str:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise DtmlError(
-            f"{folder} is not writable ({error.strerror}): set {variable} to another folder"
+            f"{folder} is not writable ({error.strerror}): remove the cause, or set {variable} to "
+            "another folder"
         ) from error
     if free < ROOM:
         raise DtmlError(
@@ -242,10 +247,10 @@ def _prefect() -> str:
             raise DtmlError(warning.removeprefix("warning: "))
         try:
             ask(url.rstrip("/"), os.environ.get(LOGIN), ANSWER_S)
-        except OSError as error:  # which covers errors of HTTP too
+        except (OSError, HTTPException, ValueError) as error:  # as `ask` raises them
             raise DtmlError(
-                f"the Prefect server at {url} did not accept a request ({error}): start it or, if "
-                f"it requires a login, set {LOGIN}=USER:PASSWORD"
+                f"the Prefect server at {url} did not accept a request ({error}): start it, "
+                f"correct PREFECT_API_URL or, if it requires a login, set {LOGIN}=USER:PASSWORD"
             ) from error
         return f"the server at {url}"
     start = time.monotonic()

@@ -86,11 +86,12 @@ def export_if_asked(engine: Engine, market: str) -> None:
         counts = export(engine, folder, VIEWS, frozenset([market]), NO_PROGRESS)
     except (DtmlError, StoreError, OSError) as error:
         log.warning(
-            "the night is stored, but %s was not exported to %s: %s; the next night, or `dtml db "
-            "export FOLDER`, tries again",
+            "the night is stored, but %s was not exported to %s, the folder that DTML_EXPORT "
+            "names: %s; the next night tries again, and so does `dtml db export %s`",
             market,
             folder,
             error,
+            folder,
         )
     else:
         log.info(
@@ -134,8 +135,8 @@ def _claim(folder: Path, store: str) -> None:
         marked_store = values["store"]
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
-            f"{marker} cannot be read ({error}), so the store of this export is not known: choose "
-            "a new folder"
+            f"{marker} does not say of which store and format this export is "
+            f"({type(error).__name__}: {error}): choose a new folder"
         ) from error
     if (marked_format, marked_store) != (FORMAT, store):
         raise UsageError(

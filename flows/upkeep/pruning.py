@@ -90,7 +90,8 @@ def plan(engine: Engine, keep: int) -> Plan:
     if keep < FEWEST_NIGHTS:
         raise UsageError(
             f"--keep {keep} is too few: keep {FEWEST_NIGHTS} nights or more, because `dtml "
-            f"nightly` still runs nights that were missed in the last {FEWEST_NIGHTS} sessions"
+            f"nightly --catch-up` and `dtml serve` still run nights that were missed in the last "
+            f"{FEWEST_NIGHTS} sessions"
         )
     untouched_since = datetime.now(UTC) - UNTOUCHED
     with reading(engine) as conn:
@@ -123,7 +124,9 @@ def plan(engine: Engine, keep: int) -> Plan:
 def prune(engine: Engine, keep: int) -> Plan:
     """Remove what `plan` returns, and return it. No market can have a night meanwhile.
 
-    Raises StoreBusyError, and removes nothing, when a process is working on a market.
+    Old runs of Prefect go last, in a process of their own, which may leave some for the next day.
+    Raises StoreBusyError, and removes nothing, when a process is working on a market, and
+    UsageError as `plan` does.
     """
     with _every_market_locked(engine):
         planned = plan(engine, keep)

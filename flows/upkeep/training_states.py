@@ -19,9 +19,10 @@ def states_folder(kind: str) -> Path:
 def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
     """Remove the states of trainings that are finished, from which none will resume.
 
-    For the kind "backtest", the state of `run_id` is removed; for "nightly", the states of all
-    trainings of the market as of sessions up to `as_of`. Each folder is renamed before it is
-    removed: a training that resumed from half a state would make another model.
+    For the kind "backtest", the state of `run_id` alone is removed, whatever `as_of` is; for
+    "nightly", the states of all trainings of the market as of sessions up to `as_of`. Each folder
+    is renamed before it is removed: a training that resumed from half a state would make another
+    model.
     """
     parent = states_folder(kind)
     if not parent.exists():

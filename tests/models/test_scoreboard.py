@@ -315,5 +315,5 @@ def test_what_does_not_fit_is_an_error(
         table(model, rule, movement=movement[:, :5])
     with pytest.raises(ValueError, match="30 targets"):
         scoreboard((model, rule), movement=movement, target=TARGET[1:], best_rule="rule")
-    with pytest.raises(ValueError, match="counts under 'published'"):
+    with pytest.raises(ValueError, match="counts under the label protocol 'published'"):
         table(model, rule, movement=np.full_like(movement, 0.001))

@@ -193,7 +193,7 @@ def test_a_failure_in_a_thread_that_is_not_awaited_yet_stops_the_others_after_th
 
 
 def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
-    with pytest.raises(DtmlError, match=r"seed 0 is nan.*lower the learning rate"):
+    with pytest.raises(DtmlError, match=r"seed 0 is nan.*lower learning_rate in"):
         fit(config=replace(RECIPE, learning_rate=1e30))
 
 

@@ -55,7 +55,8 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"),
-            "row 2: '3/5/2024' is not a date; write all dates of the file as YYYY-MM-DD",
+            "row 2: '3/5/2024' is not a date; if only this row is wrong, correct or delete it; if "
+            "not, write all dates of the file as YYYY-MM-DD",
         ),
         ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: the date is missing"),
         ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is not a date"),

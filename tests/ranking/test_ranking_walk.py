@@ -318,7 +318,7 @@ def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(w
 
 def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
     with pytest.raises(
-        DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d, before 2030-01-02: choose an earlier"
+        DtmlError, match=r"enough stocks is 20\d\d-\d\d-\d\d, before 2030-01-02: choose an earlier"
     ):
         run_ranking(Walk(walk.context, Plan(FIRST, date(2030, 1, 2))))
     end = walk.history.panel.sessions[-1].date()

@@ -81,17 +81,26 @@ def test_a_server_that_is_gone_is_named_with_what_to_do(
     )
 
 
+@pytest.mark.parametrize(
+    ("login", "problem"),
+    [
+        ("", f"requires a login: set {LOGIN} to its USER:PASSWORD"),
+        ("a:b", f"refused the login in {LOGIN}: set it to the USER:PASSWORD of that server"),
+    ],
+)
 def test_a_server_that_wants_a_login_is_named_with_the_variable_for_it(
-    prefect_api: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    login: str,
+    problem: str,
+    prefect_api: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    monkeypatch.setenv(LOGIN, login)
     line = said(
         capsys, monkeypatch, httpx.Request("POST", f"{prefect_api}/deployments/filter", json={})
     )
-    assert (
-        line == f"error: Prefect's server at {prefect_api} requires a login: set {LOGIN} to its "
-        "USER:PASSWORD\n"
-    )
+    assert line == f"error: Prefect's server at {prefect_api} {problem}\n"
 
 
 def test_a_server_that_starts_too_slowly_is_waited_for_with_a_word_and_then_named(

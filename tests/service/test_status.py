@@ -156,7 +156,7 @@ def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: 
     assert (
         found.problem
         == "simulated: night of 2024-07-02 was due at 2024-07-02 22:30 UTC and is not complete: "
-        "run `dtml nightly simulated --catch-up`"
+        "run `dtml nightly simulated --catch-up`, with --prices FILE if its prices come from files"
     )
 
 
@@ -351,7 +351,7 @@ def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(
     assert dtml() == (0, "the store has no night and no fetch yet\n", "")
     code, _, complaint = dtml("simulated")
     assert code == 2
-    assert "it has no market yet" in complaint
+    assert "it has no market yet; run a first night of simulated with" in complaint
 
 
 def test_a_store_that_cannot_be_reached_is_not_well(

@@ -129,8 +129,8 @@ def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_wh
     save(store, benchmark(), scores(), seeds_of_models())
     assert save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 9e-13}})) == 0
     words = (
-        f"^{NAME} dtml 1 0 is already stored with a different figure, which stays: the test span "
-        "is read only once; run the same command again to see the stored result$"
+        f"^benchmark_seed: {NAME} dtml 1 0 is already stored with a different figure, which stays: "
+        "the test span is read only once; run the same command again to see the stored result$"
     )
     with pytest.raises(StoreError, match=words):
         save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 2e-12}}))

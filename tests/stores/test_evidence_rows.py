@@ -73,7 +73,8 @@ def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
     with pytest.raises(
         StoreError,
         match=(
-            r"^first 0\.9 is already stored with a different figure, which stays: a model is "
+            r"^abstention_band: first 0\.9 is already stored with a different figure, which "
+            r"stays: a model is "
             r"calibrated only once; use the version of dtml and the kind of machine"
         ),
     ):

@@ -307,7 +307,7 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
     with pytest.raises(UsageError, match=r"is an export of /another/dtml\.sqlite"):
         export(store, tmp_path / "other", VIEWS, ALL, no_progress)
     (tmp_path / "other" / MARKER).write_text("{}")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="does not say of which store"):
         export(store, tmp_path / "other", VIEWS, ALL, no_progress)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / f"{MARKER}.partial").write_text("{")  # all that a killed export left

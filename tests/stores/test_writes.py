@@ -168,7 +168,7 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
         "first 2024-01-05 A is already stored with a different probability or deviation, which "
         "stays: a past prediction is never rewritten; use the version of dtml and the kind of "
         "machine that stored it or, if prices have changed since, move the store away and restore "
-        "a backup with `dtml db restore`"
+        "a backup from before that change with `dtml db restore`"
     )
     again = {"known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))

@@ -365,6 +365,7 @@ def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
     )
     assert sum(told) == len(SOURCES)
     with pytest.raises(
-        TranslationError, match=r"^out of memory with sentence \d+ alone, which has \d+ pieces: use"
+        TranslationError,
+        match=r"^out of memory with sentence \d+ alone, which has \d+ pieces: shorten it, or use",
     ):
         search(Short(willing, 0), SOURCES, how)

@@ -40,7 +40,8 @@ def batch_indices(
     """Return the indices of the examples of each batch of an epoch.
 
     A batch has at most `tokens` positions: its number of pairs times its longest side, BEGIN or END
-    included. A longer example is a batch of its own. With a generator, examples of equal lengths
+    included. A longer example is a batch of its own. Examples are sorted by the length of the
+    target, then of the source, before they are divided. With a generator, examples of equal lengths
     are shuffled, and so are the batches; without one, batches come from short to long. The same
     state of the generator gives the same order, so a training can resume in the middle of an epoch.
     Raises UsageError for `tokens` below 1.

@@ -136,7 +136,9 @@ def search(
                     way_out = f"fewer than {how.beams} beams, or {way_out}"
                 number = unfinished[0]
                 alone = f"{name_of(number)} alone, which has {len(sources[number])} pieces"
-                raise TranslationError(f"out of memory with {alone}: use {way_out}") from error
+                raise TranslationError(
+                    f"out of memory with {alone}: shorten it, or use {way_out}"
+                ) from error
             half = len(unfinished) // 2
             waiting.appendleft(unfinished[half:])
             waiting.appendleft(unfinished[:half])  # put in last, so it is translated first
@@ -334,7 +336,10 @@ class _Beams:
     buffer: Tensor | None = None
 
     def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
-        """Decode one position; return the sentences that are done with it."""
+        """Decode one position, and return the sentences that are done with it.
+
+        Ended beams are set aside, done sentences may be dropped, and the others are extended.
+        """
         scores = self._log_probabilities(decoder)
         end_scores = scores[..., END] + self.so_far
         # END is dealt with apart; PAD, UNKNOWN and BEGIN, the tokens below it, are never output.
@@ -375,8 +380,8 @@ class _Beams:
     def _finish(self, end_scores: Tensor, continued_scores: Tensor) -> None:
         """Set aside the beams whose END is among the best of this step, and all at the limit.
 
-        Both scores are log probabilities `[sentences, beams]`: of each beam with END, and of the
-        best continuations.
+        Sentences that are done get no more. Both scores are log probabilities `[sentences, beams]`:
+        of each beam with END, and of the best continuations.
         """
         limits = torch.tensor(
             [sentence.limit for sentence in self.sentences],

@@ -158,8 +158,9 @@ def _meet(backend: str) -> None:
 def launch_processes(command: Sequence[str], world_size: int) -> int:
     """Run a command in several processes; return the exit code of one that fails, or 0.
 
-    They share the threads of this process, by default one for each core. SIGINT and SIGTERM to this
-    process are passed on to rank 0. When rank 0 ends or any process fails, all are ended.
+    The code of a process that a signal killed is minus the number of the signal. They share the
+    threads of this process, by default one for each core. SIGINT and SIGTERM to this process are
+    passed on to rank 0. When rank 0 ends or any process fails, all are ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = f"{folder}/rendezvous"

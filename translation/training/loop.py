@@ -365,10 +365,10 @@ def _updates(
 ) -> Iterator[list[SeededBatch]]:
     """Yield this process's share of each update after `progress`, epoch after epoch without end.
 
-    The caller counts `progress.step` up before each update; epoch and place are moved on here. The
-    processes together compute the pairs of `accumulate` batches, or of all if an epoch has fewer;
-    the last batches of an epoch that do not fill an update are left out. Each part has its own
-    seed: its dropout is the same in a resumed training, and whichever process computes it.
+    The caller counts `progress.step` up before each update; epoch, place and batches are set here.
+    The processes together compute the pairs of `accumulate` batches, or of all if an epoch has
+    fewer; the last batches of an epoch that do not fill an update are left out. Each part has its
+    own seed: its dropout is the same in a resumed training, and whichever process computes it.
     """
     while True:
         order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS

@@ -138,8 +138,8 @@ class TrainingStep:
         """Return the error for a step that ran out of memory.
 
         It names a `batch_tokens` that fits, or says that even one sentence alone does not fit.
-        Smaller numbers are tried, each with forward and backward passes over the largest and the
-        longest batch, while as much memory is in use as in a later step.
+        Smaller numbers are tried, each with forward and backward passes over the largest batch and
+        that of the longest targets, while as much memory is in use as in a later step.
         """
 
         def attempt(tokens: int) -> None:
@@ -150,9 +150,9 @@ class TrainingStep:
             # With some more tokens than the error names, as memory becomes fragmented.
             batches = batch_indices(examples, tokens + tokens // 8, None)
             largest = max(batches, key=lambda indices: _positions(examples, indices))
-            longest_batch = batches[-1]  # without a generator, they come from short to long
+            longest_targets = batches[-1]  # without a generator, these come last
             self._loss(batch_of(examples, largest)).backward()
-            self._loss(batch_of(examples, longest_batch)).backward()
+            self._loss(batch_of(examples, longest_targets)).backward()
             moments.clear()  # only now: their memory had to stay in use until here
 
         self.network.zero_grad()

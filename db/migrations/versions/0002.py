@@ -230,7 +230,10 @@ def _create_frozen_nights() -> None:
 
 
 def _allow_kinds() -> None:
-    """Let alerts be about the second source; SQLite changes a constraint by a new table only."""
+    """Let alerts be about the second source.
+
+    SQLite cannot change a constraint: there a new table takes over the rows.
+    """
     if op.get_bind().dialect.name == "postgresql":
         op.execute("alter table alert drop constraint ck_alert_kind")
         op.execute(f"alter table alert add constraint ck_alert_kind check ({KINDS})")

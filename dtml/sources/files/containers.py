@@ -123,7 +123,8 @@ def containers_of(file: Path) -> list[Container]:
         return [whole]
     if not tables:
         raise UsageError(
-            f"{file}: the archive holds no table: put a file in it that ends in one of {ENDINGS}"
+            f"{file}: the archive holds no table: put a file in it that ends in one of {ENDINGS}, "
+            "or, if it lies in a folder of prices, take it out of there"
         )
     # An archive of one table is read as a packed file, and errors name it alone.
     return [whole] if len(tables) == 1 else tables
@@ -186,7 +187,10 @@ def _unpacked(content: bytes) -> bytes:
 
 
 def _only_member(content: bytes) -> bytes | None:
-    """Return the one table of a zip archive; None for a workbook."""
+    """Return the one table of a zip archive; None for a workbook.
+
+    Raises AdvisedError for an archive of no table or of several.
+    """
     with zipfile.ZipFile(BytesIO(content)) as archive:
         names = archive.namelist()
         if WORKBOOK in names:

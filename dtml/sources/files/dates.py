@@ -74,10 +74,14 @@ def fault_of(value: object, shown: str, formats: Sequence[str] = ()) -> str:
             "the date, or correct date_format in the market's file"
         )
     if day is not None:  # the format that reads most cells is another one
-        return f"{shown} is not written like most dates of the file; write all as YYYY-MM-DD"
+        return (
+            f"{shown} is not written like most dates of the file; write it as those are, or "
+            "write all as YYYY-MM-DD"
+        )
     return (
-        f"{shown} is not a date; write all dates of the file as YYYY-MM-DD, or say in the market's "
-        f'file how they are written, such as [columns] date_format = "{_example_for(value)}"'
+        f"{shown} is not a date; if only this row is wrong, correct or delete it; if not, write "
+        "all dates of the file as YYYY-MM-DD, or say in the market's file how they are written, "
+        f'such as [columns] date_format = "{_example_for(value)}"'
     )
 
 
@@ -105,8 +109,9 @@ def _in_one_format(
 ) -> list[date | None]:
     """Return the dates in the cells by the one of several formats that reads all of them.
 
-    Where none reads all, the format that reads most counts, and the cells that it cannot read are
-    None. AmbiguousDateError is raised where the first two formats that read all differ.
+    Where none reads all, the format that reads most counts (of several, the first), and the cells
+    that it cannot read are None. AmbiguousDateError is raised where the first two formats that read
+    all differ.
     """
     readings = {pattern: _read_as(values, timezone, pattern) for pattern in formats}
     filled_cells = sum(value is not None for value in values)

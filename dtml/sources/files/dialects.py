@@ -91,8 +91,8 @@ def recognised(header: Sequence[str], place: Path) -> Dialect | None:
             layouts.append(f"{entry.title} ({', '.join(own)})")
         raise UsageError(
             f"{place}: the columns fit {' and '.join(layouts)}: remove the columns in brackets of "
-            "all but one layout, or rename each to what it holds: date, open, high, low, close, "
-            "adj_close, volume, dividend or split"
+            "all but one layout, or rename each to what it holds: date, symbol, open, high, low, "
+            "close, adj_close, volume, dividend or split"
         )
     return known[0] if known else None
 

@@ -137,7 +137,8 @@ def _stated_columns(header: Sequence[str], stated: Columns, place: Path) -> dict
         if key not in keys:
             raise UsageError(
                 f"{place}: [columns] in the market's file has {name} = {written!r}, but this file "
-                f"has no such column; its columns are {header_words(header)}"
+                f"has no such column; its columns are {header_words(header)}: correct that entry, "
+                "or rename the column in the file"
             )
         columns["session" if name == "date" else name] = keys.index(key)
     return columns

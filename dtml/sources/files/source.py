@@ -62,7 +62,8 @@ class FileSource(Source):
         """Return the last date of the prices, or that of the index's own file if it ends earlier.
 
         Raises UsageError, naming a row, when at most half of the usual number of stocks reach the
-        last date of the prices: its date is wrong, or most of the prices are old.
+        last date of the prices: its date is wrong, or most of the prices are old. Raises it too
+        where no file can be read, and for a row without a date.
         """
         tables = self._readable_tables
         # The rows of a date count its stocks, as a stock has one row for a date.
@@ -201,7 +202,10 @@ class FileSource(Source):
 
     @cached_property
     def _unreadable(self) -> dict[str, str]:
-        """Why the file of a stock cannot be read, by the market's symbol."""
+        """Why the file of a stock cannot be read, by the market's symbol.
+
+        Files that are no tables of prices, or whose name is no symbol, are left out.
+        """
         unreadable = {}
         for table in self._tables:
             is_stock = table.path in self._faults and table.path not in self._strangers
@@ -257,9 +261,10 @@ class FileSource(Source):
             if not of_index:
                 raise UsageError(
                     f"{table.path}: none of the {len(symbols)} symbols in the file, such as "
-                    f"{shown(symbols[0])}, is the index {index.symbol}: rename the index to that "
-                    "in the file, set source_symbol under [index] in the market's file to the "
-                    "symbol that it has here, or give a file of the index alone"
+                    f"{shown(symbols[0])}, is the index {index.symbol}: rename the index in the "
+                    f"file to {index.symbol}; or write its symbol from the file into the market's "
+                    "file, as source_symbol under [index] or, for a second source, in "
+                    "[second_source.symbols]; or give a file of the index alone"
                 )
             rows = rows[rows["symbol"].isin(of_index)]
         return bars_frame(rows.assign(symbol=index.symbol))
@@ -286,7 +291,12 @@ class FileSource(Source):
     def _index_file(self, index: Path) -> TableFile:
         containers = [] if index.is_dir() else tables_of(index)
         if len(containers) != 1:
-            found = "a folder" if index.is_dir() else f"an archive of {len(containers)} tables"
+            found = "a folder: give the file in it that holds the index"
+            if containers:
+                found = (
+                    f"an archive of {len(containers)} tables: unpack it, and give the file that "
+                    "holds the index"
+                )
             raise UsageError(
                 f"{index}: the index must come from a file with one table, but this is {found}"
             )

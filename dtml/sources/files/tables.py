@@ -321,7 +321,8 @@ class TableFile:
             raise UsageError(
                 f"{self.path}: symbols must be text, but column "
                 f"{self.layout.header_of('symbol')!r} has type {column.type}: write them as text, "
-                "because numbers lose leading zeros, or list them all in the market's file"
+                "because numbers lose leading zeros; whole numbers are read only if the market's "
+                "file lists all of them"
             )
         encoded = column.combine_chunks().dictionary_encode()  # few are distinct
         distinct = [*encoded.dictionary.to_pylist(), ""]  # the last one stands for missing symbols
@@ -367,7 +368,7 @@ class TableFile:
         if not is_text(column.type) and not pa.types.is_boolean(column.type):
             raise UsageError(
                 f"{self.path}: column {header!r} holds {column.type}, not numbers: write numbers "
-                "there, or remove the column if it is not needed"
+                "there; adjusted closes, volumes, dividends and splits may be left out instead"
             )
         written = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
         number_format = self.layout.numbers

@@ -138,9 +138,9 @@ def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) ->
     if exit_status < 0:
         killer = signal.Signals(-exit_status).name
         raise FeedError(
-            f"the process of {code.name} was killed by {killer} before it answered: run it by "
-            "itself to see whether a library crashes or memory runs out (the environment variable "
-            "DTML_FEED_GIGABYTES limits it)"
+            f"the process of {code.name} was killed by {killer} before it answered: run the feed "
+            "by itself to see whether a library crashes or memory runs out (the process may use "
+            f"{gigabytes:g} GiB; the environment variable DTML_FEED_GIGABYTES changes this limit)"
         )
     if exit_status or not answer_text:
         raise FeedError(

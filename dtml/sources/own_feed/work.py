@@ -183,8 +183,10 @@ def _in_words(error: Exception, task: Task) -> str:
     kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
     message = f"{place}{kind}{' '.join(str(error).split())}"
     if isinstance(error, OSError) and error.errno in FORBIDDEN:
+        gigabytes = task["memory"] / 2**30
         return (
             f"{message} (a feed may write only in its working folder, which is then deleted, and "
+            f"no file above {gigabytes:g} GiB, nor any where Linux's Landlock is missing; it may "
             "read only what your user may read)"
         )
     return message
