@@ -79,8 +79,9 @@ def _cost(member: Member) -> int:
 def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], None]]:
     """Yield the function that a backtest calls with the number of folds done.
 
-    An earlier run did `already_done` of the `total` folds. They are reported first, and at once:
-    these reports are ignored, so that the time left is estimated from the folds of this run.
+    An earlier run did `already_done` of the `total` folds. So many of the first reports are
+    ignored, so that the time left is estimated from the folds of this run. It is approximate where
+    folds ran in parallel, because the earlier run may then have done others than the first ones.
     """
     begun = time.monotonic()
     text = "fold {task.completed:.0f} of {task.total:.0f}"
@@ -88,7 +89,7 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
         bar = progress.add_task("folds", total=total, completed=already_done)
 
         def report(done: int) -> None:
-            if done <= already_done:  # a fold of the earlier run, with which the bar began
+            if done <= already_done:  # counted when the bar began
                 return
             progress.update(bar, completed=done)
             spent_s = time.monotonic() - begun

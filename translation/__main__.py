@@ -30,7 +30,11 @@ from translation.errors import TranslationError, UsageError
 from translation.models import load_model
 from translation.recipes import read_recipe
 from translation.scoring import score
-from translation.training.distributed import join_process_group, launch_processes
+from translation.training.distributed import (
+    join_process_group,
+    launch_processes,
+    require_device,
+)
 from translation.training.from_recipe import train_model
 from translation.translate import translate
 
@@ -89,12 +93,23 @@ def train(options: argparse.Namespace) -> None:
 def translate_lines(options: argparse.Namespace) -> None:
     """Print a translation of each line of standard input."""
     settings = Search(beams=options.beams, alpha=options.alpha)
+    require_device(options.device)
     model = load_model(options.model, torch.device(options.device))
-    lines = sys.stdin.read().splitlines()
+    lines = _input_lines()
     for translation in translate(model, lines, settings, name_of=_input_line):
         # A translation may have line separators, but each input line gets one output line.
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")
+
+
+def _input_lines() -> list[str]:
+    """Return the lines of standard input; raise UsageError where they are not UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"standard input is not UTF-8 ({error}): save the text as UTF-8, and give it again"
+        ) from error
 
 
 def _input_line(index: int) -> str:
@@ -113,7 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m translation", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cuda" if torch.cuda.is_available() else "cpu",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser(
         "train", help="train the model of a recipe, and score it on its test sets"

@@ -2,7 +2,7 @@
 --
 -- The newest events come first. No window uses a rejected bar. A night that lost too many bars is
 -- refused as a whole and gives the reason. 'not made before its day' means that a night ended only
--- after midnight UTC, when the day of the predicted session had begun. Either the night was made up
+-- after midnight UTC, when the day of the predicted session had begun. Either a missed night was run
 -- later, or its market opens later that day. Sources differ where the second source has another
 -- value (view price_disagreement), or is the only one with a bar.
 select as_of as day, 'night refused' as what, null as symbol, reason as detail

@@ -2,7 +2,8 @@
 --
 -- `dtml replay RECEIPT` makes a prediction again, to the last bit. `minutes_after_prices` counts
 -- from the time at which the prices became known, and leaves out whole days. `before_its_day` is
--- 'no' for a night that was made up later.
+-- 'no' for a prediction that was made on or after the day it predicts, as in a night that was run
+-- later.
 with wrong as (
     select
         h.receipt, h.probability, h.realised_return, m.train_last,

@@ -30,6 +30,7 @@ ROUNDING = 1e-6
 # A threshold's distance above the stock-day that set it, more than rounding adds to a probability.
 STEP = 1e-6
 RESAMPLES = 2000
+CURVE = ["bin_low", "bin_high", "mean_probability", "share_risen", "n"]
 COUNTS = ["n", "covered", "decided", "decided_correct"]
 COVERAGE = [
     "level",
@@ -404,14 +405,11 @@ def calibration_curve(
 
     Columns: `bin_low, bin_high, mean_probability, share_risen, n`. Bins hold about equal shares of
     the stock-days, as a model's probabilities may all lie near .5; ties may leave fewer and unequal
-    bins. NaN is left out. Raises ValueError when no probability is left.
+    bins. NaN is left out; where nothing else is left, there is no row.
     """
     is_known = np.isfinite(probability)
     if not is_known.any():
-        raise ValueError(
-            f"none of the {probability.size} probabilities is a number, so there is no calibration "
-            "curve: choose a span with known outcomes"
-        )
+        return pd.DataFrame(columns=CURVE)
     chance = probability[is_known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
     if len(edges) == 1:  # all are equal: one bin without a width

@@ -149,11 +149,7 @@ def scoreboard(
     for protocol in LABEL_PROTOCOLS:
         counted = is_common & labelled(movement, protocol)
         if not counted.any():
-            raise ValueError(
-                f"none of {is_common.sum()} stock-days with a known return and a probability of "
-                f"every model counts under the label protocol {protocol!r}: check that the stocks "
-                "have prices on these days, and that the prices change enough for a label"
-            )
+            raise _nothing_counts(is_common, target, protocol)
         days = np.asarray(counted.any(axis=1))
         sample = _Sample(
             days=days,
@@ -163,6 +159,22 @@ def scoreboard(
         )
         frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
+
+
+def _nothing_counts(
+    is_common: Bool[ndarray, "days stocks"], target: pd.DatetimeIndex, protocol: str
+) -> ValueError:
+    """Return the error that no stock-day counts under a protocol, with the likely cause."""
+    span = f"from {target[0]:%Y-%m-%d} to {target[-1]:%Y-%m-%d}"
+    if not is_common.any():
+        return ValueError(
+            f"no stock-day {span} has both a known return and a probability of every model: check "
+            "that the stocks have prices on these days"
+        )
+    return ValueError(
+        f"none of {is_common.sum()} stock-days {span} has a return that is large enough for the "
+        f"label protocol {protocol!r}: check that the prices change"
+    )
 
 
 def member_scores(

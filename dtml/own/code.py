@@ -90,9 +90,12 @@ class OwnCode:
 
     @classmethod
     def read(cls, file: Path) -> "OwnCode":
-        """Read a file of UTF-8 text; raise UsageError where it cannot be read."""
+        """Read a file of UTF-8 text; raise UsageError where it cannot be read.
+
+        A byte order mark, with which some editors begin a file, is no part of the text.
+        """
         try:
-            return cls(file.name, file.read_text(encoding="utf-8"))
+            return cls(file.name, file.read_text(encoding="utf-8-sig"))
         except OSError as problem:
             raise UsageError(
                 f"{file}: your own code cannot be read ({problem.strerror or problem}): check the "

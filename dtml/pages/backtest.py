@@ -348,19 +348,22 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
         return "", ""
     earned = row["annual_return"]
     of_all = rows.get(EQUAL_WEIGHT, {}).get("annual_return", np.nan)
-    verdict = "Earned"
+    verdict = "The best portfolio earned"
     if not pd.isna(of_all):
-        verdict = f"{'More' if earned > of_all else 'Less'} than all stocks in equal parts:"
+        verdict = (
+            f"{'Yes' if earned > of_all else 'No'}, the best portfolio earned "
+            f"{'more' if earned > of_all else 'less'} than all stocks:"
+        )
     others = [
         f"{words} {percent(rows[name]['annual_return'])}"
-        for name, words in ((EQUAL_WEIGHT, "equal parts"), (INDEX, "the index"))
+        for name, words in ((EQUAL_WEIGHT, "all stocks in equal parts"), (INDEX, "the index"))
         if name in rows and not pd.isna(rows[name]["annual_return"])
     ]
     beside = f"; {', '.join(others)}" if others else ""
     return (
         f"{verdict} {percent(earned)} a year after costs{beside}.",
         f"It was {quoted(best)}, chosen in hindsight for the highest Sharpe ratio, "
-        f"{with_interval(row, 'sharpe')}.",
+        f"{with_interval(row, 'sharpe')}; others may have earned more.",
     )
 
 

@@ -120,8 +120,8 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
     except _Interrupted:
         return _trained(device, folder)
     raise DtmlError(
-        f"the training on {device} was not interrupted, because it resumed from a state after its "
-        "second epoch, so resuming was not tested: pass an empty folder"
+        f"resuming on {device} was not tested, because {folder.path} already holds a training "
+        "that was saved after its second epoch: pass an empty folder"
     )
 
 

@@ -154,7 +154,7 @@ def read_set(market: Market, files: Files, leg: Leg, last: date) -> Set:
     if market.index.symbol not in set(fetched.bars["symbol"]):
         raise UsageError(
             f"{files.index} has no bar of the index {market.index.symbol} from {BEGINNING} to "
-            f"{last}: give the file of that index with --index"
+            f"{last}: give a file that covers this time with --index"
         )
     checked = check(
         fetched.bars,

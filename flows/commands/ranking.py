@@ -172,7 +172,8 @@ def _holdings(file: Path) -> "pd.Series[float]":
     """Return the shares that a CSV file lists, by symbol.
 
     Raises UsageError for a file that cannot be read as CSV or lacks the columns symbol and shares,
-    for a missing or repeated symbol, and for shares that are not a number of 0 or more.
+    for a first row that is longer than the heading, for a missing or repeated symbol, and for
+    shares that are not a number of 0 or more.
     """
     try:
         # Without its defaults, pandas would read the symbol NA as a missing value.
@@ -186,6 +187,11 @@ def _holdings(file: Path) -> "pd.Series[float]":
         raise UsageError(
             f"{file} is not a CSV file ({error}): give one with the columns symbol and shares"
         ) from error
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas took the first field for a label
+        raise UsageError(
+            f"{file}: the first row below the heading has more fields than the heading: write "
+            "shares without thousands separators, and no comma at the end of a row"
+        )
     for column in ("symbol", "shares"):
         if column not in frame:
             names = ", ".join(str(name) for name in frame.columns)

@@ -55,7 +55,7 @@ from flows.dashboard.markets import (
 from flows.dashboard.ranking import market_ranking_page
 from flows.dashboard.running import LONGEST_REFRESH_S
 from flows.dashboard.statements import Statements, place_among
-from flows.dashboard.stock import stock_page
+from flows.dashboard.stock import meant_symbol, stock_page
 from flows.dashboard.studies import study_page
 from flows.dashboard.terms import TERMS, terms_page
 from flows.failures import innermost_lines
@@ -185,10 +185,11 @@ async def alive() -> PlainTextResponse:
 
 
 async def health(request: Request, market: Markets = ()) -> JSONResponse:
-    """Answer whether the nights of these markets, of all by default, are in time: 200, else 503.
+    """Answer whether the nights of these markets are in time: 200, else 503 with the reasons.
 
-    The answer has the reasons: a market is late, or the store does not answer. A market without a
-    night is answered with 404.
+    A reason is that a market is late, or that the store does not answer. Without names, all markets
+    that have a night are meant; the answer is 200 where none has. For a named market without a
+    night, `health_report` raises NotThereError, which is answered with 404.
     """
     engine = request.app.state.engine
     try:
@@ -283,12 +284,15 @@ def market_ranking(request: Request, market: PathName) -> HTMLResponse:
 
 @pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
-    """Redirect from the form that picks a stock to its page, or the market's if it is empty."""
+    """Redirect from the form that picks a stock to its page, or the market's if it is empty.
+
+    The form ignores the case of letters where only one stock is meant.
+    """
     with reading(request.app.state.engine) as conn:
         require_market(conn, market)  # NotThereError, before a redirect to a page that is not there
-    segments = ["market", market]
-    if symbol is not None:
-        segments.extend(["stock", symbol.strip()])
+        segments = ["market", market]
+        if symbol is not None:
+            segments.extend(["stock", meant_symbol(conn, market, symbol.strip())])
     return RedirectResponse(link(segments), HTTPStatus.SEE_OTHER)
 
 

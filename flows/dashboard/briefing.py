@@ -35,10 +35,11 @@ def state_of_night(
     `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
     "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
     night is late, and since when; None where none is. `ended` says how long after it was due the
-    night ended, `is_late_end` whether that is late, `is_in_time` whether it is before the session
-    predicted opens, and `next` when the next one is due. What `times` does not tell, as where it is
-    None, is None, False or empty. `hindsight` says how many
-    of the market's nights were run after the session that they predict; empty where none was.
+    night ended, `is_late_end` whether that is late, and `next` when the next one is due. `opens_at`
+    is when the session predicted opens, `is_in_time` says whether the night ended before that, and
+    `has_opened` whether that has passed. What `times` does not tell, as where it is None, is None,
+    False or empty. `hindsight` says how many of the market's nights were run after the session that
+    they predict; empty where none was.
     """
     if night is None:
         return {
@@ -48,7 +49,9 @@ def state_of_night(
             "late": None,
             "ended": "",
             "is_late_end": False,
+            "opens_at": None,
             "is_in_time": None,
+            "has_opened": False,
             "next": "",
             "hindsight": "",
         }
@@ -65,6 +68,7 @@ def state_of_night(
     hindsight = _hindsight(*nights.count_hindsight(conn, night["market"]))
     after = _after_due(night, times)
     is_in_time = _is_before_open(night, times)
+    opens_at = None if times is None else times.opens_at
     return {
         "kind": kind,
         "night": night,
@@ -72,7 +76,9 @@ def state_of_night(
         "late": late,
         "ended": _ended(after, is_in_time=is_in_time),
         "is_late_end": after is not None and after >= TOLERANCE,
+        "opens_at": opens_at,
         "is_in_time": is_in_time,
+        "has_opened": opens_at is not None and opens_at <= now,
         "next": _next(times),
         "hindsight": hindsight,
     }
@@ -313,7 +319,20 @@ def order_words(orders: pd.DataFrame) -> dict[str, list[str]]:
     return words
 
 
-def weight_of_each(orders: pd.DataFrame) -> float | None:
+def order_values(orders: pd.DataFrame) -> dict[str, Any]:
+    """Return what a page shows of the orders of a night.
+
+    `orders` has their rows, `order_words` the stocks by what is done with them, and `each_weight`
+    the share of equity of every stock to hold, None where they differ.
+    """
+    return {
+        "orders": records(orders),
+        "order_words": order_words(orders),
+        "each_weight": _weight_of_each(orders),
+    }
+
+
+def _weight_of_each(orders: pd.DataFrame) -> float | None:
     """Return the share of equity of each stock to hold; None where they differ, or none is held."""
     weights = orders.loc[orders["weight"] > 0, "weight"].astype(float)
     if weights.empty or weights.max() - weights.min() >= SMALLEST_TRADE:

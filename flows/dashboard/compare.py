@@ -207,14 +207,14 @@ def beside_always_up(conn: Connection, run_id: str) -> str:
     )
     own, rule, _ = _score_rows(of_rule)
     comparison = told_apart(own["mcc_low"], own["mcc_high"])
-    verdict = "too early to compare with"
+    verdict = "Too early to compare with"
     if comparison is not None:
-        verdict = {"beats": "better than", "is beaten by": "worse than"}.get(
-            comparison, "not shown to be better than"
+        verdict = {"beats": "Better than", "is beaten by": "Worse than"}.get(
+            comparison, "Not shown to be better than"
         )
     return (
-        f'MCC {with_interval(own, "mcc")}, {verdict} the rule "every stock rises" '
-        f"({figure(rule['mcc'])}); ACC {percent(own['acc'])} against {percent(rule['acc'])}, over "
+        f'{verdict} the rule "every stock rises": MCC {with_interval(own, "mcc")} against '
+        f"{figure(rule['mcc'])}, ACC {percent(own['acc'])} against {percent(rule['acc'])}, over "
         f"{len(settled):,} days after its training."
     )
 

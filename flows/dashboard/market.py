@@ -38,13 +38,12 @@ from flows.dashboard.briefing import (
     changes,
     in_order_of,
     night_before,
-    order_words,
+    order_values,
     orders_of_night,
     ranking_of_night,
     skill_line,
     state_of_night,
     target_of,
-    weight_of_each,
     with_directions,
 )
 from flows.dashboard.markets import (
@@ -236,8 +235,7 @@ def _ranking_of_night(
     `account` are None, `ranking` is empty, and the other keys are missing.
 
     `ranking` has a row for each stock, with its direction and its weight in `orders`, NaN for a
-    stock that is not to be held; `each_weight` is that of all stocks to hold, None where they
-    differ. `disagreeing` has the rows whose direction contradicts the place.
+    stock that is not to be held. `disagreeing` has the rows whose direction contradicts the place.
     `rank_scores` has the running scores of all predictors, `ranked` those of the one that ranks
     (`ranking_of_day`). `directions` are those of the night, `level` is the requested one, and
     `is_newest` says that no night of the market is newer.
@@ -276,9 +274,7 @@ def _ranking_of_night(
         "rank_scores": records(best_first),
         "ranked": ranking_of_day(conn, market, ranked_night, shown),
         "skill_line": line,
-        "orders": records(orders),
-        "order_words": order_words(orders),
-        "each_weight": weight_of_each(orders),
+        **order_values(orders),
         **_account_up_to(conn, market, ranked_night["as_of"]),
         "changes": changes(conn, ranked_night, before, ranking, last_alerts),
     }

@@ -121,8 +121,8 @@ def _in_account(conn: Connection, market: str, symbol: str, newest: pd.DataFrame
         return ""
     weight = float(orders.loc[orders["symbol"] == symbol, "weight"].sum())
     if weight > 0:
-        return f"The paper account is to hold {percent(weight)} of its equity in it."
-    return "The paper account is not to hold it."
+        return f"The paper account will hold {percent(weight)} of its equity in it."
+    return "The paper account will not hold it."
 
 
 def _months(conn: Connection, market: str, symbol: str, kind: str) -> list[dict[str, Any]]:
@@ -252,6 +252,22 @@ def require_stock(conn: Connection, market: str, symbol: str) -> None:
         raise NotThereError(
             f"no prediction and no price of {symbol!r} in market {market}: {meant.strip()}"
         )
+
+
+def meant_symbol(conn: Connection, market: str, text: str) -> str:
+    """Return the stock that a user's text means; the text itself where that is not clear.
+
+    Where no stock has exactly this symbol, it is the only one of the newest night that has it in
+    other letters, small or capital.
+    """
+    if markets.is_known(conn, market, text):
+        return text
+    alike = [
+        symbol
+        for symbol in _predicted_symbols(conn, market)
+        if symbol.casefold() == text.casefold()
+    ]
+    return alike[0] if len(alike) == 1 else text
 
 
 def _predicted_symbols(conn: Connection, market: str) -> list[str]:

@@ -7,7 +7,7 @@ from db.rows import backtests, nights
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
 from dtml.pages.figures import count, named, with_interval
-from dtml.pages.rankings.page import ranking_page
+from dtml.pages.rankings.page import HEADLINE, ranking_page
 from flows.dashboard.briefing import Shown
 from flows.dashboard.markets import NotThereError, ranking_of_day
 from flows.ranking.stored import read_ranking, sql_behind
@@ -92,7 +92,9 @@ def _of_nights(conn: Connection, market: str) -> str:
     ranked = ranking_of_day(conn, market, night, Shown(conn))
     if ranked["rank_ic"] is None:
         return ""
+    other = "" if ranked["ranker"] == HEADLINE else "another model, "
+    rank_ic = with_interval(ranked, "rank_ic", 3)
     return (
-        f"rank by {named(ranked['ranker'])}: rank IC {with_interval(ranked, 'rank_ic', 3)} over "
+        f"rank by {other}{named(ranked['ranker'])}: rank IC {rank_ic} over "
         f"{count(ranked['rank_days'])} nights."
     )

@@ -17,7 +17,7 @@ import pandas as pd
 
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
-from db.errors import StoreError
+from db.errors import StoreError, StoreUsageError
 from db.rows import attention, nights, rankings
 from db.rows import predictions as stored_predictions
 from dtml.errors import DtmlError
@@ -243,7 +243,8 @@ def _run_last_stages(
 def _freeze(context: MarketContext) -> None:
     """Add to the market's chain, and to its file, each night that is new or was run again.
 
-    A file that does not fit the chain, or cannot be written, is left as it is, with a warning.
+    A file that does not fit the chain, or cannot be written, is left as it is, with a warning; so
+    it is where the store lacks the run of a link, or has a link that cannot be read.
     """
     for link in extend(context.engine, context.name):
         if link["replaces"] is not None:
@@ -257,7 +258,7 @@ def _freeze(context: MarketContext) -> None:
             )
     try:
         add_lines(context.engine, context.name)
-    except (ChainFileError, OSError) as error:
+    except (ChainFileError, StoreUsageError, ValueError, OSError) as error:
         log.warning(
             "%s: the night is frozen in the store, but is not in the chain's file: %s; once that "
             "is fixed, `dtml freeze %s` adds the night",

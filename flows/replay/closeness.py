@@ -49,13 +49,15 @@ class RankingDifference:
 def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDifference | None:
     """Return how two frames `predictor, symbol, score, place` differ; None where they do not.
 
-    They are the rankings of one night. A stock that only one of them ranks counts as different.
+    They are the rankings of one night. A stock that only one of them ranks counts as different, and
+    then they are not close.
     """
     beside = stored.merge(again, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
     differing = int((~is_same).sum())
     if differing == 0:
         return None
+    is_in_both = beside[["place", "place_again"]].notna().all(axis=None)
     # Each stock now has the place `place_again`. Add the stored score of the stock that had this
     # place in the stored ranking.
     score_of_place = stored[["predictor", "place", "score"]].rename(
@@ -67,5 +69,5 @@ def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDiff
     scale = np.maximum(1.0, beside["score"].abs())
     scores = beside[["score", "score"]].div(scale, axis=0)
     others = beside[["score_again", "score_of_place"]].div(scale, axis=0)
-    is_close = bool(close(scores, others).all())
+    is_close = bool(is_in_both and close(scores, others).all())
     return RankingDifference(differing=differing, total=len(beside), is_close=is_close)

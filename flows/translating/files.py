@@ -131,12 +131,16 @@ def _require_place(source: Path, to: Path) -> None:
 def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
     """Return how many lines of `partial` an earlier run of the same work has finished.
 
-    0 without one: if `partial` or `notes` is missing, or `notes` has another key. A last line that
-    was written only in part is removed from `partial`.
+    0 without one: if `partial` or `notes` is missing, or `notes` is damaged or has another key. A
+    last line that was written only in part is removed from `partial`.
     """
     if not partial.exists() or not notes.exists():
         return 0
-    if json.loads(notes.read_text()) != key:
+    try:
+        earlier_key = json.loads(notes.read_text())
+    except ValueError:  # damaged, such as by a full disk
+        return 0
+    if earlier_key != key:
         return 0
     content = partial.read_bytes()
     end = content.rfind(b"\n") + 1

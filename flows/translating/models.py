@@ -144,7 +144,8 @@ def named_test(
     Where the recipe has no such test set, or `references` are given, `test` is a file. With
     `references`, it has the sources and `references` their translations, line by line; without, it
     is a table with both in `columns`. Raises UsageError for a `test` that is neither a test set nor
-    a file, and for files in the other direction.
+    a file, and for two files whose names say the other direction, such as test.de as the sources of
+    a model from English; the direction of a table is not checked.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:

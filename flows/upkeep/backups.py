@@ -221,7 +221,8 @@ def _read_manifest(folder: Path) -> Manifest:
                 f"{FORMAT} in that of a backup; {REMEDY}"
             )
         manifest = Manifest(**{field.name: values[field.name] for field in fields(Manifest)})
-        others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
+        names = list(manifest.files.keys())
+        others = [name for name in names if name != STORE and not WEIGHTS.fullmatch(name)]
     except KeyError as error:
         raise UsageError(
             f"{folder} is not a backup of dtml: its {MANIFEST} has no key {error}; {REMEDY}"

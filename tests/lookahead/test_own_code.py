@@ -77,6 +77,16 @@ def test_a_feature_that_reads_further_back_than_a_night_is_refused_until_its_fil
     assert refused(f"HISTORY = 310\n{text}") == {}
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    code = "def spread(bars):\n    return bars.high - bars.low\n"
+    (tmp_path / "plain.py").write_text(code, encoding="utf-8")
+    (tmp_path / "marked.py").write_text(code, encoding="utf-8-sig")
+    plain = OwnCode.read(tmp_path / "plain.py")
+    marked = OwnCode.read(tmp_path / "marked.py")
+    assert marked.text == plain.text == code
+    assert marked.sha256 == plain.sha256
+
+
 def test_a_model_that_is_not_seeded_is_refused() -> None:
     text = (
         "import secrets\n\n\ndef session(bars):\n    return bars.close / bars.open\n\n\n"

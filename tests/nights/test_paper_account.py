@@ -348,6 +348,7 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("L01,inf", "row 1 below the heading: the shares of L01 are 'inf': write a number of 0"),
         ("L01,", "the shares of L01 are ''"),
         ("L01,nan", "the shares of L01 are 'nan'"),
+        ("L01,1,000", "has more fields than the heading: write shares without thousands"),
         (",3", "row 1 below the heading: the symbol is missing"),
         ("L01,3\nL01,4", "row 2 below the heading: L01 is already listed above: list each symbol"),
     ):

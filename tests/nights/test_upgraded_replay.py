@@ -84,6 +84,19 @@ def test_what_rounds_otherwise_after_an_upgrade_is_told_from_what_is_equal(
     assert (reproduction.reasons, reproduction.differing) == ([], ["probability"])
 
 
+def test_a_stock_that_only_one_ranking_has_is_no_rounding() -> None:
+    stored = pd.DataFrame(
+        {"predictor": "ridge", "symbol": ["A", "B"], "score": [0.2, 0.1], "place": [1, 2]}
+    )
+    third = pd.DataFrame({"predictor": "ridge", "symbol": ["C"], "score": [0.05], "place": [3]})
+    more = pd.concat([stored, third], ignore_index=True)
+    for then, now in ((stored, more), (more, stored)):
+        found = ranking_difference(then, now)
+        assert found is not None
+        assert (found.differing, found.total, found.is_close) == (1, 3, False)
+    assert ranking_difference(more, more) is None
+
+
 def test_a_machine_with_a_gpu_replays_a_night_of_the_cpu_on_the_cpu(archive: Archive) -> None:
     here = replace(archive, device="auto")
     assert here.device_for(HERE) == "cpu"

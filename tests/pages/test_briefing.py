@@ -15,7 +15,7 @@ from sqlalchemy import Engine, select, text
 
 from db import tables
 from db.connection.frames import frame
-from db.engine import reading, transaction
+from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import nights
 from dtml.pages.sparkline import Sparkline
 from dtml.prices.sessions import next_session
@@ -27,6 +27,7 @@ from flows.dashboard.briefing import (
     in_order_of,
     order_words,
     orders_of_night,
+    state_of_night,
     with_directions,
 )
 from flows.dashboard.market import Asked, market_page, night_of
@@ -155,7 +156,7 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     assert set(first_orders["action"]) == {"buy"}
     seen = Page(site.get(PAGES["market"]).body).seen
     assert "The paper account trades 2 stocks and keeps 1." in seen
-    words = f"Buy {STOCKS[2]} ; Sell {STOCKS[0]} ; Keep {STOCKS[1]}"
+    words = f"Buy 1 {STOCKS[2]} Sell 1 {STOCKS[0]} Keep 1 {STOCKS[1]}"
     for address in (PAGES["market"], PAGES["first"]):
         seen = Page(site.get(address).body).seen
         assert words.replace(" ", "") in re.sub(r"\s", "", seen)
@@ -242,8 +243,12 @@ def test_a_stock_s_page_says_whether_the_paper_account_is_to_hold_it(site: Site)
     for symbol in STOCKS:
         seen = Page(site.get(link(["market", MARKET, "stock", symbol])).body).seen
         weight = wanted.get(symbol, 0.0)
-        held = f"to hold {100 * weight:.1f} % of its equity in it." if weight else "not to hold it."
-        assert f"The paper account is {held}" in seen
+        held = (
+            f"will hold {100 * weight:.1f} % of its equity in it."
+            if weight
+            else "will not hold it."
+        )
+        assert f"The paper account {held}" in seen
 
 
 def test_a_direction_without_a_band_is_that_above_one_half() -> None:
@@ -424,3 +429,35 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
     assert ended_of(night, None) == ""
     assert briefing._next(times) == "The next night is due 2024-07-02 22:30 UTC."
     assert briefing._next(None) == ""
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_night_whose_session_has_opened_says_so(store_url: str) -> None:
+    due = datetime(2024, 7, 1, 22, 30, tzinfo=UTC)
+    opens_at = due + timedelta(hours=15)
+    times = Punctuality(
+        market=MARKET,
+        night=due.date(),
+        outcome="complete",
+        due=None,
+        seconds=0.0,
+        scheduled_at=due,
+        opens_at=opens_at,
+    )
+    night = {
+        "market": MARKET,
+        "as_of": due.date(),
+        "target": opens_at.date(),
+        "status": "complete",
+        "finished_at": due,
+    }
+    engine = open_engine(store_url)
+    upgrade(engine)
+    with reading(engine) as conn:
+        before = state_of_night(conn, night, opens_at - timedelta(seconds=1), times)
+        after = state_of_night(conn, night, opens_at, times)
+        unknown = state_of_night(conn, night, opens_at, None)
+    assert (before["has_opened"], after["has_opened"]) == (False, True)
+    assert before["opens_at"] == opens_at
+    assert (unknown["has_opened"], unknown["opens_at"]) == (False, None)
+    engine.dispose()

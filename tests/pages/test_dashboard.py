@@ -250,6 +250,9 @@ def test_a_stock_that_was_typed_is_found(site: Site) -> None:
         )
         assert site.get(answer.headers["location"]).status == 200
     assert site.get(f"/market/{MARKET}/stock?symbol=").headers["location"] == f"/market/{MARKET}"
+    for typed, meant in (("s03", "S03"), ("S03", "S03"), ("nowhere", "nowhere")):
+        answer = site.get(f"/market/{MARKET}/stock?symbol={typed}")
+        assert answer.headers["location"] == f"/market/{MARKET}/stock/{meant}"
 
 
 @pytest.mark.soak

@@ -313,7 +313,7 @@ def test_a_run_is_compared_with_the_rule_that_every_stock_rises(site: Site) -> N
     is_rise = rows["realised_return"] > 0
     acc = (is_rise == (rows["probability"] > 0.5)).mean()
     assert said.endswith(f"over {rows['target'].nunique()} days after its training.")
-    assert f"(.000); ACC {percent(acc)} against {percent(is_rise.mean())}, over " in said
+    assert f" against .000, ACC {percent(acc)} against {percent(is_rise.mean())}, over " in said
     page = Page(site.get(link(["compare"], {"a": FIRST_RUN})).body)
     assert said in page.seen
 

@@ -80,9 +80,12 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
         direction: sum(row["direction"] == direction for row in rows)
         for direction in ("rise", "fall", "none")
     }
+    likeliest = max(rows, key=lambda row: row["shown"])
+    unlikeliest = min(rows, key=lambda row: row["shown"])
     words = (
-        f"Of 23 stocks, {counts['rise']} are predicted to rise, {counts['fall']} to fall, and "
-        f"{counts['none']} have no direction at the level of 80 %."
+        f"Of 23 stocks, {counts['rise']} are predicted to rise ({likeliest['symbol']} first, "
+        f"{percent(likeliest['shown'])}), {counts['fall']} to fall ({unlikeliest['symbol']} first, "
+        f"{percent(1 - unlikeliest['shown'])}), and {counts['none']} have no direction."
     )
     seen = Reader(page()).seen
     for said in (

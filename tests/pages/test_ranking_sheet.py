@@ -16,6 +16,7 @@ import pytest
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import rankings
 from dtml.pages.rankings.page import Ranking, ranking_page
+from dtml.pages.rankings.sheet import NO, UNCLEAR, YES, Answer, summary_of
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.ranking import market_ranking_page
 from tests.support.benchmark_rows import (
@@ -94,6 +95,14 @@ def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text
     assert answers[-1] < main.index('role="img"') < main.index("<table")
     assert main.rindex('role="img"') < main.index("<table")
     assert "An order? Yes." in Page(text).seen
+
+
+def test_the_answers_are_summed_up_by_what_holds_and_what_does_not() -> None:
+    words = {"An order?": YES, "Beats rules?": UNCLEAR, "Steady?": YES, "Tradable?": NO}
+    given = [Answer(question, word, "") for question, word in words.items()]
+    said = "An order, steady; not proven: better than the rules; no: tradable."
+    assert summary_of(given) == said
+    assert summary_of(given[3:]) == "No: tradable."
 
 
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits

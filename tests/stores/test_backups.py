@@ -140,6 +140,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
         2,
         "is not a backup of dtml",
     ),
+    "a list of files": (
+        lambda folder: (folder / "manifest.json").write_text(
+            json.dumps(
+                json.loads((folder / "manifest.json").read_text()) | {"files": ["dtml.sqlite"]}
+            )
+        ),
+        2,
+        "is not of the form that `dtml db backup` writes",
+    ),
     "newer format": (lambda folder: change_manifest(folder, format=2), 2, "made by a newer dtml"),
     "newer schema": (_make_newer, 2, "has schema 9999 of a later dtml (this is "),
     "other rows": (

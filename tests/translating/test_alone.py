@@ -1,5 +1,6 @@
 """`python -m translation`: models are trained and used without Prefect, a database or stocks."""
 
+import io
 import json
 import os
 import runpy
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.places import ROOT
 from tests.support.recipe import SOURCES, write_recipe
@@ -70,8 +72,12 @@ def test_mistakes_are_one_line_and_2(
         (("train", "none.toml"), "none.toml"),
         (("translate", "models/none"), "models/none"),
         (("translate", "models/tiny", "--beams", "0"), "beams must be 1 or more"),
+        (("--device", "cuda", "translate", "models/tiny"), "no CUDA device"),
+        (("translate", "models/tiny"), "standard input is not UTF-8"),
     ):
         monkeypatch.setattr(sys, "argv", ["translation", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Gr\xfc\xdfe\n")))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(SystemExit) as ended:
             runpy.run_module("translation", run_name="__main__", alter_sys=True)
         said = capfd.readouterr().err

@@ -59,6 +59,20 @@ def test_a_line_goes_out_for_each_line_in_plain_or_gzip(
     assert beside(home) == {"packed", "out", "again"}
 
 
+@pytest.mark.soak
+@pytest.mark.usefixtures("in_small_parts")
+def test_notes_that_are_damaged_begin_the_work_again(
+    translate: Command, text: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert translate("file", "text", "--to", "whole")[0] == 0
+    interrupted_after(monkeypatch, 3)
+    assert translate("file", "text", "--to", "out")[0] == 1
+    (home / "out.partial.json").write_text("{")
+    interrupted_after(monkeypatch, 100)
+    assert translate("file", "text", "--to", "out")[0] == 0
+    assert (home / "out").read_bytes() == (home / "whole").read_bytes()
+
+
 @pytest.mark.usefixtures("in_small_parts")
 @pytest.mark.parametrize("cut", ["", "half of a line that was never en"])
 def test_what_was_done_is_kept_and_the_rest_is_added(

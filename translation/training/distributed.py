@@ -103,6 +103,12 @@ def _lost_process_reported() -> Iterator[None]:
 SINGLE_PROCESS = ProcessGroup()
 
 
+def require_device(device: str) -> None:
+    """Raise UsageError for the device cuda on a machine without one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("this machine has no CUDA device: use --device cpu")
+
+
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     """Join the processes that torchrun or `launch_processes` started, once all of them do.
 
@@ -112,8 +118,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     `prepare_cuda`, and raises UsageError if this machine has no CUDA device, or fewer of them than
     processes.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("this machine has no CUDA device: use --device cpu")
+    require_device(device)
     if device == "cuda":
         prepare_cuda()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:

@@ -298,6 +298,7 @@ def ranking_page(
         years=records(by_year.sort_values(["value", "predictor"])),
         chart=frontier(ranking) if was_validated else None,
         nights=nights,
+        ranker=HEADLINE,
         **sheet,
     )
 

@@ -1,6 +1,6 @@
 """The tear sheet of a ranking in sentences, charts and tables, for its page and for a market's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,14 @@ from dtml.pages.figures import (
 from dtml.pages.night_ranking import LEG_WORDS
 from dtml.pages.rankings.charts import charts_of
 
-YES, NO, UNCLEAR = "Yes", "No", "Not proven"
+YES, NO, UNCLEAR, TOO_EARLY = "Yes", "No", "Not proven", "Too early"
+# What the answer to each question is about.
+SUBJECTS = {
+    "An order?": "an order",
+    "Beats rules?": "better than the rules",
+    "Steady?": "steady",
+    "Tradable?": "tradable",
+}
 # Columns of the daily tables that others give: sums so far, and gross less net.
 DERIVED = ["total", "gross_total", "net_total", "cost"]
 # The table that a chart draws, where it has another name than the chart.
@@ -105,9 +112,9 @@ def sheet_values(
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
-    `basis` says what the answers are about. The others are lists of `Answer`, of `Part` (the
-    charts) and of `Table`. `unit` is "nights" or "days". `sql` has the statement of each chart's
-    rows, by the chart's name.
+    They are lists of `Answer`, of `Part` (the charts) and of `Table`. `summary` gives the answers
+    in one sentence, and `basis` says what they are about. `unit` is "nights" or "days". `sql` has
+    the statement of each chart's rows, by the chart's name.
     """
     statements = sql or {}
     notes = _notes(sheet, unit)
@@ -129,8 +136,10 @@ def sheet_values(
                 sql=statements.get(name),
             )
         )
+    given = sheet_answers(sheet, found, unit)
     return {
-        "answers": sheet_answers(sheet, found, unit),
+        "answers": given,
+        "summary": summary_of(given),
         "basis": _basis(sheet, found, unit),
         "parts_of_sheet": parts,
         "sheet_tables": _tables(sheet),
@@ -161,6 +170,17 @@ def sheet_answers(sheet: TearSheet, found: Answers, unit: str) -> list[Answer]:
     if sheet.rule is None:
         return [order, steadiness, trade]
     return [order, _beside_rule(found, too_early), steadiness, trade]
+
+
+def summary_of(given: Sequence[Answer]) -> str:
+    """Return the answers in one sentence: first what holds, then what does not, by its word."""
+    parts = []
+    for word in (YES, UNCLEAR, NO, TOO_EARLY):
+        subjects = ", ".join(SUBJECTS[each.question] for each in given if each.word == word)
+        if subjects:
+            parts.append(subjects if word == YES else f"{word.lower()}: {subjects}")
+    sentence = "; ".join(parts)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
@@ -196,7 +216,7 @@ def _order(found: Answers, too_early: str) -> Answer:
     rank_ic = f"Rank IC {_ratio(found.rank_ic)}"
     verdict = _verdict(found.rank_ic)
     if verdict is None:
-        return Answer(question, "Too early", f"{rank_ic}; {too_early}")
+        return Answer(question, TOO_EARLY, f"{rank_ic}; {too_early}")
     return Answer(question, verdict, rank_ic)
 
 
@@ -210,7 +230,7 @@ def _beside_rule(found: Answers, too_early: str) -> Answer:
     difference = f"{figure(above.value, 3, signed=True)} {ends}".strip()
     verdict = _verdict(above)
     if verdict is None:
-        return Answer("Beats rules?", "Too early", f"{difference}; {too_early}")
+        return Answer("Beats rules?", TOO_EARLY, f"{difference}; {too_early}")
     return Answer("Beats rules?", verdict, difference, unit="above the best rule's rank IC")
 
 
@@ -222,12 +242,12 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
     """
     question = "Steady?"
     if not found.halves:
-        return Answer(question, "Too early", too_early.capitalize())
+        return Answer(question, TOO_EARLY, too_early.capitalize())
     verdicts = [_verdict(half) for half in found.halves]
     is_above = [half.value > 0 for half in found.halves]
     word = UNCLEAR
     if None in verdicts:
-        word = "Too early"
+        word = TOO_EARLY
     elif verdicts == [YES, YES]:
         word = YES
     elif not all(is_above):
@@ -245,7 +265,7 @@ def _trade(found: Answers, too_early: str) -> Answer:
     question = "Tradable?"
     gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
     if pd.isna(found.gross.value):
-        return Answer(question, "Too early", too_early.capitalize())
+        return Answer(question, TOO_EARLY, too_early.capitalize())
     if pd.isna(found.net.value):
         return Answer(
             question,
@@ -254,7 +274,7 @@ def _trade(found: Answers, too_early: str) -> Answer:
         )
     ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
     net = f"{found.net.value / BASIS_POINT:+.1f} bp {ends}".strip()
-    word = _verdict(found.net) or "Too early"
+    word = _verdict(found.net) or TOO_EARLY
     return Answer(question, word, net, unit="a day after costs")
 
 

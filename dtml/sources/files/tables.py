@@ -262,7 +262,7 @@ class TableFile:
             return read_text(content, stated)
 
     def _parquet(self, file: Path | pa.BufferReader) -> Cells:
-        """Return the cells of a parquet file, whose columns are read one at a time."""
+        """Return a parquet file's cells: by column when needed, all now if columns are pairs."""
 
         def read(position: int) -> pa.ChunkedArray:
             pa.default_memory_pool().release_unused()  # Arrow keeps the memory of earlier columns

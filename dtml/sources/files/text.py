@@ -30,7 +30,8 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     """Return the cells of a text, all of them as text: as a number, `005930` would lose its zeros.
 
     `stated` is what the market's file says of the layout. Raises ValueError for what is no table,
-    and Arrow's errors for rows with more or fewer fields than the header.
+    and for rows with more or fewer fields than the header (`AdvisedError`, with what to do); other
+    errors of Arrow are raised as they are.
     """
     _refuse_other_formats(content)
     text = _in_utf8(content, stated.encoding)

@@ -117,7 +117,7 @@ def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date], las
     raise _refused(
         feed,
         f"it gave no bar of {', '.join(asked)} from {min(asked.values())} to {last}{reason}",
-        "let fetch return their bars of these days, under the symbols that the market's file uses",
+        "let fetch return their bars of these days, under these symbols",
     )
 
 

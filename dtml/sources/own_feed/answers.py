@@ -19,6 +19,9 @@ from dtml.sources.own_feed.code import FeedError
 
 REQUIRED = ("symbol", "session", "close")
 NUMBERS = BAR_COLUMNS[2:]
+COLUMN_WORDS = (
+    "symbol, session, close and, if known, open, high, low, adj_close, volume, dividend and split"
+)
 # What pandas calls a column of these values, which it would read as nanoseconds since 1970.
 NO_DATES = ("integer", "floating", "mixed-integer", "mixed-integer-float", "decimal", "boolean")
 
@@ -49,15 +52,14 @@ def bars_of(table: object) -> pd.DataFrame:
     """
     if not isinstance(table, pd.DataFrame):
         raise FeedError(
-            f"fetch returned {_kind(table)}: return a pandas DataFrame with the columns symbol, "
-            "session, open, high, low, close and, if known, adj_close, volume, dividend and split"
+            f"fetch returned {_kind(table)}: return a pandas DataFrame with the columns "
+            f"{COLUMN_WORDS}"
         )
     missing = [name for name in REQUIRED if name not in table]
     if missing:
         raise FeedError(
             f"fetch returned a table without {' and '.join(missing)}; it has "
-            f"{', '.join(map(str, table.columns)) or 'no column'}: name its columns symbol, "
-            "session, open, high, low, close and, if known, adj_close, volume, dividend and split"
+            f"{', '.join(map(str, table.columns)) or 'no column'}: name its columns {COLUMN_WORDS}"
         )
     if not table.columns.is_unique:
         repeated = table.columns[table.columns.duplicated()][0]
