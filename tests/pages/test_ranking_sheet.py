@@ -100,7 +100,7 @@ def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text
 def test_the_answers_are_summed_up_by_what_holds_and_what_does_not() -> None:
     words = {"An order?": YES, "Beats rules?": UNCLEAR, "Steady?": YES, "Tradable?": NO}
     given = [Answer(question, word, "") for question, word in words.items()]
-    said = "An order, steady; not proven: better than the rules; no: tradable."
+    said = "Yes: an order, steady. Not proven: better than the rules. No: tradable."
     assert summary_of(given) == said
     assert summary_of(given[3:]) == "No: tradable."
 

@@ -113,7 +113,7 @@ def sheet_values(
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
     They are lists of `Answer`, of `Part` (the charts) and of `Table`. `summary` gives the answers
-    in one sentence, and `basis` says what they are about. `unit` is "nights" or "days". `sql` has
+    in brief, and `basis` says what they are about. `unit` is "nights" or "days". `sql` has
     the statement of each chart's rows, by the chart's name.
     """
     statements = sql or {}
@@ -173,14 +173,13 @@ def sheet_answers(sheet: TearSheet, found: Answers, unit: str) -> list[Answer]:
 
 
 def summary_of(given: Sequence[Answer]) -> str:
-    """Return the answers in one sentence: first what holds, then what does not, by its word."""
-    parts = []
+    """Return what the answers are about by their words, first what holds: Yes: ... No: ..."""
+    sentences = []
     for word in (YES, UNCLEAR, NO, TOO_EARLY):
         subjects = ", ".join(SUBJECTS[each.question] for each in given if each.word == word)
         if subjects:
-            parts.append(subjects if word == YES else f"{word.lower()}: {subjects}")
-    sentence = "; ".join(parts)
-    return f"{sentence[0].upper()}{sentence[1:]}."
+            sentences.append(f"{word}: {subjects}.")
+    return " ".join(sentences)
 
 
 def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
