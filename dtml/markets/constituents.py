@@ -174,8 +174,9 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
         if other_symbol != symbol:
             raise table.error(
                 "symbols",
-                f"source_symbol {stay.source_symbol!r} is listed twice, for {other_symbol} and "
-                f"{symbol}; give each its own",
+                f"{other_symbol} and {symbol} both have the source_symbol {stay.source_symbol!r}; "
+                "give each its own or, if they are one stock that was renamed, list it once, under "
+                "its present symbol",
             )
         last_until[symbol] = stay.until
 

@@ -348,11 +348,11 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
         return "", ""
     earned = row["annual_return"]
     of_all = rows.get(EQUAL_WEIGHT, {}).get("annual_return", np.nan)
-    verdict = "The best portfolio earned"
+    verdict = "The portfolio with the best Sharpe ratio earned"
     if not pd.isna(of_all):
+        word, compared = ("Yes", "more") if earned > of_all else ("No", "less")
         verdict = (
-            f"{'Yes' if earned > of_all else 'No'}, the best portfolio earned "
-            f"{'more' if earned > of_all else 'less'} than all stocks:"
+            f"{word}, the portfolio with the best Sharpe ratio earned {compared} than all stocks:"
         )
     others = [
         f"{words} {percent(rows[name]['annual_return'])}"
@@ -362,8 +362,7 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
     beside = f"; {', '.join(others)}" if others else ""
     return (
         f"{verdict} {percent(earned)} a year after costs{beside}.",
-        f"It was {quoted(best)}, chosen in hindsight for the highest Sharpe ratio, "
-        f"{with_interval(row, 'sharpe')}; others may have earned more.",
+        f"It was {quoted(best)}, with {with_interval(row, 'sharpe')}, chosen in hindsight.",
     )
 
 

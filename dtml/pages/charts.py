@@ -317,7 +317,7 @@ def square(
 ) -> Chart:
     """Return a square chart of points, with a diagonal on which `y` equals `x`.
 
-    Its rows have `x, y`, and optionally `low, high` (an interval of `y`), `n` (the size of the
+    Its rows have `x, y`, shares that are shown in percent, and optionally `low, high` (an interval of `y`), `n` (the size of the
     point) and `chosen` (whether it has another colour). `axes` are the titles of x and y, `domain`
     is the lowest and the highest value of both; `joined` points have a line through them.
     """

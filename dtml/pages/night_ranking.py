@@ -28,7 +28,8 @@ def ranking_words(
 
     Its rankings are compared with those of the rule that has been the best so far. `ranking` has
     `predictor, leg` and at least one row. `scores` has the columns of table `rank_score`, for each
-    predictor those over all nights so far; only those of the ranking's leg count. `champion` is the
+    predictor those over all nights on which it was scored so far, which may be other nights for
+    each; only those of the ranking's leg count. `champion` is the
     row of table `champion` that holds on this night, if there is one; if it is of this ranker, its
     promotion is told too.
     """
@@ -43,14 +44,19 @@ def ranking_words(
     # After a change of the market's leg, the newest scores may still be those of the old one.
     of_leg = scores[scores["leg"] == leg]
     ranker_scores = of_leg[of_leg["predictor"] == name]
+    if of_leg.empty:
+        return f"{words}. No ranking has an outcome yet."
     if ranker_scores.empty or not ranker_scores["days"].iloc[0]:
-        return f"{words}. No ranking by {named(name)} has an outcome yet."
+        return f"{words}. No ranking by {named(name)} was scored on the last scored night."
     score = records(ranker_scores)[0]
     rules = of_leg[of_leg["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]  # there is one, as every night that is scored scores the rules too
+    # A ranker that is new has fewer nights than the rules.
+    rule_nights = "" if rule["days"] == score["days"] else f" over {rule['days']} nights"
     return (
         f"{words}. Over {score['days']} nights, its rank IC is {with_interval(score, 'rank_ic')}; "
-        f"that of the best rule, {quoted(rule['predictor'])}, is {with_interval(rule, 'rank_ic')}. "
+        f"that of the best rule, {quoted(rule['predictor'])}, is {with_interval(rule, 'rank_ic')}"
+        f"{rule_nights}. "
         "0 means no skill."
     )
 

@@ -181,7 +181,9 @@ def require_market(engine: Engine, market: str, option: str = "") -> None:
             f"{example}`, or `dtml nightly --market-file FILE` for a market of your own"
         )
     known = ", ".join(markets)
-    first = f", or run `dtml nightly {market}` first" if is_of_package else ""
+    first = "; for a market of your own, run `dtml nightly --market-file FILE` first"
+    if is_of_package:
+        first = f", or run `dtml nightly {market}` first"
     raise UsageError(
         f"the store has no market {market!r}: {meant}choose one of {known}{option}{first}"
     )

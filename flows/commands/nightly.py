@@ -33,7 +33,13 @@ from flows.markets.opened import (
     open_market,
     open_stored_market,
 )
-from flows.markets.stored_night import Night, finished_night, missed_nights, stored_night
+from flows.markets.stored_night import (
+    LIMIT,
+    Night,
+    finished_night,
+    missed_nights,
+    stored_night,
+)
 from flows.service.prefect_server import require_server
 from flows.settings import data_folder, err, out
 
@@ -59,7 +65,10 @@ def nightly(
         int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")
     ] = 1,
     missed: Annotated[
-        bool, typer.Option("--catch-up", help="Run every missed night, up to --as-of.")
+        bool,
+        typer.Option(
+            "--catch-up", help=f"Run the missed nights of the last {LIMIT} sessions, up to --as-of."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,14 +89,14 @@ def nightly(
 
 
 def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json: bool) -> None:
-    """Run every missed night up to a session, in order, and print them.
+    """Run the nights missed among the last LIMIT sessions up to a session, in order; print them.
 
-    If no night was missed, the complete night of that session is printed. Raises DtmlError, after
+    If none of these was missed, the complete night of that session is printed. Raises DtmlError, after
     printing the others, if a night is refused.
     """
     days = missed_nights(opened, last)
     if not days:
-        err.print("no night was missed")
+        err.print(f"no night was missed in the last {LIMIT} sessions")
         return _show_nights(opened, [_run_or_read_night(opened, request, last)], as_json=as_json)
     listed_days = ", ".join(str(day) for day in days)
     err.print(f"{counted(len(days), 'night')} missed: {listed_days}")

@@ -10,7 +10,16 @@ from sqlalchemy import Connection
 
 from db.rows import nights, paper_account, rankings
 from dtml.evaluation.drift import drift_words
-from dtml.pages.figures import count, day, duration, figure, moment, percent, records
+from dtml.pages.figures import (
+    count,
+    day,
+    duration,
+    figure,
+    moment,
+    of_source,
+    percent,
+    records,
+)
 from dtml.pages.night_ranking import promotion_words
 from dtml.pages.sparkline import Sparkline
 from flows.dashboard.running import running_night
@@ -39,7 +48,7 @@ def state_of_night(
     is when the session predicted opens, `is_in_time` says whether the night ended before that, and
     `has_opened` whether that has passed. What `times` does not tell, as where it is None, is None,
     False or empty. `hindsight` says how many of the market's nights were run after the session that
-    they predict; empty where none was.
+    they predict; empty where none was. `is_hindsight` says that this one was.
     """
     if night is None:
         return {
@@ -54,6 +63,7 @@ def state_of_night(
             "has_opened": False,
             "next": "",
             "hindsight": "",
+            "is_hindsight": False,
         }
     late = None
     if times is not None and times.problem is not None:
@@ -81,6 +91,7 @@ def state_of_night(
         "has_opened": opens_at is not None and opens_at <= now,
         "next": _next(times),
         "hindsight": hindsight,
+        "is_hindsight": _is_hindsight(night),
     }
 
 
@@ -136,7 +147,7 @@ def _ended(after: timedelta | None, *, is_in_time: bool | None) -> str:
         return "before it was due"
     if after < TOLERANCE:
         return f"on time, {duration(after.total_seconds())} after it was due"
-    opened = {True: ", still before the open", False: ", after the open", None: ""}[is_in_time]
+    opened = {True: ", but before the open", False: ", after the open", None: ""}[is_in_time]
     if after < timedelta(days=2):
         return f"{duration(after.total_seconds())} late{opened}"
     return f"{count(after.days)} days late{opened}"
@@ -147,6 +158,24 @@ def _next(times: Punctuality | None) -> str:
     if times is None or times.next_at is None:
         return ""
     return f"The next night is due {moment(times.next_at)}."
+
+
+def caveats(conn: Connection, market: str) -> str:
+    """Say what a reader must know before any figure of a market's nights; empty where nothing.
+
+    It is that nights were run too late to trade, and that the prices are simulated.
+    """
+    night = nights.night(conn, market)
+    source = None if night is None else night["source"]
+    sentences = [_hindsight(*nights.count_hindsight(conn, market)), of_source(source)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _is_hindsight(night: Row) -> bool:
+    """Return whether a complete night ended on a later day, in UTC, than the session predicted."""
+    if night["status"] not in nights.COMPLETE or night["finished_at"] is None:
+        return False
+    return night["target"] is not None and night["finished_at"].date() > night["target"]
 
 
 def _hindsight(complete: int, late: int) -> str:

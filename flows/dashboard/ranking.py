@@ -33,6 +33,7 @@ from dtml.markets.definition import Costs, Leg
 from dtml.pages.rankings.sheet import sheet_values
 from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.panel import Grid
+from flows.dashboard.briefing import caveats
 from flows.dashboard.markets import Row, require_market
 from flows.markets.files import market_of_store
 
@@ -70,7 +71,7 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     if kept is None or kept[0] != version:
         kept = (version, _page(conn, market, shown, _best_rule(running), costs))
         _pages[place] = kept
-    return kept[1]
+    return {**kept[1], "caveats": caveats(conn, market)}
 
 
 # The newest page of each market of a store, and the version of the rows that it is made of: the

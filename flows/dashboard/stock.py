@@ -18,6 +18,7 @@ from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
 from dtml.pages.charts import Chart, Panel, over_sessions
 from dtml.pages.figures import percent, records
+from flows.dashboard.briefing import caveats
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
 
 SHOWN = 250  # rows of a stock's table, and sessions of its charts without a span, at most
@@ -59,8 +60,9 @@ def stock_page(
     `directions_sql` is the SQL of all, without a limit.
 
     `chart` draws the newest one of each session with the prices, `marks` counts these by direction
-    and outcome (`way_counts`), and `record` has how many are `decided` and `correct`. All of these
-    directions are at the default level of their model. `shown` is the first and the last session
+    and outcome (`way_counts`), and `record` has how many are `decided` and `correct`, None where none
+    is decided. `chart` is None where fewer than two days have a value. All of these directions are
+    at the default level of their model. `shown` is the first and the last session
     with a prediction or a price, None without any.
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
@@ -89,6 +91,7 @@ def stock_page(
         "market": market,
         "symbol": symbol,
         **_in_newest_night(newest, symbol, directions, last),
+        "caveats": caveats(conn, market),
         "account": _in_account(conn, market, symbol, newest),
         "kind": kind,
         "kinds": KINDS,

@@ -151,7 +151,8 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
             acquired = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
         raise DtmlError(
-            f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
+            f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: end the "
+            f"process that starts it if it hangs; otherwise {REMEDY}"
         ) from error
     with acquired:
         yield lock

@@ -118,6 +118,8 @@ def _line_count_and_hash(source: Path) -> tuple[int, str]:
 
 def _require_place(source: Path, to: Path) -> None:
     """Raise UsageError for a place where the translation of a file cannot be written."""
+    if to.parent.is_file():
+        raise UsageError(f"{to.parent} is a file and no folder: name another place for {to.name}")
     if not to.parent.is_dir():
         raise UsageError(f"there is no folder {to.parent} for {to.name}: create it first")
     if to.is_dir():

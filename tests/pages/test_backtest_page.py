@@ -466,11 +466,11 @@ def test_a_backtest_says_first_whether_it_earned_more_than_all_stocks() -> None:
 
     more, which = earned(0.2, 0.1)
     assert more == (
-        "Yes, the best portfolio earned more than all stocks: 20.0 % a year after costs; "
-        "all stocks in equal parts 10.0 %."
+        "Yes, the portfolio with the best Sharpe ratio earned more than all stocks: 20.0 % a year "
+        "after costs; all stocks in equal parts 10.0 %."
     )
-    assert which.startswith(f"It was {quoted(TRADED[0])}, chosen in hindsight for the highest ")
+    assert which.startswith(f"It was {quoted(TRADED[0])}, with ")
     assert earned(0.1, 0.2)[0].startswith(
-        "No, the best portfolio earned less than all stocks: 10.0 % a year"
+        "No, the portfolio with the best Sharpe ratio earned less than all stocks: 10.0 % a year"
     )
     assert lead(random_performances(), None) == ("", "")

@@ -156,8 +156,11 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     assert set(first_orders["action"]) == {"buy"}
     seen = Page(site.get(PAGES["market"]).body).seen
     assert "The paper account trades 2 stocks and keeps 1." in seen
-    words = f"Buy 1 {STOCKS[2]} Sell 1 {STOCKS[0]} Keep 1 {STOCKS[1]}"
-    for address in (PAGES["market"], PAGES["first"]):
+    trades = f"Sell 1 {STOCKS[0]} Keep 1 {STOCKS[1]}"
+    for address, words in (
+        (PAGES["market"], f"Buy 1, 50.0 % each: {STOCKS[2]} {trades}"),
+        (PAGES["first"], f"Buy 1 {STOCKS[2]} {trades}"),
+    ):
         seen = Page(site.get(address).body).seen
         assert words.replace(" ", "") in re.sub(r"\s", "", seen)
 
@@ -402,7 +405,7 @@ def ended_of(night: dict[str, object], times: Punctuality | None) -> str:
     [
         (timedelta(minutes=-5), "before it was due"),
         (timedelta(minutes=11, seconds=4), "on time, 11 min 04 s after it was due"),
-        (timedelta(hours=3), "3 h 00 min late, still before the open"),
+        (timedelta(hours=3), "3 h 00 min late, but before the open"),
         (timedelta(hours=15), "15 h 00 min late, after the open"),
         (timedelta(days=41, hours=2), "41 days late, after the open"),
     ],
@@ -424,7 +427,7 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
     night = {"as_of": due.date(), "finished_at": due + after}
     assert ended_of(night, times) == words
     without_open = replace(times, opens_at=None)
-    assert ended_of(night, without_open) == re.sub(", (still before|after) the open", "", words)
+    assert ended_of(night, without_open) == re.sub(", (but before|after) the open", "", words)
     assert ended_of({**night, "finished_at": None}, times) == ""
     assert ended_of(night, None) == ""
     assert briefing._next(times) == "The next night is due 2024-07-02 22:30 UTC."

@@ -260,4 +260,4 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     of_another_leg = scored.assign(leg="next_close")
     for none_of_its_own in (scored.iloc[:0], of_another_leg):
         text = page(ranking=ranking_part(ranking, none_of_its_own))
-        assert "No ranking by blend has an outcome yet." in text
+        assert "No ranking has an outcome yet." in text

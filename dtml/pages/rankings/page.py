@@ -147,7 +147,7 @@ def net_sentence(ranking: Ranking) -> str:
     return (
         f"After costs, traded in the way that validation days chose (the ranking of {nights}, "
         f"band {chosen['band']:g}), it earns {signed_percent(chosen['annual_return'], 1)} a year "
-        f"and {words} equal parts of all stocks, which earn {equal_return}: "
+        f"and {words} equal parts of all stocks, which pay no costs here and earn {equal_return}: "
         f"Sharpe ratio difference {with_interval(chosen, 'index_gain', 2, signed=True)}."
     )
 

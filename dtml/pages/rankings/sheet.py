@@ -1,6 +1,6 @@
 """The tear sheet of a ranking in sentences, charts and tables, for its page and for a market's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -27,13 +27,6 @@ from dtml.pages.night_ranking import LEG_WORDS
 from dtml.pages.rankings.charts import charts_of
 
 YES, NO, UNCLEAR, TOO_EARLY = "Yes", "No", "Not proven", "Too early"
-# What the answer to each question is about.
-SUBJECTS = {
-    "An order?": "an order",
-    "Beats rules?": "better than the rules",
-    "Steady?": "steady",
-    "Tradable?": "tradable",
-}
 # Columns of the daily tables that others give: sums so far, and gross less net.
 DERIVED = ["total", "gross_total", "net_total", "cost"]
 # The table that a chart draws, where it has another name than the chart.
@@ -112,9 +105,9 @@ def sheet_values(
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
-    They are lists of `Answer`, of `Part` (the charts) and of `Table`. `summary` gives the answers
-    in brief, and `basis` says what they are about. `unit` is "nights" or "days". `sql` has
-    the statement of each chart's rows, by the chart's name.
+    They are lists of `Answer`, of `Part` (the charts) and of `Table`. `basis` says what the answers
+    are about. `unit` is "nights" or "days". `sql` has the statement of each chart's rows, by the
+    chart's name.
     """
     statements = sql or {}
     notes = _notes(sheet, unit)
@@ -136,10 +129,8 @@ def sheet_values(
                 sql=statements.get(name),
             )
         )
-    given = sheet_answers(sheet, found, unit)
     return {
-        "answers": given,
-        "summary": summary_of(given),
+        "answers": sheet_answers(sheet, found, unit),
         "basis": _basis(sheet, found, unit),
         "parts_of_sheet": parts,
         "sheet_tables": _tables(sheet),
@@ -170,16 +161,6 @@ def sheet_answers(sheet: TearSheet, found: Answers, unit: str) -> list[Answer]:
     if sheet.rule is None:
         return [order, steadiness, trade]
     return [order, _beside_rule(found, too_early), steadiness, trade]
-
-
-def summary_of(given: Sequence[Answer]) -> str:
-    """Return what the answers are about by their words, first what holds: Yes: ... No: ..."""
-    sentences = []
-    for word in (YES, UNCLEAR, NO, TOO_EARLY):
-        subjects = ", ".join(SUBJECTS[each.question] for each in given if each.word == word)
-        if subjects:
-            sentences.append(f"{word}: {subjects}.")
-    return " ".join(sentences)
 
 
 def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:

@@ -445,8 +445,8 @@ class TableFile:
             with self.container.readable():
                 column = self._cells.rows_at(position, row_positions)
                 texts = column.cast(pa.string()).to_pandas()
-            # A missing value is taken for the right one.
-            others = np.flatnonzero(texts.fillna(value) != value)
+            # A missing value, which is empty in a text, is taken for the right one.
+            others = np.flatnonzero(texts.fillna("").replace("", value) != value)
             if len(others):
                 number = self.row_number(row_positions[others[0]])
                 name = self._cells.header[position]
