@@ -206,7 +206,8 @@ class Study:
     def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Split]) -> Grid:
         """Fit a scikit-learn estimator or a torch module on each fold, and score its days.
 
-        It learns `History.relative`, the rank of each outcome within its day. Scores are
+        It learns `History.relative`, the rank of each outcome within its day; a classifier learns
+        whether that is above 0, and scores by the probability. Scores are
         [sessions stocks], NaN outside the days that a fold scores and for stocks that are not
         ranked on a day.
         """

@@ -225,5 +225,6 @@ def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
         meant = did_you_mean(symbol, symbols(conn, market))
         raise StoreUsageError(
             f"no symbol {symbol!r} in the store{where}: {meant}check {spelling}, or run "
-            f"`dtml fetch {market or 'MARKET'}` first"
+            f"`dtml fetch {market or 'MARKET'}` first, with --prices FILE if its prices come from "
+            "files"
         )

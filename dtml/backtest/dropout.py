@@ -99,7 +99,8 @@ def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
     The stocks held are compared with the best of the others: `exchanged` of them, and one more for
     each vacancy below `top`. Of all these, the worst `exchanged` are sold if they are held. A stock
     that is held and no longer ranked counts as the worst. The best of the others are bought, one
-    for each stock sold and each vacancy. Without any score nothing is traded.
+    for each stock sold and each vacancy. Where more than `top` are held, because a sale was not
+    possible, so many fewer are compared and bought. Without any score nothing is traded.
     """
     is_held = units > 0
     sold = np.zeros(len(units), dtype=bool)

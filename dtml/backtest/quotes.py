@@ -53,13 +53,17 @@ class Quotes:
 
         Sessions of the bars that are not among `sessions` are left out. `returns` names the price
         that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
-        the factor of their session's close. Where a recorded split explains a move of more than
-        `max_return`, all prices from then on are multiplied by it. Other moves of that size are
-        unexplained, and their bars get no price. The bars that the checks refused for their return
-        (`refused`: `symbol, session`) count as such moves; the price after one is then no move of
-        its own and is kept. If the open alone is more than `max_return` away from the close before
-        it, it gets no price, except after an unexplained move.
+        the factor of their session's close.
+
+        Where a recorded split explains a move of more than `max_return`, all prices from then on
+        are multiplied by it. Other moves of that size are unexplained, and their bars get no price.
+        The bars that the checks refused for their return (`refused`: `symbol, session`) count as
+        such moves; the price after one is then no move of its own and is kept. `moved` marks the
+        first price after an unexplained or refused move. If the open alone is more than
+        `max_return` away from the close before it, it gets no price, except where `moved`.
+
         `price_limit` is the largest move of an open from the last close, a ratio; None is no limit.
+        An open after an unexplained move may count as at its limit.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)

@@ -54,9 +54,10 @@ class Inputs:
         """Yield a row (`_row`) for each feature, named in `names`, and one for the stock-day.
 
         A row compares the mean size in the last `RECENT` sessions with that in the training; its
-        `evidence` is the distance of their logarithms, in standard deviations. There is no row
-        with fewer sessions, nor for a measure that is not known, or whose means did not vary in the
-        training.
+        `evidence` is the distance of their logarithms, in standard deviations. Sessions count on
+        which every feature is known for some stock; with fewer than `RECENT` of them there is no
+        row at all. Nor is there one for a measure whose mean in the training is not known, or whose
+        means did not vary there.
         """
         means = _rolling_means(sizes(features, np.array(self.scale)))
         latest = means[-1] if len(means) else ()  # empty, the loop below ends at once

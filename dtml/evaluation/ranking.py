@@ -232,8 +232,9 @@ def rank_ics(scores: Days, outcome: Days) -> Daily:
 def pearson_ics(scores: Days, outcome: Days) -> Daily:
     """Return the correlation of score and return, not of their ranks, within each day.
 
-    It is NaN where either does not vary. Scores and returns must be known on the same stock-days,
-    as `both_known` gives them.
+    It is NaN where either does not vary, or, where the mean of its equal values is rounded, a
+    figure near 0. Scores and returns must be known on the same stock-days, as `both_known` gives
+    them.
     """
     known = np.isfinite(scores)
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)

@@ -384,10 +384,10 @@ class Answers:
 def answers(sheet: TearSheet) -> Answers:
     """Return the figures of the sentences with which a tear sheet's page begins.
 
-    Without a day with a rank IC, the counts are 0, and `rank_ic` and `positive` are NaN. `halves`
-    is empty below two such days. The other figures do not depend on these days: `gross`, `net` and
-    `cost` are NaN where no day has a spread (`net` and `cost` also without costs), `replaced` where
-    fewer than two days were ranked.
+    Without a day with a rank IC, the counts are 0, and `rank_ic`, `above_rule` and `positive` are
+    NaN (`above_rule` also where the rule has none). `halves` is empty below two such days. The
+    others do not depend on these days: `gross`, `net` and `cost` are NaN where no day has a spread
+    (`net` and `cost` also without costs), `replaced` where fewer than two days were ranked.
     """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
     spread = sheet.spread

@@ -26,8 +26,9 @@ def read_constituents(table: Table, calendar: AnyCalendar, stored: str | None) -
     """Read the table [constituents] of a market's file.
 
     `stored` is the text of the table of members as the store kept it; None to read the file that
-    the key `members` names. Raises UsageError for a value of the wrong kind, a list without its
-    date `as_of`, and values that contradict each other.
+    the key `members` names. Raises UsageError for an unknown key, a value of the wrong kind,
+    constituents without the date `as_of`, a table of members that cannot be read, and values that
+    contradict each other.
     """
     table.allow(*KEYS)
     as_of = table.optional("as_of", date, None)

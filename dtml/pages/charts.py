@@ -317,9 +317,9 @@ def square(
 ) -> Chart:
     """Return a square chart of points, with a diagonal on which `y` equals `x`.
 
-    Its rows have `x, y`, shares that are shown in percent, and optionally `low, high` (an interval of `y`), `n` (the size of the
-    point) and `chosen` (whether it has another colour). `axes` are the titles of x and y, `domain`
-    is the lowest and the highest value of both; `joined` points have a line through them.
+    `x, y` are shares, shown in percent; rows may have `low, high` (an interval of `y`), `n` (the
+    size of the point) and `chosen` (another colour). `axes` are the titles of x and y, `domain` the
+    lowest and the highest value of both; `joined` points have a line through them.
     """
     return Chart(
         title=title,

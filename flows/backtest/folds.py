@@ -32,6 +32,7 @@ from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
 from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
 from flows.backtest.bars_digest import digest_of, digest_of_rejected
+from flows.markets.files import settings_place
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context, read_bars
 from flows.nightly.fetch import history_start
@@ -453,7 +454,9 @@ class Nights:
             allowed = self.context.market.checks.max_missing
             raise DtmlError(
                 f"{constituents - len(predictions)} of {constituents} constituents cannot be "
-                f"predicted, more than the share of {allowed:g} that max_missing allows"
+                "predicted, mostly for want of their earlier sessions or because the model was "
+                f"trained without them; max_missing under [checks] in "
+                f"{settings_place(self.context.market)} allows a share of {allowed:g}"
             )
         return predictions.assign(known_at=bars["known_at"].max())
 

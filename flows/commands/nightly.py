@@ -91,8 +91,8 @@ def nightly(
 def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json: bool) -> None:
     """Run the nights missed among the last LIMIT sessions up to a session, in order; print them.
 
-    If none of these was missed, the complete night of that session is printed. Raises DtmlError, after
-    printing the others, if a night is refused.
+    If none of these was missed, the complete night of that session is printed. Raises DtmlError,
+    after printing the others, if a night is refused.
     """
     days = missed_nights(opened, last)
     if not days:

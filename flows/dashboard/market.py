@@ -346,10 +346,11 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
     """Return what the page shows of the scores of a market up to the target of one night.
 
     `scores` has the rows of both protocols at the last scored session, `skill` the model beside the
-    rules there. `chart` has the running scores at the last SCORED scored sessions; each counts all
-    nights up to its session. `nights` has the newest nights up to this one.
+    rules there. `chart` has the running scores at the last SCORED scored sessions, or a few more
+    where rules had no direction; each counts all nights up to its session. `nights` has the newest
+    nights up to this one.
     """
-    # A session has a row for each predictor and protocol.
+    # A session has a row for each predictor and protocol, at most.
     predictors = 1 + len(NAIVE_RULES)
     protocols = 2
     daily_scores = stored_scores.daily_scores(night["market"], target_of(night))

@@ -56,14 +56,13 @@ def stock_page(
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
     The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
-    where neither is given; `held` is their number. `directions` has the newest SHOWN of them, and
-    `directions_sql` is the SQL of all, without a limit.
+    where neither is given; `held` is their number. `directions` has the newest SHOWN of them,
+    `directions_sql` the SQL of all.
 
-    `chart` draws the newest one of each session with the prices, `marks` counts these by direction
-    and outcome (`way_counts`), and `record` has how many are `decided` and `correct`, None where none
-    is decided. `chart` is None where fewer than two days have a value. All of these directions are
-    at the default level of their model. `shown` is the first and the last session
-    with a prediction or a price, None without any.
+    `chart` draws the newest of each session with the prices, None below two days; `marks` counts
+    these by direction and outcome (`way_counts`); `record`, None without an outcome, has how many
+    are `decided` and `correct`: all at the default level of their model. `shown` is the first and
+    the last session with a prediction or a price, None without any.
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
     stock by kind of model. Scores go by the raw probability, without a band. `_in_newest_night`,
@@ -86,7 +85,7 @@ def stock_page(
     marks = way_counts(decided)
     sessions = [*directions["target"], *bars["session"]]
     newest = head(conn, predictions.newest_directions(market), STOCKS)
-    scores_of_all_sessions = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
+    whole = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
     return {
         "market": market,
         "symbol": symbol,
@@ -102,7 +101,7 @@ def stock_page(
         "held": len(directions),
         "directions_sql": directions_sql(market, symbol, kind, first, last),
         "spans": records(span_scores(directions)),
-        "whole": records(scores_of_all_sessions),
+        "whole": records(whole),
         "chart": stock_chart(symbol, decided, bars),
         "months": _months(conn, market, symbol, kind),
         "marks": marks,

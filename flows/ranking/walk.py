@@ -197,10 +197,10 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     """Walk every model and rule through the plan's days, store their scores, and write the page.
 
     The tear sheet is written beside the page. A ranking that is already stored is returned without
-    a walk; its page is written if missing.
-    With several `workers`, so many processes of this machine train side by side, which does not
-    change the figures. The scores of each training are kept in a folder until the ranking is
-    stored, so that an interrupted walk resumes. Raises DtmlError for days that cannot be walked
+    a walk; its page is written if missing, but not its tear sheet. With several `workers`, so many
+    processes of this machine train side by side, which does not change the figures. The scores of
+    each training, except those of own code, are kept in a folder until the ranking is stored, so
+    that an interrupted walk resumes. Raises DtmlError for days that cannot be walked
     (`dtml.ranking.walk.folds`), and for own code that its audit refuses or that fails.
     """
     stored = stored_ranking(walk.context.engine, walk.id)

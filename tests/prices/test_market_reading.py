@@ -290,7 +290,7 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ),
         (
             "as_of = 2020-01-02\nsymbols = ['A', {symbol = 'B', source_symbol = 'A'}]",
-            "constituents.symbols: source_symbol 'A' is listed twice",
+            "constituents.symbols: A and B both have the source_symbol 'A'",
         ),
         ('as_of = 2020-01-02\nsymbols = ["^KS11"]', "index.symbol: '^KS11' is also a constituent"),
     ],

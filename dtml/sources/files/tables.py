@@ -291,7 +291,7 @@ class TableFile:
         if mark is None:
             raise UsageError(
                 f"{self.path}: the comma in its closes may be a decimal mark or a thousands mark: "
-                "write closes with a decimal point and no comma, or say in the market's file "
+                "write all numbers with a decimal point and no comma, or say in the market's file "
                 '[columns] decimal = ",", or decimal = "." and thousands = ","'
             )
         return replace(layout, numbers=replace(layout.numbers, decimal=mark))
