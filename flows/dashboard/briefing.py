@@ -147,7 +147,7 @@ def _ended(after: timedelta | None, *, is_in_time: bool | None) -> str:
         return "before it was due"
     if after < TOLERANCE:
         return f"on time, {duration(after.total_seconds())} after it was due"
-    opened = {True: ", but before the open", False: ", after the open", None: ""}[is_in_time]
+    opened = {True: " but before the open", False: ", after the open", None: ""}[is_in_time]
     if after < timedelta(days=2):
         return f"{duration(after.total_seconds())} late{opened}"
     return f"{count(after.days)} days late{opened}"

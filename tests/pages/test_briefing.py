@@ -405,7 +405,7 @@ def ended_of(night: dict[str, object], times: Punctuality | None) -> str:
     [
         (timedelta(minutes=-5), "before it was due"),
         (timedelta(minutes=11, seconds=4), "on time, 11 min 04 s after it was due"),
-        (timedelta(hours=3), "3 h 00 min late, but before the open"),
+        (timedelta(hours=3), "3 h 00 min late but before the open"),
         (timedelta(hours=15), "15 h 00 min late, after the open"),
         (timedelta(days=41, hours=2), "41 days late, after the open"),
     ],
@@ -427,7 +427,7 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
     night = {"as_of": due.date(), "finished_at": due + after}
     assert ended_of(night, times) == words
     without_open = replace(times, opens_at=None)
-    assert ended_of(night, without_open) == re.sub(", (but before|after) the open", "", words)
+    assert ended_of(night, without_open) == re.sub("( but before|, after) the open", "", words)
     assert ended_of({**night, "finished_at": None}, times) == ""
     assert ended_of(night, None) == ""
     assert briefing._next(times) == "The next night is due 2024-07-02 22:30 UTC."
