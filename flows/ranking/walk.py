@@ -5,35 +5,30 @@ and stored once.
 """
 
 import hashlib
-import io
 import json
 import logging
 import shutil
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
 from importlib import resources
 from importlib.metadata import version
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Bool
 from numpy import ndarray
-from threadpoolctl import threadpool_limits
 
 from db.engine import transaction
 from db.rows import rankings
 from dtml.backtest.turnover import after_costs
+from dtml.errors import UsageError
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import (
     both_known,
@@ -51,9 +46,9 @@ from dtml.pages.rankings.page import HEADLINE, Ranking, ranking_page
 from dtml.ranking.features import FEATURE_SETS
 from dtml.ranking.outcomes import Leg, measured_legs, outcomes, overlap_of
 from dtml.ranking.panel import Grid, ranked
-from dtml.ranking.rankers import RankersConfig, Training, trainings
+from dtml.ranking.rankers import RankersConfig, trainings
 from dtml.ranking.rankers import walk as walk_rankers
-from dtml.ranking.relative import NETWORKS, RelativeConfig
+from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, earliest, folds
 from flows.backtest.bars_digest import digest_of_rejected
@@ -64,6 +59,7 @@ from flows.nightly.ranking import history_of
 from flows.progress import rankings_progress, reporting
 from flows.ranking.stored import stored_ranking
 from flows.ranking.tear_sheet import walk_sheet, walked_days, write_sheet
+from flows.ranking.trainings import train_once, train_side_by_side
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 
@@ -209,11 +205,18 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
         return stored
     start = time.perf_counter()
     splits = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
+    _require_returns(walk, splits)
     folder = data_folder() / "rankings" / walk.id
     once = partial(train_once, folder)
     if workers > 1:
         # The walk below then finds the scores of every training in the folder.
-        stage("train side by side", lambda: _train_side_by_side(walk, splits, folder, workers))
+        missing = trainings(walk.history, splits, walk.rankers)
+        stage(
+            "train side by side",
+            lambda: train_side_by_side(
+                missing, walk.history, walk.rankers, folder=folder, workers=workers
+            ),
+        )
     total = sum(1 for _ in trainings(walk.history, splits, walk.rankers))
     with rankings_progress(walk.context.name, total) as on_training:
         reported = reporting(once, on_training)
@@ -230,6 +233,21 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     ranking = replace(stored, sheet=sheet)
     write_page(page_of("ranking", stored.row), ranking_page(ranking))
     return ranking
+
+
+def _require_returns(walk: Walk, splits: list[Split]) -> None:
+    """Raise UsageError where no portfolio can have a return, before anything is trained.
+
+    A return needs the opens of two sessions after the first close that is scored.
+    """
+    bars, _watermark = walk.bars
+    first = walk.history.panel.sessions[splits[0].scored.start]
+    later = np.unique(bars.loc[bars["session"] > first, "session"])
+    if len(later) < 2:
+        raise UsageError(
+            f"no portfolio has a return from {first.date()} to {walk.plan.last}, because it needs "
+            "the opens of two later sessions: choose an earlier --from"
+        )
 
 
 def write_missing_page(stored: Ranking) -> None:
@@ -257,84 +275,6 @@ def _own_scores(walk: Walk, splits: list[Split], workers: int) -> Grid:
     spans = [(fold.trained, fold.scored) for fold in splits]
     scores, _last_model = walk_own(walk.context, walk.history, bars, spans, workers=workers)
     return scores
-
-
-def _scores_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.npy"
-
-
-def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
-    """Return the scores of a training from its file in the folder; train and write it if missing.
-
-    So an interrupted walk resumes where it stopped, and finds what other processes trained.
-    """
-    file = _scores_file(folder, name)
-    if not file.exists():
-        trained_scores = train()
-        # The array is written to memory first: given a path, `np.save` adds .npy to the name.
-        with io.BytesIO() as buffer:
-            np.save(buffer, trained_scores, allow_pickle=False)
-            data = buffer.getvalue()
-        write_whole(file, lambda path: path.write_bytes(data))
-        log.info("%s: trained and scored %s", folder.name, name)
-    scores: Grid = np.load(file, allow_pickle=False)
-    return scores
-
-
-def _train_side_by_side(walk: Walk, splits: list[Split], folder: Path, workers: int) -> None:
-    """Run, in `workers` processes, the trainings whose scores the folder lacks; the slowest first.
-
-    Each process writes the scores of its trainings into the folder. If one training fails, all
-    processes are killed.
-    """
-    all_trainings = trainings(walk.history, splits, walk.rankers)
-    missing = [each for each in all_trainings if not _scores_file(folder, each.name).exists()]
-    pool = ProcessPoolExecutor(
-        max_workers=workers,
-        mp_context=get_context("spawn"),
-        initializer=_begin_worker,
-        initargs=(folder, walk.history, walk.rankers),
-    )
-    try:
-        ordered = sorted(missing, key=_speed)
-        futures = [pool.submit(_train_one, training) for training in ordered]
-        with rankings_progress(walk.context.name, len(futures)) as on_training:
-            for training, future in zip(ordered, futures, strict=True):
-                future.result()
-                on_training(training.name)
-    except BaseException:
-        # A worker ignores SIGINT, and the pool would wait for the training that it is at.
-        for process in list(pool._processes.values()):
-            process.kill()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _speed(training: Training) -> int:
-    """Return a number that sorts the slowest kind of training first."""
-    if training.predictor in NETWORKS:
-        return 0
-    if training.predictor == "boosting":
-        return 1
-    return 2
-
-
-# In a worker process it has one entry, which `_begin_worker` adds: the history is sent only once.
-_worker_inputs: list[tuple[Path, History, RankersConfig]] = []
-
-
-def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
-    # One thread for each worker: together they use the cores.
-    torch.set_num_threads(1)
-    threadpool_limits(1)
-    _worker_inputs.append((folder, history, config))
-
-
-def _train_one(training: Training) -> None:
-    folder, history, config = _worker_inputs[0]
-    train_once(folder, training.name, partial(training.run, history, config))
 
 
 def _portfolios(
