@@ -348,12 +348,9 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
         return "", ""
     earned = row["annual_return"]
     of_all = rows.get(EQUAL_WEIGHT, {}).get("annual_return", np.nan)
-    verdict = "The portfolio with the best Sharpe ratio earned"
+    verdict = ""
     if not pd.isna(of_all):
-        word, compared = ("Yes", "more") if earned > of_all else ("No", "less")
-        verdict = (
-            f"{word}, the portfolio with the best Sharpe ratio earned {compared} than all stocks:"
-        )
+        verdict = "Yes, more: " if earned > of_all else "No, less: "
     others = [
         f"{words} {percent(rows[name]['annual_return'])}"
         for name, words in ((EQUAL_WEIGHT, "all stocks in equal parts"), (INDEX, "the index"))
@@ -361,8 +358,9 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
     ]
     beside = f"; {', '.join(others)}" if others else ""
     return (
-        f"{verdict} {percent(earned)} a year after costs{beside}.",
-        f"It was {quoted(best)}, with {with_interval(row, 'sharpe')}, chosen in hindsight.",
+        f"{verdict}{percent(earned)} a year after costs{beside}.",
+        f"By {quoted(best)}, chosen in hindsight for the best Sharpe ratio, "
+        f"{with_interval(row, 'sharpe')}.",
     )
 
 

@@ -99,9 +99,9 @@ def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits
 QUESTIONS = (
     "An order?",
-    "Beats rules?",
     "Steady?",
     "Tradable?",
+    "Beats rules?",
 )
 
 

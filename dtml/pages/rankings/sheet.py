@@ -151,8 +151,8 @@ def csv_address(table: pd.DataFrame) -> str:
 def sheet_answers(sheet: TearSheet, found: Answers, unit: str) -> list[Answer]:
     """Return the answers of a tear sheet to its questions, from its figures `found`.
 
-    They are whether there is an order, whether it is better than the rule's (only if the sheet has
-    a rule), whether it is steady, and whether it can be traded.
+    They are whether there is an order, whether it is steady, whether it can be traded, and (only if
+    the sheet has a rule) whether it is better than the rule's.
     """
     too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
     order = _order(found, too_early)
@@ -160,7 +160,7 @@ def sheet_answers(sheet: TearSheet, found: Answers, unit: str) -> list[Answer]:
     trade = _trade(found, too_early)
     if sheet.rule is None:
         return [order, steadiness, trade]
-    return [order, _beside_rule(found, too_early), steadiness, trade]
+    return [order, steadiness, trade, _beside_rule(found, too_early)]
 
 
 def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
