@@ -463,6 +463,8 @@ def account_line(paper: pd.DataFrame) -> Sparkline | None:
     invested at the open of the first of these sessions. None where the account has fewer than two
     sessions.
     """
+    if paper.empty:
+        return None
     net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
     net = net.tail(NIGHTS)
     if "account" not in net or net["account"].count() < 2:

@@ -4,9 +4,9 @@ A page is a mapping, from which the template of its name is rendered. Missing va
 rendered as "-".
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -83,9 +83,12 @@ def markets_page(
     after which the page is loaded again; 0 for never.
     """
     shown = Shown(conn)
+    newest = [Newest.of(conn, market) for market in markets.all_markets(conn)]
     rows = [
-        {**row, **briefing(conn, row, now, times.get(row["market"]), shown)}
-        for row in records(market_rows(conn, now.date(), shown))
+        {**row, **briefing(conn, of_market, now, times.get(of_market.market), shown)}
+        for of_market, row in zip(
+            newest, records(market_rows(conn, newest, now.date(), shown)), strict=True
+        )
     ]
     return {
         "rows": rows,
@@ -113,21 +116,42 @@ def work_page(
     return {**running_page(conn, now, every), "states": states}
 
 
+class Newest(NamedTuple):
+    """What several parts of a market's briefing read, read once.
+
+    `night` is its newest night, `complete` its newest complete one, both None without one. `paper`
+    has the rows of `paper_account.paper_returns`.
+    """
+
+    market: str
+    night: Row | None
+    complete: Row | None
+    paper: pd.DataFrame
+
+    @classmethod
+    def of(cls, conn: Connection, market: str) -> "Newest":
+        """Read it from the store."""
+        night = nights.night(conn, market)
+        complete = night
+        if night is not None and night["status"] not in nights.COMPLETE:
+            complete = nights.night(conn, market, complete=True)
+        return cls(market, night, complete, paper_account.paper_returns(conn, market))
+
+
 def briefing(
-    conn: Connection, row: Row, now: datetime, times: Punctuality | None, shown: Shown
+    conn: Connection, newest: Newest, now: datetime, times: Punctuality | None, shown: Shown
 ) -> dict[str, Any]:
-    """Return what a market's morning begins with; `row` is its row of `market_rows`.
+    """Return what a market's morning begins with.
 
     Keys: `state` of `state_of_night`; `best` and `worst` stocks of the newest ranking, its `leader`
     (the first row) and `target_ranked` (the session ranked), both None without a ranking; `changes`
     in sentences, None without a complete night; `order_words`; `skill_line` and `account_line`,
     small drawings or None.
     """
-    market = row["market"]
-    newest = nights.night(conn, market)
-    night = nights.night(conn, market, complete=True)
+    market = newest.market
+    night = newest.complete
     found: dict[str, Any] = {
-        "state": state_of_night(conn, newest, now, times),
+        "state": state_of_night(conn, newest.night, now, times),
         "best": [],
         "worst": [],
         "leader": None,
@@ -135,7 +159,7 @@ def briefing(
         "order_words": {},
         "changes": None,
         "skill_line": None,
-        "account_line": account_line(paper_account.paper_returns(conn, market)),
+        "account_line": account_line(newest.paper),
     }
     if night is None:
         return found
@@ -143,14 +167,15 @@ def briefing(
     ranking = ranking_of_night(conn, night, before, shown, END_STOCKS)
     found["changes"] = changes(conn, night, before, ranking)
     orders = orders_of_night(conn, night, before)
-    ranked = rankings.night_ranking(
-        conn,
-        market,
-        target_of(night),
-        shown=shown.of(market, target_of(night)),
-        symbols=orders["symbol"].tolist(),
-    )
-    found["order_words"] = order_words(in_order_of(ranked, orders))
+    if len(orders):
+        ranked = rankings.night_ranking(
+            conn,
+            market,
+            target_of(night),
+            shown=shown.of(market, target_of(night)),
+            symbols=orders["symbol"].tolist(),
+        )
+        found["order_words"] = order_words(in_order_of(ranked, orders))
     if ranking.empty:
         return found
     leader = records(ranking.head(1))[0]
@@ -159,8 +184,10 @@ def briefing(
     return {**found, **best_and_worst(ranking), **leading}
 
 
-def market_rows(conn: Connection, today: date, shown: Shown) -> pd.DataFrame:
-    """Return a row for each market in the store.
+def market_rows(
+    conn: Connection, newest: Sequence[Newest], today: date, shown: Shown
+) -> pd.DataFrame:
+    """Return a row for each market.
 
     A row has the last night (`_night_facts`), how many stocks have each of the newest directions,
     the model, running scores (`skill_of`), the ranking of the stocks (`ranking_of_day`), and the
@@ -168,8 +195,7 @@ def market_rows(conn: Connection, today: date, shown: Shown) -> pd.DataFrame:
     """
     direction_counts = predictions.newest_direction_counts(conn)
     rows: list[dict[str, Any]] = []
-    for market in markets.all_markets(conn):
-        night = nights.night(conn, market)
+    for market, night, complete, paper in newest:
         model = runs.latest_model(conn, market)
         rows.append(
             {
@@ -180,8 +206,8 @@ def market_rows(conn: Connection, today: date, shown: Shown) -> pd.DataFrame:
                 "none": direction_counts.get((market, "none"), 0),
                 "run_id": None if model is None else model["run_id"],
                 **skill_of(stored_scores.last_running_scores(conn, market)),
-                **ranking_of_day(conn, market, nights.night(conn, market, complete=True), shown),
-                **after_costs(conn, market),
+                **ranking_of_day(conn, market, complete, shown),
+                **after_costs(conn, market, paper),
             }
         )
     return pd.DataFrame(rows)
@@ -304,11 +330,12 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
     """
     if paper is None:
         paper = paper_account.paper_returns(conn, market)
-    # Returns after costs, [sessions portfolios], of the last year.
-    net = paper.pivot(index="session", columns="portfolio", values="net")
-    net = net.astype(float).tail(YEAR)
-    if len(net) >= MINIMUM_DAYS:
-        return _after_costs_of_paper_account(net)
+    if len(paper) >= MINIMUM_DAYS:
+        # Returns after costs, [sessions portfolios], of the last year.
+        net = paper.pivot(index="session", columns="portfolio", values="net")
+        net = net.astype(float).tail(YEAR)
+        if len(net) >= MINIMUM_DAYS:
+            return _after_costs_of_paper_account(net)
 
     walk = rankings.newest_ranking(conn, market)
     if walk is not None:

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, text
 from db.connection.frames import head
 from db.engine import reading
 from db.rows import attention, predictions, prices
+from db.rows.markets import all_markets
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import score_days
@@ -20,7 +21,7 @@ from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.briefing import Shown
 from flows.dashboard.market import SORTS, Sort, night_directions, night_of
-from flows.dashboard.markets import market_rows
+from flows.dashboard.markets import Newest, market_rows
 from flows.dashboard.stock import directions_sql, span_scores, stock_chart, way_counts
 from flows.nightly.context import MarketContext
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
@@ -59,7 +60,8 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
 def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
     today = DAYS[NIGHTS].date() + timedelta(days=3)
     with reading(site.engine) as conn:
-        rows = market_rows(conn, today, Shown(conn)).set_index("market")
+        newest_of_markets = [Newest.of(conn, market) for market in all_markets(conn)]
+        rows = market_rows(conn, newest_of_markets, today, Shown(conn)).set_index("market")
     mine = rows.loc[MARKET]
     last = asked(site, f"select * from daily_score where market = '{MARKET}' and protocol = 'all'")
     assert (mine["status"], mine["days_since"], mine["run_id"]) == ("refused", 3, SECOND_RUN)

@@ -89,11 +89,11 @@ def test_the_page_of_nights_has_each_chart_with_its_csv_and_its_sql(text: str) -
 
 def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text: str) -> None:
     main = text[text.index("<main") :]
-    answers = [main.index(f">{question}") for question in QUESTIONS]
+    answers = [main.index(f"<dt>{question}") for question in QUESTIONS]
     assert answers == sorted(answers)
     assert answers[-1] < main.index('role="img"') < main.index("<table")
     assert main.rindex('role="img"') < main.index("<table")
-    assert "An order? Yes." in Page(text).seen
+    assert "An order? Yes , rank IC " in Page(text).seen
 
 
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits

@@ -193,7 +193,7 @@ def _verdict(estimate: Estimate) -> str | None:
 def _order(found: Answers, too_early: str) -> Answer:
     """Return whether the rank IC is above 0, by its interval; it is too early without one."""
     question = "An order?"
-    rank_ic = f"Rank IC {_ratio(found.rank_ic)}"
+    rank_ic = f"rank IC {_ratio(found.rank_ic)}"
     verdict = _verdict(found.rank_ic)
     if verdict is None:
         return Answer(question, TOO_EARLY, f"{rank_ic}; {too_early}")
@@ -222,7 +222,7 @@ def _steadiness(found: Answers, too_early: str) -> Answer:
     """
     question = "Steady?"
     if not found.halves:
-        return Answer(question, TOO_EARLY, too_early.capitalize())
+        return Answer(question, TOO_EARLY, too_early)
     verdicts = [_verdict(half) for half in found.halves]
     is_above = [half.value > 0 for half in found.halves]
     word = UNCLEAR
@@ -245,7 +245,7 @@ def _trade(found: Answers, too_early: str) -> Answer:
     question = "Tradable?"
     gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
     if pd.isna(found.gross.value):
-        return Answer(question, TOO_EARLY, too_early.capitalize())
+        return Answer(question, TOO_EARLY, too_early)
     if pd.isna(found.net.value):
         return Answer(
             question,
