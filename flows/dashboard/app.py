@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from http import HTTPStatus
 from pathlib import Path
-from threading import Thread
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
@@ -58,6 +57,7 @@ from flows.dashboard.statements import Statements, place_among
 from flows.dashboard.stock import meant_symbol, stock_page
 from flows.dashboard.studies import study_page
 from flows.dashboard.terms import TERMS, terms_page
+from flows.dashboard.warm_up import warm_up
 from flows.failures import innermost_lines
 from flows.service.status import Punctuality
 
@@ -72,6 +72,7 @@ USUAL_SORT = "-probability"
 WORKERS = 4
 MONITORS = 2  # further threads, for /health and /metrics alone
 MONITORING_LIMIT_S = 20
+READY_LIMIT_S = 10  # that the start may take
 WAITING = 24  # pages, at most, that are being rendered or wait for a worker
 LIVE_SCRIPT = Path(__file__).parent / "templates" / "live.js"
 DOWNLOADS = 8  # files, at most, that are being made or sent
@@ -79,16 +80,19 @@ DOWNLOADS = 8  # files, at most, that are being made or sent
 
 @asynccontextmanager
 async def workers(app: FastAPI) -> AsyncIterator[None]:
-    """Set what an application needs while it runs: its limits, its script and the calendars.
+    """Set what an application needs while it runs, and make its first page before it is served.
 
-    Pages have at most `WORKERS` threads, so that each of these gets a connection.
+    Pages have at most `WORKERS` threads, so that each of these gets a connection. The script of the
+    charts, the calendars and what the first page reads take a second or two, which no visitor needs
+    to wait for; a store that does not answer delays the start by READY_LIMIT_S at most.
     """
     app.state.statements = Statements()
     app.state.monitors = CapacityLimiter(MONITORS)
     current_default_thread_limiter().total_tokens = WORKERS
-    # The script and the calendars take a second to build, which no visitor needs to wait for.
-    Thread(target=script, daemon=True).start()
-    Thread(target=monitoring.load_calendars, args=[app.state.engine], daemon=True).start()
+    with move_on_after(READY_LIMIT_S):
+        await to_thread.run_sync(
+            warm_up, app.state.engine, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+        )
     yield
 
 

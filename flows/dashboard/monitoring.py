@@ -6,8 +6,7 @@ file of a user's own market, so with it, such a market is never reported as late
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pandas as pd
@@ -17,10 +16,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
-from db.errors import StoreError
 from db.rows import markets, nights, rankings, translation_queue
 from db.rows import scores as stored_scores
-from dtml.errors import DtmlError
 from dtml.markets import Market
 from dtml.pages.figures import records
 from flows.dashboard.markets import NotThereError
@@ -90,12 +87,6 @@ def punctualities(
 ) -> dict[str, Punctuality]:
     """Return how late the nights of these markets are, of all by default, by market."""
     return {each.market: each for each in _punctualities(engine, names, now)}
-
-
-def load_calendars(engine: Engine) -> None:
-    """Load the calendars of a store's markets, which take seconds, before a page needs them."""
-    with suppress(StoreError, DtmlError):  # the first page reports what is wrong
-        punctualities(engine, datetime.now(UTC))
 
 
 def metrics(engine: Engine, now: datetime) -> bytes:
