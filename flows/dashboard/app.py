@@ -57,7 +57,6 @@ from flows.dashboard.statements import Statements, place_among
 from flows.dashboard.stock import meant_symbol, stock_page
 from flows.dashboard.studies import study_page
 from flows.dashboard.terms import TERMS, terms_page
-from flows.dashboard.warm_up import warm_up
 from flows.failures import innermost_lines
 from flows.service.status import Punctuality
 
@@ -91,7 +90,7 @@ async def workers(app: FastAPI) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = WORKERS
     with move_on_after(READY_LIMIT_S):
         await to_thread.run_sync(
-            warm_up, app.state.engine, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+            monitoring.warm_up, app.state.engine, abandon_on_cancel=True, limiter=CapacityLimiter(1)
         )
     yield
 

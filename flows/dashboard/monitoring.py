@@ -6,7 +6,8 @@ file of a user's own market, so with it, such a market is never reported as late
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
@@ -19,8 +20,9 @@ from db.engine import reading
 from db.rows import markets, nights, rankings, translation_queue
 from db.rows import scores as stored_scores
 from dtml.markets import Market
+from dtml.pages.charts import script
 from dtml.pages.figures import records
-from flows.dashboard.markets import NotThereError
+from flows.dashboard.markets import NotThereError, markets_page
 from flows.markets.files import market_of_store
 from flows.service.status import Punctuality, punctuality
 
@@ -87,6 +89,20 @@ def punctualities(
 ) -> dict[str, Punctuality]:
     """Return how late the nights of these markets are, of all by default, by market."""
     return {each.market: each for each in _punctualities(engine, names, now)}
+
+
+def warm_up(engine: Engine) -> None:
+    """Build the charts' script, load the calendars of a store's markets, and read the first page.
+
+    All of these are kept for later pages, in memory or by the store. An error is left to the first
+    page, which says what is wrong.
+    """
+    script()
+    with suppress(Exception):
+        now = datetime.now(UTC)
+        times = punctualities(engine, now)
+        with reading(engine) as conn:
+            markets_page(conn, now, 0, times)
 
 
 def metrics(engine: Engine, now: datetime) -> bytes:
