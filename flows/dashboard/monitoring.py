@@ -5,8 +5,8 @@ in documented views, so that a role of `dtml db grant-reader` suffices. That rol
 file of a user's own market, so with it, such a market is never reported as late.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +25,8 @@ from dtml.pages.figures import records
 from flows.dashboard.markets import NotThereError, markets_page
 from flows.markets.files import market_of_store
 from flows.service.status import Punctuality, punctuality
+
+log = logging.getLogger(__name__)
 
 FIGURES = ("acc", "mcc")
 VERSION = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus's text
@@ -94,15 +96,17 @@ def punctualities(
 def warm_up(engine: Engine) -> None:
     """Build the charts' script, load the calendars of a store's markets, and read the first page.
 
-    All of these are kept for later pages, in memory or by the store. An error is left to the first
-    page, which says what is wrong.
+    All of these are kept for later pages, in memory or by the store. An error is logged, and left
+    to the first page, which says what is wrong.
     """
     script()
-    with suppress(Exception):
+    try:
         now = datetime.now(UTC)
         times = punctualities(engine, now)
         with reading(engine) as conn:
             markets_page(conn, now, 0, times)
+    except Exception as error:  # noqa: BLE001 - other pages may be well, so they are served
+        log.warning("the first page could not be read before the start: %s", error)
 
 
 def metrics(engine: Engine, now: datetime) -> bytes:

@@ -24,6 +24,11 @@ from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
+WORKER_GONE = (
+    "a process that trained rankers was killed, perhaps because the machine ran out of memory: run "
+    "the same command again with fewer --workers; it goes on where this one stopped"
+)
+
 
 def _scores_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
@@ -52,12 +57,13 @@ def train_side_by_side(
     history: History,
     config: RankersConfig,
     *,
+    market: str,
     folder: Path,
     workers: int,
 ) -> None:
     """Run, in `workers` processes, the trainings whose scores the folder lacks; the slowest first.
 
-    Each process writes the scores of its trainings into the folder, whose name the progress shows.
+    Each process writes the scores of its trainings into the folder. The progress shows the market.
     If one training fails, all processes are killed. Raises DtmlError if a process was killed from
     outside.
     """
@@ -71,20 +77,16 @@ def train_side_by_side(
     try:
         ordered = sorted(missing, key=_speed)
         futures = [pool.submit(_train_one, training) for training in ordered]
-        with rankings_progress(folder.name, len(futures)) as on_training:
+        with rankings_progress(market, len(futures)) as on_training:
             for training, future in zip(ordered, futures, strict=True):
                 future.result()
                 on_training(training.name)
-    except BrokenProcessPool as error:
-        raise DtmlError(
-            "a process that trained rankers was killed, perhaps because the machine ran out of "
-            "memory: run the same command again with fewer --workers; it goes on where this one "
-            "stopped"
-        ) from error
-    except BaseException:
+    except BaseException as error:
         # A worker ignores SIGINT, and the pool would wait for the training that it is at.
         for process in list(pool._processes.values()):
             process.kill()
+        if isinstance(error, BrokenProcessPool):
+            raise DtmlError(WORKER_GONE) from error
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -210,11 +210,15 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     once = partial(train_once, folder)
     if workers > 1:
         # The walk below then finds the scores of every training in the folder.
-        missing = trainings(walk.history, splits, walk.rankers)
         stage(
             "train side by side",
             lambda: train_side_by_side(
-                missing, walk.history, walk.rankers, folder=folder, workers=workers
+                trainings(walk.history, splits, walk.rankers),
+                walk.history,
+                walk.rankers,
+                market=walk.context.name,
+                folder=folder,
+                workers=workers,
             ),
         )
     total = sum(1 for _ in trainings(walk.history, splits, walk.rankers))

@@ -395,6 +395,22 @@ def test_the_first_heading_says_which_markets_are_not_well() -> None:
     assert say({**dict.fromkeys("abcd", late), "e": well}) == "4 of 5 not well"
 
 
+def scheduled() -> tuple[datetime, Punctuality]:
+    """Return when a night was due, and its times: its session opens 15 hours later."""
+    due = datetime(2024, 7, 1, 22, 30, tzinfo=UTC)
+    times = Punctuality(
+        market=MARKET,
+        night=due.date(),
+        outcome="complete",
+        due=None,
+        seconds=0.0,
+        scheduled_at=due,
+        opens_at=due + timedelta(hours=15),
+        next_at=due + timedelta(days=1),
+    )
+    return due, times
+
+
 def ended_of(night: dict[str, object], times: Punctuality | None) -> str:
     is_in_time = briefing._is_before_open(night, times)
     return briefing._ended(briefing._after_due(night, times), is_in_time=is_in_time)
@@ -413,17 +429,7 @@ def ended_of(night: dict[str, object], times: Punctuality | None) -> str:
 def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
     after: timedelta, words: str
 ) -> None:
-    due = datetime(2024, 7, 1, 22, 30, tzinfo=UTC)
-    times = Punctuality(
-        market=MARKET,
-        night=due.date(),
-        outcome="complete",
-        due=None,
-        seconds=0.0,
-        scheduled_at=due,
-        opens_at=due + timedelta(hours=15),
-        next_at=due + timedelta(days=1),
-    )
+    due, times = scheduled()
     night = {"as_of": due.date(), "finished_at": due + after}
     assert ended_of(night, times) == words
     without_open = replace(times, opens_at=None)
@@ -436,17 +442,8 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_night_whose_session_has_opened_says_so(store_url: str) -> None:
-    due = datetime(2024, 7, 1, 22, 30, tzinfo=UTC)
+    due, times = scheduled()
     opens_at = due + timedelta(hours=15)
-    times = Punctuality(
-        market=MARKET,
-        night=due.date(),
-        outcome="complete",
-        due=None,
-        seconds=0.0,
-        scheduled_at=due,
-        opens_at=opens_at,
-    )
     night = {
         "market": MARKET,
         "as_of": due.date(),

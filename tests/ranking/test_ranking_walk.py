@@ -3,11 +3,14 @@ stored, printed, and known when.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from html import unescape
+from multiprocessing import active_children
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,7 @@ from dtml.ranking.rules import RULES
 from dtml.ranking.walk import folds
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context, open_stored_context
+from flows.ranking.trainings import train_side_by_side
 from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking
 from flows.settings import data_folder, page_of
 from tests.support.bounds import in_float64
@@ -111,6 +115,30 @@ def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_wal
     monkeypatch.setattr(Walk, "rankers", property(lambda _: settings))
     with pytest.raises(ValueError, match="max_leaf_nodes"):
         run_ranking(broken, workers=2)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.soak
+def test_a_walk_whose_worker_was_killed_says_so(walk: Walk, tmp_path: Path) -> None:
+    walked = folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST))
+
+    def kill() -> None:
+        """Kill a worker once the first training is done: then all of them have begun."""
+        while not any(tmp_path.glob("*.npy")):
+            time.sleep(0.05)
+        workers = [each for each in active_children() if each.name.startswith("SpawnProcess")]
+        workers[0].kill()
+
+    Thread(target=kill, daemon=True).start()
+    with pytest.raises(DtmlError, match=r"was killed, perhaps .* with fewer --workers"):
+        train_side_by_side(
+            rankers.trainings(walk.history, walked, walk.rankers),
+            walk.history,
+            walk.rankers,
+            market=walk.context.name,
+            folder=tmp_path,
+            workers=2,
+        )
 
 
 def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk) -> None:
