@@ -218,9 +218,8 @@ def ran(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_contributing_has_40_lines_and_names_what_is_there() -> None:
+def test_contributing_names_what_is_there() -> None:
     lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 40
     for name in re.findall(
         r"`((?:dtml|db|flows|tests|benchmarks)/[\w/.]+|[A-Z]+\.md|\w+\.(?:toml|txt))`",
         "\n".join(lines),
