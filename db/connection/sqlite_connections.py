@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 
 class SqliteConnection(sqlite3.Connection):
-    """A connection that closes its file when it is deleted.
+    """A connection without functions in Python, which closes its file when it is deleted.
 
     An engine pools its connections, and most commands use an engine until the process ends. From
     Python 3.13 on, a connection that is still open when it is deleted warns of it.
@@ -19,11 +19,17 @@ class SqliteConnection(sqlite3.Connection):
         with suppress(sqlite3.ProgrammingError):  # raised where the file could not be opened
             self.close()
 
+    def create_function(self, *_arguments: object, **_options: object) -> None:
+        """Leave out what SQLAlchemy adds, `regexp` and `floor`, because SQL could call it.
+
+        A call would hold Python's interpreter lock until it ends, and that of a regular expression
+        may never end: no thread would run meanwhile, not even one that interrupts the statement.
+        """
+
 
 def prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
-    """Set up a new connection, one that can attach no other file if it is `read_only`.
+    """Set up a new connection; one that may write switches its file to a write-ahead log for good.
 
-    One that may write switches its file to a write-ahead log, which lasts.
     SQLAlchemy calls this, with its record of the connection, for each that an engine opens.
     """
     # The driver's own BEGIN would come only after the first read, and never before a statement such
@@ -32,9 +38,6 @@ def prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: obj
     # SQLite keeps any bytes in a column of text. Bytes of another program that are not UTF-8 must
     # not make their table unreadable.
     connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
-    # mode=ro protects only the store's file: SQL could attach another file, and write there.
-    if read_only:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.execute("pragma foreign_keys = on")  # SQLite's default is off
     # With a write-ahead log (WAL) a power failure may then lose the last commits, but it cannot
     # damage the file. The default waits for the disk at each commit.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from sys import getsizeof
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Engine, text
@@ -29,12 +29,13 @@ if TYPE_CHECKING:  # a statement is asked without waiting for pandas
 READ_ONLY_ERRORS = ("attempt to write a readonly database", "in a read-only transaction")
 # Words with which a query may begin on PostgreSQL; a statement that begins otherwise may write.
 FIRST_WORDS = ("select", "with", "values", "table", "explain", "show")
-LONGEST_VALUE = 16_000_000  # bytes of a value on SQLite
+# Of SQLite, within whose functions nothing can interrupt a statement: the bytes of a value and of a
+# LIKE pattern, so that none of them takes longer than some seconds, such as `instr` of two long
+# values; and the bytes of this process's whole heap of SQLite, which a short statement could fill
+# while it is prepared.
+LONGEST_VALUE, LONGEST_PATTERN, LARGEST_HEAP = 1_000_000, 1_000, 1_000_000_000
 BATCH_ROWS, BATCH_BYTES = 2000, 8_000_000  # A batch ends at whichever is reached first.
-# Steps of SQLite's virtual machine between two checks of the time limit: some 20 ms. Each check
-# takes Python's interpreter lock, for which other threads of this process then wait, such as those
-# that serve pages.
-STEPS_BETWEEN_CHECKS = 1_000_000
+WATCH_S = 0.1  # between two looks at the clock while SQLite runs a statement
 # An answer that is held in memory as a whole may have at most so many rows and bytes.
 HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
 
@@ -128,10 +129,10 @@ def open_answer(
     `is_trusted` marks a statement that this program wrote, not a user: any role of PostgreSQL may
     run it. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
     `interruption` ends any at once. Raises StoreUsageError, in one line, for SQL that does not run,
-    that writes, that holds more than one statement or returns no columns, or that on PostgreSQL
-    begins with none of FIRST_WORDS; for an engine that was not opened read only; for a user's SQL
-    under a role that can reach the server's files or programs, such as a superuser; and for a
-    statement that was interrupted.
+    that writes, that holds more than one statement, returns no columns or begins with none of
+    FIRST_WORDS; for an engine that was not opened read only; for a user's SQL under a role that can reach the server's
+    files or programs, such as a superuser; for a statement that needs too much memory on SQLite;
+    and for one that was interrupted.
     """
     if not engines.is_read_only(engine):
         raise StoreUsageError(
@@ -287,19 +288,12 @@ def guarded(
 
     The options are as in `open_answer`. SQLite has no time limit of its own, so the statement is
     interrupted here after READ_LIMIT_S. PostgreSQL's readers are opened with that limit, which is
-    lifted for a statement that is not time-limited. On PostgreSQL the statement must begin with one
-    of FIRST_WORDS. Unless it `is_trusted`, it is refused under a role that can reach the server's
+    lifted for a statement that is not time-limited. The statement must begin with one of
+    FIRST_WORDS: a pragma of SQLite changes the connection, or even the process, of later readers.
+    Unless it `is_trusted`, it is refused under a role of PostgreSQL that can reach the server's
     files or programs: such a role's SQL could get around every limit set here. Raises
     StoreUsageError for a statement that is refused.
     """
-    interruption = interruption or Interruption()
-    if conn.dialect.name == "sqlite":
-        driver = cast(sqlite3.Connection, conn.connection.driver_connection)
-        limit = engines.READ_LIMIT_S if is_time_limited else math.inf
-        # Needed even without a limit: the same check notices an interruption.
-        with _time_limit(driver, limit, interruption):
-            yield
-        return
     if not sql.strip():
         raise StoreUsageError("the SQL is empty: write a select")
     match = _FIRST_WORD.match(sql)
@@ -311,6 +305,14 @@ def guarded(
             f"the SQL begins with {beginning!r}, so it may do more than read: begin it with one "
             f"of {', '.join(FIRST_WORDS)}"
         )
+    interruption = interruption or Interruption()
+    if conn.dialect.name == "sqlite":
+        driver = cast(sqlite3.Connection, conn.connection.driver_connection)
+        limit = engines.READ_LIMIT_S if is_time_limited else math.inf
+        # Needed even without a limit: the same check notices an interruption.
+        with _time_limit(driver, limit, interruption):
+            yield
+        return
     if not is_trusted:
         _require_no_server_access(conn)
     if not is_time_limited:
@@ -336,20 +338,34 @@ def _time_limit(
 ) -> Iterator[None]:
     """Interrupt SQLite's statement after `limit` seconds, or once an interruption is requested.
 
-    A value of more than LONGEST_VALUE bytes is an error: that limit stays on the connection.
+    The limits on its memory stay on the connection and on the process. A thread interrupts it,
+    because a progress handler would run in Python: it would be called only after so many steps, of
+    which one may take seconds.
     """
     deadline = time.monotonic() + limit
+    is_over = Event()
 
-    def must_end() -> bool:
-        return interruption.is_requested or time.monotonic() > deadline
+    def watch() -> None:
+        while not is_over.wait(WATCH_S):
+            if interruption.is_requested or time.monotonic() > deadline:
+                # Again and again, as SQLite forgets it before the first step of a statement.
+                driver.interrupt()
 
     # Batches limit only how many values are in memory: this limits the size of each value.
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
-    driver.set_progress_handler(must_end, STEPS_BETWEEN_CHECKS)
+    driver.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)
+    driver.execute(f"pragma hard_heap_limit = {LARGEST_HEAP}")
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
+    except MemoryError as error:
+        raise StoreUsageError(
+            f"the SQL needs more than {LARGEST_HEAP:,} bytes of memory: request less data"
+        ) from error
     finally:
-        driver.set_progress_handler(None, STEPS_BETWEEN_CHECKS)
+        is_over.set()
+        watcher.join()  # so that it cannot interrupt what the connection runs next
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from traceback import walk_tb
@@ -26,6 +26,15 @@ from db.rows import markets, nights
 from tests.support.postgresql_databases import KEEPER
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
+# A few steps of SQLite's machine, each of which takes some time within one function.
+SLOW_STEPS = (
+    "with recursive n(i) as (select 1 union all select i + 1 from n where i < 100) "
+    "select sum(instr(hex(zeroblob(50000 + i)), hex(zeroblob(25000)) || '1')) from n"
+)
+# Each table expression doubles what SQLite prepares.
+DOUBLING = "with a0 as (select 1 as x)" + "".join(
+    f", a{i + 1} as (select x from a{i} union all select x from a{i})" for i in range(24)
+)
 
 
 def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: Engine) -> None:
@@ -40,11 +49,22 @@ def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: En
         assert table_counts(conn)["price"] == 0
 
 
+def test_sql_can_call_no_function_in_python(engine: Engine, reader: Engine) -> None:
+    """Such a function would hold the interpreter lock, and with it all threads."""
+    listed = "select name, narg, type from pragma_function_list order by 1, 2, 3"
+    with closing(sqlite3.connect(":memory:")) as plain:
+        of_sqlite = plain.execute(listed).fetchall()
+    for opened in (engine, reader):
+        if opened.dialect.name == "sqlite":
+            with reading(opened) as conn:
+                assert [tuple(row) for row in conn.exec_driver_sql(listed)] == of_sqlite
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("sql", [FOREVER, SLOW_STEPS], ids=["endless", "slow steps"])
 def test_sql_of_a_user_that_does_not_end_is_ended(
-    reader: Engine, monkeypatch: pytest.MonkeyPatch
+    reader: Engine, sql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sql = FOREVER
     if reader.dialect.name == "sqlite":
         monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.3)
     else:  # set where the engine is opened
@@ -130,6 +150,12 @@ OUTSIDE_SQLITE = [
     "pragma journal_mode = delete",
     "pragma temp_store_directory = '{secret}'",
     "pragma writable_schema = on",
+    "pragma case_sensitive_like = on",
+    "pragma hard_heap_limit = 1000",
+    "begin immediate",
+    "select 'aab' regexp '(a+)+$'",
+    "select 'a' like '%" + "a" * 2000 + "'",
+    DOUBLING + " select count(*) from a24",
     "create virtual table temp.files using csv(filename='{secret}')",
     "create temp table mine as select 1",
     "select zeroblob(900000000)",
