@@ -1,4 +1,4 @@
-"""Limit what the process of a user's own code may write.
+"""Run a user's own code in a process of its own, end all that it started, and limit what it writes.
 
 It may write in its own empty folder, which no later process sees. Otherwise a feature could store
 its values in a file when it sees all days, and return them when it should see only some of them.
@@ -8,11 +8,17 @@ libraries need (`NEEDED`), and asks for no privilege. Without Landlock, no file 
 
 import ctypes
 import errno
+import gc
 import json
 import os
 import resource
+import select
+import signal
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +31,7 @@ RESTRICT_SELF = 446
 GET_VERSION = 1  # a flag of CREATE_RULESET
 BENEATH_PATH = 1  # a type of rule
 SET_NO_NEW_PRIVILEGES = 38  # of prctl, which Landlock asks for
+SET_CHILD_SUBREAPER = 36  # of prctl: orphans below this process become its children
 
 # Rights of linux/landlock.h: the bits of all rights to change a file or a folder.
 WRITE_FILE = 1 << 1
@@ -39,6 +46,8 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
 NEEDED = (Path("/dev/null"), Path("/dev/shm"))  # noqa: S108 - no file is made here
 
 
+POLL_S = 0.01  # between two looks at a process
+
 Answer = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 
 
@@ -50,6 +59,65 @@ class _Rule(ctypes.Structure):
     _pack_ = 1
     _layout_ = "ms"  # the layout that `_pack_` meant before Python 3.14, which asks for its name
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def serve(do: Callable[[Path], None], prepare: Callable[[Path], None] | None = None) -> None:
+    """Fork a process for each folder that standard input names, one on a line after its seconds.
+
+    The process calls `do`, after this one has called `prepare`. It is killed after the seconds, or
+    once standard input ends because the process that asked has ended; all that it started is then
+    killed too, whatever its group or session, which only Linux can tell. A line is printed when it
+    has ended: its exit status, or "late".
+    """
+    system = ctypes.CDLL(None)
+    if hasattr(system, "prctl"):
+        system.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for line in sys.stdin:
+        seconds, _, path = line.rstrip("\n").partition(" ")
+        if prepare is not None:
+            prepare(Path(path))
+        gc.freeze()  # otherwise a collection in the child copies every page that holds an object
+        child = os.fork()
+        if child == 0:
+            os.setsid()  # a group of its own, which is killed as a whole
+            # What the code prints must not be read as the server's lines.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(nowhere, stream)
+            exit_status = 1
+            try:
+                do(Path(path))
+                exit_status = 0
+            finally:
+                # Whatever is raised, the child ends here, with the threads that the code left.
+                # Otherwise it would go on with the loop, which is the server's.
+                os._exit(exit_status)
+        print(_exit_status(child, float(seconds)), flush=True)  # noqa: T201
+
+
+def _exit_status(child: int, seconds: float) -> int | str:
+    """Wait for a child to end, kill what it leaves, and return its exit status or "late"."""
+    deadline = time.monotonic() + seconds
+    ended, status = os.waitpid(child, os.WNOHANG)
+    is_alone = False
+    while not (ended or is_alone or time.monotonic() > deadline):
+        # Nothing more is asked before the answer: what can be read is the end of the input.
+        is_alone = bool(select.select([sys.stdin], [], [], POLL_S)[0])
+        ended, status = os.waitpid(child, os.WNOHANG)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if not ended:
+        os.waitpid(child, 0)
+    # Killed parents leave their children to this process, until none is left.
+    while children := [
+        int(orphan)
+        for file in Path("/proc/self/task").glob("*/children")
+        for orphan in file.read_text().split()
+    ]:
+        for orphan in children:
+            os.kill(orphan, signal.SIGKILL)
+        os.wait()
+    return os.waitstatus_to_exitcode(status) if ended else "late"
 
 
 def leave_answer(folder: Path, memory: int, answer: Callable[[], Answer]) -> None:

@@ -6,11 +6,9 @@ from mistakes, but not from attacks: the process may read whatever its user may 
 
 import json
 import os
-import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
@@ -218,72 +216,68 @@ def limit_of(name: str, default: str, error: type[DtmlError]) -> float:
     return limit
 
 
-class _Server:
-    """A process that has imported what own code needs (`dtml.own.work`).
+class Server:
+    """A process that runs a program of own code, such as `dtml.own.work`, ready to be asked.
 
-    It forks a child for each question.
+    It forks a child for each question (`dtml.own.confinement.serve`). Its environment has
+    PASSED_ON_VARIABLES and the `variables` named.
     """
 
-    def __init__(self) -> None:
-        variables = {
+    def __init__(self, program: str = "dtml.own.work", variables: Sequence[str] = ()) -> None:
+        passed_on = {
             key: value
             for key, value in os.environ.items()
             # Those of coverage, so that a measurement of the tests includes this process.
-            if key in PASSED_ON_VARIABLES or key.startswith("COVERAGE_")
+            if key in (*PASSED_ON_VARIABLES, *variables) or key.startswith("COVERAGE_")
         }
-        self.process = Popen(
+        self.process = Popen(  # noqa: S603 - our own program
             # With -P, no module is imported from the working folder.
-            [sys.executable, "-P", "-m", "dtml.own.work"],
-            env={**variables, **FIXED_VARIABLES},
+            [sys.executable, "-P", "-m", program],
+            env={**FIXED_VARIABLES, **passed_on},
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
-            start_new_session=True,  # a group of its own, which is killed as a whole
-            # With a buffer, the read of one line could take in the answer after it as well, and
-            # `select` would then wait on an empty pipe.
-            bufsize=0,
+            start_new_session=True,  # Ctrl-C does not reach it
         )
 
     def run(self, folder: Path, seconds: float) -> int | None:
-        """Do the task of a folder, and return the exit status of its process.
+        """Do the task of a folder; return the exit status of its process, None where it was late.
 
-        Returns None where it took more than `seconds`. The server answers with two lines: the
-        process's id at once, and its exit status when it has ended.
+        Raises OSError or ValueError where the server itself was killed.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(os.fsencode(folder) + b"\n")
-        child = int(self.process.stdout.readline())
-        answered, _, _ = select.select([self.process.stdout], [], [], seconds)
-        # Kill the child's process group: the child, if it took too long, and all processes that it
-        # started. There is no such group where the child has ended and left none.
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        # This line comes in both cases, as a child that was killed has an exit status too. It is
-        # read in both, so that the next question does not find it.
-        exit_status = int(self.process.stdout.readline())
-        return exit_status if answered else None
+        self.process.stdin.write(f"{seconds} ".encode() + os.fsencode(folder) + b"\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        return None if answer == b"late" else int(answer)
+
+    def end(self) -> None:
+        """End the server."""
+        with self.process:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
 
 
 # Servers that have answered and wait. Threads that ask at the same time use one each.
-_idle: list[_Server] = []
+_idle: list[Server] = []
 
 
 def warm() -> None:
     """Start the server now, so that its imports are done before the first question."""
     if not _idle:
-        _idle.append(_Server())
+        _idle.append(Server())
 
 
 def _run(folder: Path, seconds: float) -> int | None:
     """Run the task of a folder; return its exit status, None where it took too long."""
-    server = _idle.pop() if _idle else _Server()
+    server = _idle.pop() if _idle else Server()
     try:
         exit_status = server.run(folder, seconds)
     except (OSError, ValueError):
         # The server was killed after its last question: the pipe to it is broken, or an empty line
-        # is read where the id of a process should be. A new server does the task.
-        server = _Server()
+        # is read where an exit status should be. A new server does the task.
+        server = Server()
         exit_status = server.run(folder, seconds)
     _idle.append(server)
     return exit_status

@@ -6,11 +6,8 @@ for some days), `ranks` (the features' ranks), `fits` (fits and scores by folds,
 never sees a price.
 """
 
-import gc
 import importlib
 import json
-import os
-import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.own import code as own
-from dtml.own.confinement import FORBIDDEN, Answer, leave_answer
+from dtml.own.confinement import FORBIDDEN, Answer, leave_answer, serve
 from dtml.ranking.panel import Panel
 
 DEFAULT_MODEL_LIBRARY = "sklearn.ensemble"
@@ -148,42 +145,16 @@ def _night(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -
 TASKS = {"values": _values, "nights": _nights, "ranks": _ranks, "fits": _fits, "night": _night}
 
 
-def serve() -> None:
-    """Fork a process for each folder that standard input names, one on a line.
+def _import_libraries(folder: Path) -> None:
+    """Import, of `LIBRARIES`, that of the default model and those that a task's text names.
 
-    For each folder it prints two lines: the id of the process at once, and its exit status when it
-    has ended. Of `LIBRARIES`, that of the default model and those that a task's text names are
-    imported before the fork: the server keeps them, so that every later child has them without
-    importing them again.
+    The server keeps them, so that every later child has them without importing them again.
     """
-    for line in sys.stdin:
-        folder = Path(line.strip())
-        text = json.loads((folder / "task.json").read_text())["text"]
-        for name in LIBRARIES:
-            if name in text or name == DEFAULT_MODEL_LIBRARY:
-                importlib.import_module(name)
-        gc.freeze()  # otherwise a collection in the child copies every page that holds an object
-        child = os.fork()
-        if child == 0:
-            # A process group of its own, so that the process that asked can kill the child together
-            # with all that the user's code started.
-            os.setsid()
-            # What the code prints must not be read as the server's lines.
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for stream in range(3):
-                os.dup2(nowhere, stream)
-            exit_status = 1
-            try:
-                main(folder)
-                exit_status = 0
-            finally:
-                # Whatever is raised, the child ends here. Otherwise it would go on with the loop,
-                # which is the server's.
-                os._exit(exit_status)
-        print(child, flush=True)  # noqa: T201
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
+    text = json.loads((folder / "task.json").read_text())["text"]
+    for name in LIBRARIES:
+        if name in text or name == DEFAULT_MODEL_LIBRARY:
+            importlib.import_module(name)
 
 
 if __name__ == "__main__":
-    serve()
+    serve(main, _import_libraries)

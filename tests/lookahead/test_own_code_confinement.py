@@ -7,11 +7,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dtml.own import confinement, process
+from dtml.own import confinement
 from dtml.own.code import OwnCode, OwnCodeError
 from dtml.own.confinement import allow_writing, write_only_in
 from dtml.own.process import IsolatedCode, limit_of
@@ -130,24 +129,45 @@ def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
         IsolatedCode(OwnCode("mine.py", text)).values(PANEL)
 
 
-TWO_LINES_AT_ONCE = (
-    "import sys; sys.stdin.readline(); "
-    "sys.stdout.write('999999999\\n0\\n'); sys.stdout.flush(); sys.stdin.read()"
-)
+STARTED = """
+import os, time
+def f(bars):
+    said, told = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(told, str(os.getpid()).encode())
+            time.sleep(600)
+        os._exit(0)
+    raise ValueError(os.read(said, 99).decode())
+"""
 
 
-def test_an_answer_that_comes_with_the_line_before_it_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system tells whose an orphan was")
+def test_what_own_code_started_ends_with_it_whatever_its_session() -> None:
+    with pytest.raises(OwnCodeError, match="ValueError: ") as error:
+        IsolatedCode(OwnCode("mine.py", STARTED)).values(PANEL)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(str(error.value).rpartition(" ")[2]), 0)
+
+
+ENDLESS = """
+def f(bars):
+    import os, time
+    os.setsid() if os.fork() == 0 else None
+    time.sleep(600)
+"""
+
+
+def test_own_code_that_is_late_is_ended_and_the_next_question_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a busy machine both lines are there when the first is read."""
-
-    def start(_command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-c", TWO_LINES_AT_ONCE], **options)
-
-    monkeypatch.setattr(process, "Popen", start)
-    server = process._Server()
-    assert server.run(tmp_path, seconds=5.0) == 0
-    server.process.communicate()
+    monkeypatch.setenv("DTML_CODE_SECONDS", "1")
+    with pytest.raises(OwnCodeError, match="DTML_CODE_SECONDS"):
+        IsolatedCode(OwnCode("mine.py", ENDLESS)).values(PANEL)
+    monkeypatch.delenv("DTML_CODE_SECONDS")
+    honest = OwnCode("mine.py", "def f(bars):\n    return bars.close\n")
+    assert IsolatedCode(honest).values(PANEL)[0]["features"] == ["f"]
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-1", "inf", "nan"])

@@ -209,7 +209,9 @@ def has_ended(process: int, wait: float = 9.0) -> bool:
 @pytest.mark.skipif(not Path("/proc").exists(), reason="this system has no /proc")
 def test_what_a_feed_started_ends_with_it(context: MarketContext, mine: Path) -> None:
     started = (
-        "    import subprocess\n    raise ValueError(subprocess.Popen(['sleep', '600']).pid)\n"
+        "    import subprocess\n"
+        "    apart = ['setsid', '-f', 'sh', '-c', 'echo $$; exec sleep 600 >/dev/null']\n"
+        "    raise ValueError(int(subprocess.run(apart, stdout=subprocess.PIPE).stdout))\n"
     )
     mine.write_text(HONEST.replace("    return BARS", f"{started}    return BARS"))
     with pytest.raises(FeedError, match="ValueError: ") as error:

@@ -8,12 +8,9 @@ attacks: the process may read whatever its user may read.
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from subprocess import DEVNULL, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -22,7 +19,7 @@ import pandas as pd
 
 from dtml.errors import UsageError
 from dtml.markets.definition import Market
-from dtml.own.process import FIXED_VARIABLES, PASSED_ON_VARIABLES, limit_of
+from dtml.own.process import Server, limit_of
 from dtml.prices.bars import bars_frame, no_bars
 from dtml.sources.own_feed.code import FeedCode, FeedError
 
@@ -54,7 +51,6 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
     `details` must fit into JSON. Raises FeedError where the code fails, takes too long or too much
     memory, and UsageError where an environment variable of the market's file is not set.
     """
-    environment = _environment(code, market)
     seconds = limit_of("DTML_FEED_SECONDS", SECONDS, FeedError)
     gigabytes = limit_of("DTML_FEED_GIGABYTES", GIGABYTES, FeedError)
     market_file, market_text = market.file or ("", "")
@@ -71,7 +67,7 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
     with TemporaryDirectory(prefix="dtml-feed-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         (folder / "task.json").write_text(json.dumps(question))
-        exit_status = _run(folder, environment, seconds)
+        exit_status = _run(folder, code, market, seconds)
         if exit_status is None:
             raise FeedError(
                 f"{code.name} took more than {seconds:g} s: raise the environment variable "
@@ -80,8 +76,8 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
         return _answer(folder, exit_status, code, gigabytes)
 
 
-def _environment(code: FeedCode, market: Market) -> dict[str, str]:
-    """Return the variables of the feed's process: the fixed ones, and some of this process.
+def _run(folder: Path, code: FeedCode, market: Market, seconds: float) -> int | None:
+    """Run the task of a folder; return its exit status, None where it took too long.
 
     Raises UsageError where a variable that the market's file names is not set.
     """
@@ -92,38 +88,13 @@ def _environment(code: FeedCode, market: Market) -> dict[str, str]:
                 f"{code.name} needs {name}, which is not set: set this environment variable where "
                 "the command or service starts"
             )
-    passed_on = (*PASSED_ON_VARIABLES, *named)
-    variables = {
-        key: value
-        for key, value in os.environ.items()
-        # Those of coverage, so that a measurement of the tests includes this process.
-        if key in passed_on or key.startswith("COVERAGE_")
-    }
-    return {**FIXED_VARIABLES, **variables}
-
-
-def _run(folder: Path, environment: Mapping[str, str], seconds: float) -> int | None:
-    """Run the task of a folder; return its exit status, None where it took too long.
-
-    Whatever the process started is killed with it.
-    """
-    process = Popen(  # noqa: S603 - our own program, on a folder that was just made
-        # With -P, no module is imported from the working folder.
-        [sys.executable, "-P", "-m", "dtml.sources.own_feed.work", str(folder)],
-        env=environment,
-        stdin=DEVNULL,
-        stdout=DEVNULL,
-        stderr=DEVNULL,
-        start_new_session=True,  # a group of its own, which is killed as a whole
-    )
+    server = Server("dtml.sources.own_feed.work", named)
     try:
-        return process.wait(seconds)
-    except TimeoutExpired:
-        return None
+        return server.run(folder, seconds)
+    except (OSError, ValueError) as error:
+        raise FeedError(f"the server of {code.name} was killed: fetch again") from error
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        server.end()
 
 
 def _answer(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) -> Answer:

@@ -5,10 +5,8 @@ market's file names are set for this process alone, and their values are blotted
 in the details of outcomes, as an address with its key often stands in an error.
 """
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -23,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.markets import Market, load_market, load_market_file
-from dtml.own.confinement import FORBIDDEN, Answer, leave_answer
+from dtml.own.confinement import FORBIDDEN, Answer, leave_answer, serve
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources import Status
 from dtml.sources.own_feed.answers import fetched_of, last_session_of, stocks_of
@@ -37,7 +35,6 @@ LONGEST_DETAIL = 200  # characters of an outcome's detail
 SHORTEST_SECRET = 4
 BLOT = "***"
 TOO_MANY_REQUESTS = 429
-DIE_WITH_PARENT = 1  # of prctl: PR_SET_PDEATHSIG
 Task = Mapping[str, Any]
 Arrays = dict[str, np.ndarray]
 
@@ -231,19 +228,5 @@ def _blotted(description: Task, secrets: list[str]) -> Task:
     return blotted
 
 
-def _end_with_parent() -> None:
-    """Let the system end this process with the one that asked it; on Linux alone."""
-    system = ctypes.CDLL(None)
-    if hasattr(system, "prctl"):
-        system.prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-
-
 if __name__ == "__main__":
-    _end_with_parent()
-    exit_status = 1
-    try:
-        main(Path(sys.argv[1]))
-        exit_status = 0
-    finally:
-        # Threads that the feed left behind would keep the process alive.
-        os._exit(exit_status)
+    serve(main)
