@@ -130,9 +130,9 @@ def open_answer(
     run it. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
     `interruption` ends any at once. Raises StoreUsageError, in one line, for SQL that does not run,
     that writes, that holds more than one statement, returns no columns or begins with none of
-    FIRST_WORDS; for an engine that was not opened read only; for a user's SQL under a role that can reach the server's
-    files or programs, such as a superuser; for a statement that needs too much memory on SQLite;
-    and for one that was interrupted.
+    FIRST_WORDS; for an engine that was not opened read only; for a user's SQL under a role that can
+    reach the server's files or programs, such as a superuser; for a statement that needs too much
+    memory on SQLite; and for one that was interrupted.
     """
     if not engines.is_read_only(engine):
         raise StoreUsageError(

@@ -21,7 +21,7 @@ from dtml.pages.figures import figure, named, percent, quoted, records, signed_p
 from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import print_frame, print_json
-from flows.markets.files import read_market
+from flows.markets.files import market_of_store, read_market
 from flows.settings import out
 
 commands = typer.Typer()
@@ -189,13 +189,16 @@ def require_market(engine: Engine, market: str, option: str = "") -> None:
     )
 
 
-def _own_markets() -> list[str]:
+def _own_markets() -> list[Market]:
     """Return the users' own markets whose files the store keeps; none without a store."""
     try:
-        with reading(open_reader()) as conn:
-            return stored_markets.own_markets(conn)
+        engine = open_reader()
+        with reading(engine) as conn:
+            names = stored_markets.own_markets(conn)
     except StoreError:
         return []
+    known = [market_of_store(engine, name) for name in names]
+    return [market for market in known if market is not None]
 
 
 @commands.command("markets")
@@ -204,20 +207,18 @@ def list_markets(as_json: AsJson = False) -> None:
 
     Example: dtml markets
     """
-    rows = []
-    for name in [*market_names(), *_own_markets()]:
-        market = read_market(name)
-        rows.append(
-            {
-                "market": name,
-                "title": market.title,
-                "index": market.index.symbol,
-                "calendar": str(market.calendar),
-                "source": market.source,
-                "constituents": _constituents_in_words(market),
-                "retrain": str(market.retrain),
-            }
-        )
+    rows = [
+        {
+            "market": market.name,
+            "title": market.title,
+            "index": market.index.symbol,
+            "calendar": str(market.calendar),
+            "source": market.source,
+            "constituents": _constituents_in_words(market),
+            "retrain": str(market.retrain),
+        }
+        for market in [*map(read_market, market_names()), *_own_markets()]
+    ]
     if as_json:
         return print_json(rows)
     return print_frame(

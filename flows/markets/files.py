@@ -1,9 +1,11 @@
 """Read a market by its name: one of the package, or a user's own, whose file the store keeps."""
 
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 from sqlalchemy import Engine
 
@@ -12,17 +14,23 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import markets
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market, load_market_file, market_names, read_calendars
+from dtml.markets.definition import SourceName
+from flows.markets.trust import file_of, is_trusted, keep, trusted_folder
 from flows.settings import data_folder
 
 # In the data folder: sessions that exchange_calendars lacks or does not know yet, by exchange.
 CALENDARS = "calendars.toml"
 
+log = logging.getLogger(__name__)
+
 
 def read_market(name: str, market_file: Path | None = None) -> Market:
     """Read the market called `name`, or the one that a user's file describes.
 
-    `name` is ignored if there is a file. The store keeps the path and the text of the file of each
-    user's own market that had a night: the file at that path is read or, if it is gone, the text.
+    `name` is ignored if there is a file, whose path is remembered as given. The store keeps the
+    path and the text of the file of each user's own market that had a night. The file is read where
+    this user once gave that path on this machine, as the store may be somebody else's; otherwise,
+    or if it is gone, the text is. Raises UsageError where that text names code to run.
     CALENDARS adds sessions to the market's calendar, unless the market's file itself adds some.
     """
     return _with_calendars(_defined_market(name, market_file))
@@ -38,13 +46,18 @@ def _with_calendars(market: Market) -> Market:
 
 def _defined_market(name: str, market_file: Path | None) -> Market:
     if market_file is not None:
-        return load_market_file(market_file)
+        market = load_market_file(market_file)
+        _remember(str(market_file.absolute()))
+        return market
     if name in market_names():
         return load_market(name)
     with suppress(StoreError, StoreUsageError):  # there may be no store yet
         own_market = _own_market(open_reader(), name)
         if own_market is not None:
-            return own_market
+            market, is_given = own_market
+            if not is_given and (market.code is not None or _has_feed(market)):
+                raise _not_given(market)
+            return market
     return load_market(name)  # raises the error that lists the known markets
 
 
@@ -52,12 +65,18 @@ def market_of_store(engine: Engine, name: str) -> Market | None:
     """Return a market of a store, as `read_market` does; None where it cannot be read.
 
     The store may lack the file of a user's own market, or its reader may not be allowed to read it.
+    A market whose text is the store's comes without the code that the text names.
     """
     try:
-        market = load_market(name) if name in market_names() else _own_market(engine, name)
+        own_market = None if name in market_names() else _own_market(engine, name)
+        market = load_market(name) if own_market is None else own_market[0]
     except (DtmlError, StoreError):
         return None
-    return None if market is None else _with_calendars(market)
+    if own_market is not None and not own_market[1]:
+        market = replace(market, code=None)
+        if _has_feed(market):
+            market = replace(market, source=Market.source)
+    return _with_calendars(market)
 
 
 def named_in_command(market: Market) -> str:
@@ -81,22 +100,61 @@ def settings_place(market: Market) -> str:
     return f"a copy of {shipped} under another name, given with --market-file"
 
 
-def _own_market(engine: Engine, name: str) -> Market | None:
+def _own_market(engine: Engine, name: str) -> tuple[Market, bool] | None:
     """Return a user's own market whose file the store keeps; None for others.
 
-    Raises UsageError where the file or, if it is gone, the text in the store is refused.
+    The second value says whether a file that this user gave was read, in place of the store's text.
+    Raises UsageError where the file, or the text in the store, is refused.
     """
     with reading(engine) as conn:
         stored = markets.file_of(conn, name)
     if stored is None:
         return None
     path, text_then = Path(stored[0]), stored[1]
-    if path.exists():  # it is read, because the user may have changed settings since
-        return load_market_file(path)
+    if path.stem == name and path.exists():
+        if is_trusted(str(path), "path"):  # the user may have changed settings since
+            return load_market_file(path), True
+        log.warning(
+            "%s: the store's copy of %s is read, as that file was never given on this machine: "
+            "give it once with --market-file, if it is yours",
+            name,
+            path,
+        )
     try:
-        return load_market_file(path, text_then)
+        return load_market_file(path.with_name(f"{name}.toml"), text_then), False
     except UsageError as error:
         raise UsageError(
-            f"{path} is gone, and the store's copy of it is refused: put a corrected file there "
-            f"({error})"
+            f"{path} is gone or was never given with --market-file on this machine, and the "
+            f"store's copy of it is refused: give a corrected file with --market-file ({error})"
         ) from error
+
+
+def _has_feed(market: Market) -> bool:
+    """Return whether a market's source is code, not one of the product's own."""
+    return market.source not in get_args(SourceName)
+
+
+def _not_given(market: Market) -> UsageError:
+    """Return the error for a market that names code and that only the store defines."""
+    file, _ = market.file or ("its file", "")
+    return UsageError(
+        f"the store's copy of {file} names {market.code or market.source}, which does not run, "
+        "because the store may be somebody else's: if the file is yours, give it once on this "
+        f"machine with --market-file {file}"
+    )
+
+
+def _remember(path: str) -> None:
+    """Remember a path that this user gave, so that later commands may name its market alone."""
+    if is_trusted(path, "path"):
+        return
+    try:
+        keep(path, file_of(path, "path"))
+    except OSError as error:
+        log.warning(
+            "%s cannot be remembered in %s (%s): give it to each command with --market-file, or "
+            "set XDG_STATE_HOME to a writable folder",
+            path,
+            trusted_folder(),
+            error.strerror,
+        )

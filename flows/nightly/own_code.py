@@ -2,18 +2,13 @@
 
 If the own code fails, a night goes on without it.
 
-Stored rankers hold the text of the own code that they were trained with, and a store or a backup
-may come from somebody else. So a text runs only if this user once gave it in a market's file. The
-texts that this user's nights trained are kept in a folder of the user outside the data folder,
-where no store, backup or cloned working folder brings files.
+Stored rankers hold the text of the own code that they were trained with. It runs only if this user
+once gave it in a market's file (`flows.markets.trust`).
 """
 
-import hashlib
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +23,8 @@ from dtml.own.process import Fitted, IsolatedCode
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import Rankers, slope_of, spans_of
 from dtml.ranking.walk import History
+from flows.markets.trust import file_of, is_trusted, keep, trusted_folder
 from flows.nightly.context import MarketContext
-from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -184,16 +179,6 @@ def _is_of_the_file(context: MarketContext, code: OwnCode) -> bool:
     return file is not None and file.exists() and OwnCode.read(file).sha256 == code.sha256
 
 
-def trusted_folder() -> Path:
-    """Return the folder of the own code that may run.
-
-    It is `dtml/own_code` below `XDG_STATE_HOME`, or below `~/.local/state`.
-    """
-    state = os.environ.get("XDG_STATE_HOME")
-    home = Path(state) if state else Path.home() / ".local" / "state"
-    return home / "dtml" / "own_code"
-
-
 def trust(code: OwnCode) -> None:
     """Keep a text that came from this user's own file, so that its models may run it later.
 
@@ -201,7 +186,7 @@ def trust(code: OwnCode) -> None:
     market's file names it.
     """
     try:
-        _keep(code, trusted_folder())
+        keep(code.text, file_of(code.text, "py"))
     except OSError as error:
         log.warning(
             "%s cannot be saved in %s (%s): past nights that used it cannot be replayed once the "
@@ -218,28 +203,19 @@ def require_trusted(code: OwnCode) -> None:
     A text is there if this user's nights trained it from a file (`trust`), or if the user moved it
     there. A text that is not is written to the folder `refused` inside, for the user to read.
     """
-    trusted = trusted_folder() / _file_name(code)
-    if trusted.is_file() and hashlib.sha256(trusted.read_bytes()).hexdigest() == code.sha256:
+    if is_trusted(code.text, "py"):
         return
-    refused = trusted_folder() / "refused"
+    trusted = file_of(code.text, "py")
+    refused = trusted.parent / "refused" / trusted.name
     try:
-        _keep(code, refused)
+        keep(code.text, refused)
     except OSError as error:
         raise OwnCodeError(
             f"{code.name} came with the store and your nights have never trained it, so it does "
-            f"not run; its text cannot be written to {refused} ({error.strerror}): to read it "
-            "there, make that folder writable, or set XDG_STATE_HOME to a writable one"
+            f"not run; its text cannot be written to {refused.parent} ({error.strerror}): to read "
+            "it there, make that folder writable, or set XDG_STATE_HOME to a writable one"
         ) from error
     raise OwnCodeError(
         f"{code.name} came with the store and your nights have never trained it, so it does not "
-        f"run: read {refused / trusted.name}, and move it to {trusted} to let it run"
+        f"run: read {refused}, and move it to {trusted} to let it run"
     )
-
-
-def _keep(code: OwnCode, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / _file_name(code), lambda partial: partial.write_bytes(code.text.encode()))
-
-
-def _file_name(code: OwnCode) -> str:
-    return f"{code.sha256}.py"

@@ -34,7 +34,7 @@ from dtml.prices.sessions import (
     sessions_between,
     sessions_up_to,
 )
-from flows.markets.files import named_in_command, read_market
+from flows.markets.files import market_of_store, named_in_command, read_market
 from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # until a night is late: one that cannot fetch is retried for 65 min
@@ -182,15 +182,9 @@ def named_markets(
             if not stored:
                 known = f"it has no market yet; {first_night}"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")
-    return {name: markets_of_files.get(name) or _known_market(name) for name in chosen_names}
-
-
-def _known_market(name: str) -> Market | None:
-    """Return a market of the package or the store; None where neither defines it."""
-    try:
-        return read_market(name)
-    except UsageError:
-        return None
+    return {
+        name: markets_of_files.get(name) or market_of_store(engine, name) for name in chosen_names
+    }
 
 
 def market_status(

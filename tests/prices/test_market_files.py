@@ -3,15 +3,16 @@ keeps the file that describes it.
 """
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
-from db.engine import reading
+from db.engine import reading, transaction
 from db.rows import markets
 from dtml.errors import UsageError
-from flows.markets.files import read_market
+from flows.markets.files import market_of_store, read_market
 from flows.service.status import named_markets
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, small_market
@@ -49,6 +50,50 @@ def test_a_market_is_read_where_its_file_lay_and_where_that_is_gone_as_it_was(
     with reading(engine) as conn:
         assert markets.file_of(conn, "mine") == (str(mine), small_market())
     assert named_markets(engine, (), ()) == {"mine": before}
+
+
+@pytest.mark.parametrize("names", ['code = "own.py"', 'source = "own.py"'])
+@pytest.mark.parametrize(
+    "place", ["tools/mine.toml", "{folder}/tools/mine.toml", "{folder}/gone.toml"]
+)
+def test_no_code_runs_that_only_a_store_names(
+    mine: Path,
+    engine: Engine,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    names: str,
+) -> None:
+    """The store may be somebody else's, whose files lie beside it, and name other files."""
+    tools, ran = tmp_path / "tools", tmp_path / "ran"
+    tools.mkdir()
+    (tools / "own.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    absolute = names.replace("own.py", str(tools / "own.py"))
+    lines = [line for line in small_market().splitlines() if not line.startswith("source")]
+    text = "\n".join([absolute, *lines])
+    (tools / "mine.toml").write_text(text)
+    path = place.format(folder=tmp_path)
+    with transaction(engine) as conn:
+        markets.save_file(conn, "mine", path, text, saved_at=datetime.now(UTC))
+    for verb in (["fetch", "mine"], ["train", "mine"], ["nightly", "mine"], ["serve", "mine"]):
+        code, _, complaint = command(*verb)
+        assert code == 2
+        assert "--market-file" in complaint
+    assert command("status")[0] == command("markets")[0] == 0
+    known = market_of_store(engine, "mine")
+    assert known is not None
+    assert (known.code, known.source) == (None, "yahoo")
+    assert not ran.exists()
+    read_market("mine", tools / "mine.toml")
+    if path == str(tools / "mine.toml"):  # given once, it is read by the market's name too
+        known = read_market("mine")
+        assert known == market_of_store(engine, "mine")
+        assert str(tools / "own.py") in (str(known.code), known.source)
+    with monkeypatch.context() as other:
+        other.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+        with pytest.raises(UsageError, match="--market-file"):
+            read_market("mine")
 
 
 def test_later_commands_need_its_name_alone(mine: Path, command: Command) -> None:
