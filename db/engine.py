@@ -19,7 +19,18 @@ from stat import S_ISREG
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Dialect,
+    Engine,
+    NullPool,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
 from db import migrations
@@ -263,10 +274,29 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
                 f"yourself, or choose another with {URL_VARIABLE} or {FOLDER_VARIABLE}"
             ) from error
     arguments = {"timeout": LOCK_WAIT_S, "factory": SqliteConnection}
-    engine = create_engine(url, connect_args=arguments, json_serializer=_json)
+    can_lock = not read_only or os.access(path.parent, os.W_OK)
+    # Without a pool, each connection looks anew whether somebody else writes to the file.
+    pool = None if can_lock else NullPool
+    engine = create_engine(url, connect_args=arguments, json_serializer=_json, poolclass=pool)
+    if not can_lock:
+        event.listen(engine, "do_connect", partial(_connect_without_locks, path))
     event.listen(engine, "connect", partial(prepare_sqlite, read_only))
     event.listen(engine, "begin", begin_sqlite)
     return engine
+
+
+def _connect_without_locks(
+    path: Path, dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> DBAPIConnection | None:
+    """Connect to a file in a folder where SQLite cannot make its files for locks, if none is there.
+
+    The file is then read as one that nobody changes. None lets SQLAlchemy connect as usual: SQLite
+    can read a write-ahead log and its index without writing to them.
+    """
+    if any(path.with_name(f"{path.name}-{part}").exists() for part in ("wal", "shm")):
+        return None
+    database, *others = arguments
+    return dialect.connect(f"{database}&immutable=1", *others, **options)
 
 
 def _is_file(path: Path) -> bool:

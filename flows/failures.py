@@ -10,6 +10,7 @@ import typer
 
 from db.errors import StoreError
 from dtml.errors import DtmlError
+from flows.settings import shown
 from flows.signals import GO_ON
 from translation.errors import TranslationError
 
@@ -110,7 +111,7 @@ def _say(message: str, code: int) -> int:
     """
     if os.environ.get("DTML_DEBUG"):
         traceback.print_exc()
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    print(f"error: {shown(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, TextIO
 from rich.logging import RichHandler
 
 from dtml.errors import UsageError
-from flows.settings import OWN_LOGGERS, err
+from flows.settings import OWN_LOGGERS, err, shown
 
 VARIABLE = "DTML_LOG"
 NAME = "dtml's lines"  # of the handler of this process
@@ -205,7 +205,7 @@ class JsonLines(Lines):
 
 
 def _on_one_line(message: str) -> str:
-    return " ".join(message.split())
+    return shown(" ".join(message.split()))
 
 
 def _pairs(fields: Mapping[str, Any]) -> str:

@@ -5,20 +5,45 @@ import re
 import stat
 import sys
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from dtml.errors import DtmlError
 from translation.atomic_files import write_whole
 
 WIDTH = 200  # of piped and logged output; a terminal has its own
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
+# Characters that a terminal obeys, or that reorder the text around them.
+ORDERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def shown(text: str) -> str:
+    """Return a text for people, with what a terminal would obey as JSON escapes it.
+
+    A store may be somebody else's: a name in it could rewrite the screen. JSON stays the same JSON.
+    """
+    return ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class TextConsole(Console):
+    """A console whose texts can give no orders to the terminal; Rich's own styles can."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the segments of what is printed."""
+        for segment in super().render(renderable, options):
+            is_text = segment.control is None
+            yield segment._replace(text=shown(segment.text)) if is_text else segment
+
+
+out = TextConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+err = TextConsole(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
 
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 

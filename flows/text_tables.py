@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dtml.errors import UsageError
-from flows.settings import err, out
+from flows.settings import err, out, shown
 
 LONGEST_CELL = 1000  # characters
 GAP = 2  # blanks between two columns
@@ -246,7 +246,7 @@ def _cell(value: Any, write: Callable[[Any], str] | None) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     # Rich would widen a tab only when it prints it.
-    text = (str(value) if write is None else write(value)).expandtabs()
+    text = shown(str(value) if write is None else write(value)).expandtabs()
     if len(text) <= LONGEST_CELL:
         return text
     return f"{text[:LONGEST_CELL]}... ({len(text):,} characters)"

@@ -27,7 +27,7 @@ from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.printed_studies import print_benchmark
 from flows.service.prefect_server import require_server
-from flows.settings import err, out, page_of
+from flows.settings import err, out, page_of, shown
 
 commands = typer.Typer()
 # The options that have no effect on a benchmark.
@@ -199,7 +199,7 @@ def run_published(
         }
         return print_json(document)
     if as_markdown:
-        return print(benchmark_pages.readme_table(result.row, result.scores))  # noqa: T201 - Markdown is for a file
+        return print(shown(benchmark_pages.readme_table(result.row, result.scores)))  # noqa: T201 - Markdown is for a file
     print_benchmark(result.row, result.scores, result.number)
     out.print(f"page      {result.page}")
     return None

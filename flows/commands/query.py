@@ -21,7 +21,7 @@ from db.connection.user_sql import Answer, first_rows, open_answer
 from db.engine import open_reader
 from dtml.errors import UsageError
 from flows.commands.options import AsJson
-from flows.settings import err, out
+from flows.settings import err, out, shown
 from flows.text_tables import print_rows, require_distinct, size_in_words
 
 commands = typer.Typer()
@@ -163,7 +163,10 @@ def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) ->
                         "a limit or a where clause, or write it with --parquet FILE"
                     )
         file.seek(0)
-        shutil.copyfileobj(file, sys.stdout)
+        if sys.stdout.isatty():
+            sys.stdout.writelines(map(shown, file))
+        else:
+            shutil.copyfileobj(file, sys.stdout)
 
 
 def _standard_input() -> str:

@@ -16,7 +16,7 @@ from flows.answer_files import MOMENT, stored_moment
 from flows.commands.history import require_market
 from flows.commands.options import STORED_MARKET, AsJson
 from flows.console import as_json_values, print_frame, print_json, rendered
-from flows.settings import out
+from flows.settings import out, shown
 
 commands = typer.Typer()
 
@@ -53,7 +53,7 @@ def show_questions(
     engine = open_reader()
     require_market(engine, market, " with --market")
     if as_markdown:
-        return print(questions_page(engine, market, only=number).strip())  # noqa: T201 - not for people
+        return print(shown(questions_page(engine, market, only=number).strip()))  # noqa: T201 - not for people
     assert number is not None  # without a number, the list or the page was printed above
     question = questions()[number - 1]
     answer = ask(engine, question, market)

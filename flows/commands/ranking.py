@@ -31,7 +31,7 @@ from flows.nightly.paper import Orders, next_orders
 from flows.ranking.stored import stored_ranking
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of
 from flows.service.prefect_server import require_server
-from flows.settings import err, out, page_of
+from flows.settings import err, out, page_of, shown
 
 commands = typer.Typer()
 
@@ -92,7 +92,7 @@ def ranking(
         parts = {name: getattr(found, name) for name in ("scores", "differences", "portfolios")}
         return print_json({"ranking": found.row} | parts)
     if as_markdown:
-        return print(page.markdown_tables(found))  # noqa: T201 - Markdown is for a file
+        return print(shown(page.markdown_tables(found)))  # noqa: T201 - Markdown is for a file
     print_ranking(found)
     return None
 

@@ -201,6 +201,22 @@ def test_a_user_cannot_lift_the_ban_on_writing(engine: Engine, reader: Engine, l
     assert count(engine) == 1
 
 
+def test_a_store_in_a_folder_that_cannot_be_written_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    writer = open_engine(url)
+    prepare(writer)
+    writer.dispose()
+    monkeypatch.setattr("db.engine.os.access", lambda *_: False)
+    reader = open_engine(url, read_only=True)
+    assert count(reader) == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["store.sqlite"]  # no files for locks
+    with transaction(writer) as conn:  # through another mount of the folder
+        conn.execute(sa.insert(tables.instrument), [stock("A")])
+    assert count(reader) == 1
+
+
 def test_a_user_cannot_write_to_another_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.sqlite"
     prepare(open_engine(url))
