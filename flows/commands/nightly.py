@@ -22,7 +22,7 @@ from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.figures import figure, percent
 from dtml.pages.night_ranking import ends, ranking_words
-from dtml.prices.sessions import sessions_up_to
+from dtml.prices.sessions import sessions_between, sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, counted, print_frame, print_json, print_scores, rendered
 from flows.log_lines import logged_run
@@ -95,6 +95,15 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json:
     after printing the others, if a night is refused.
     """
     days = missed_nights(opened, last)
+    older = [day for day in missed_nights(opened, last, limit=None) if day not in days]
+    if older:
+        sessions = sessions_between(opened.market.calendar, older[0], older[-1])
+        err.print(
+            f"note: --catch-up covers the last {LIMIT} sessions; "
+            f"{counted(len(older), 'older night')} missed, {older[0]} .. {older[-1]}: "
+            f"`--as-of {older[-1]} --nights {len(sessions)}` in its place runs them",
+            soft_wrap=True,
+        )
     if not days:
         err.print(f"no night was missed in the last {LIMIT} sessions")
         return _show_nights(opened, [_run_or_read_night(opened, request, last)], as_json=as_json)

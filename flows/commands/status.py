@@ -8,14 +8,12 @@ import pandas as pd
 import typer
 
 from db.engine import open_engine, open_reader
-from dtml.markets import Market
 from dtml.pages.figures import named, with_interval, written
 from flows.commands.options import AsJson, MarketFiles, TestedDevice
 from flows.console import counted, print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
-from flows.service.schedules import next_night
-from flows.service.serving import Serving, serving
+from flows.service.serving import serving, serving_of
 from flows.service.status import (
     REJECTED_SESSIONS,
     MarketStatus,
@@ -81,20 +79,20 @@ def status(
     else:
         now = datetime.now(UTC)
         found = [market_status(engine, name, market, now) for name, market in chosen.items()]
-    served = serving()
-    found = [_with_next_run(each, chosen[each.market], served) for each in found]
+    # Without a service that runs it, no night has a next run.
+    found = [each if serving_of(each.market) else replace(each, next_run=None) for each in found]
     if as_json:
         print_json([asdict(each) | {"problem": each.problem} for each in found])
     elif found:
         nights = pd.DataFrame([_night(each) for each in found])
-        # Few markets have a second source, and without a service no night has a next run.
+        # Few markets have a second source.
         blank = [name for name in ("second source", "next run") if nights[name].isna().all()]
         nights = nights.drop(columns=blank)
         print_frame(nights, importance=NIGHT_COLUMNS, prose=PROSE)
         out.print()
         models = pd.DataFrame([_model(each) for each in found])
         print_frame(models, importance=MODEL_COLUMNS, prose=PROSE)
-        if served is None:
+        if serving() is None:
             out.print("No service runs these nights: `dtml serve` starts one.")
     else:
         out.print("the store has no night and no fetch yet")
@@ -137,21 +135,6 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
         print_json([asdict(each) for each in found])
     if any(each.needed and not each.is_well for each in found):
         raise typer.Exit(1)
-
-
-def _with_next_run(
-    each: MarketStatus, market: Market | None, served: Serving | None
-) -> MarketStatus:
-    """Return a status with the moment at which the service runs the market's next night.
-
-    It is None where no service runs the market's nights (`served` has those that one runs), where
-    the user's own cron decides when nights run, and where it is not known.
-    """
-    if served is None or each.market not in served.markets or served.cron is not None:
-        return replace(each, next_run=None)
-    if market is None or each.next_run is None:
-        return each
-    return replace(each, next_run=next_night(market, datetime.now(UTC), served.delay))
 
 
 def _sessions(age: int | None) -> str | None:

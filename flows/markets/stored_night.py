@@ -80,17 +80,19 @@ def is_complete(row: Mapping[str, Any] | None) -> bool:
     return row is not None and row["status"] in COMPLETE
 
 
-def missed_nights(opened: OpenedMarket, last: date) -> list[date]:
-    """Return which of the last LIMIT sessions up to `last` lack a complete night, oldest first.
+def missed_nights(opened: OpenedMarket, last: date, limit: int | None = LIMIT) -> list[date]:
+    """Return which of the last `limit` sessions up to `last` lack a complete night, oldest first.
 
-    Sessions before the market's first complete night are not missed. If there is no complete night
-    up to `last`, only `last` itself is.
+    Without a limit (None), they are of all sessions. Sessions before the market's first complete
+    night are not missed. If there is no complete night up to `last`, only `last` itself is.
     """
     with reading(opened.engine) as conn:
         stored = nights.nights(conn, opened.name)
     complete = stored.loc[stored["status"].isin(COMPLETE), "as_of"]
     first = last if complete.empty else min(complete.min().date(), last)
-    sessions = sessions_between(opened.market.calendar, first, last)[-LIMIT:]
+    sessions = sessions_between(opened.market.calendar, first, last)
+    if limit is not None:
+        sessions = sessions[-limit:]
     return [session.date() for session in sessions[~sessions.isin(complete)]]
 
 

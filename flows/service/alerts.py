@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 import pandas as pd
@@ -26,7 +26,6 @@ from dtml.markets import Market
 from dtml.pages.figures import quoted, records, with_interval
 from dtml.pages.night_ranking import promotion_words
 from dtml.pages.second_source import comparison_words, grave_words
-from flows.service.schedules import DELAY
 from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
 
 log = logging.getLogger(__name__)
@@ -77,20 +76,19 @@ def watch_markets(
     engine: Engine,
     markets: Mapping[str, Market | None],
     now: datetime | None = None,
-    delay: timedelta = DELAY,
 ) -> list[MarketStatus]:
     """Take the status of each market, raise its alerts, send all that wait; return the statuses.
 
-    A market has an alert if its last night is refused, if the last night due is late, and if its
-    calendar ends soon. `markets` maps each name to its definition, or to None if that is unknown:
-    such a market is never late. `now` is the moment of the check, by default that of the call; a
-    night is due `delay` after the usual close.
+    A market with nightly runs (`MarketStatus.is_nightly`) has an alert if its last night is
+    refused, if the last night due is late, and if its calendar ends soon. `markets` maps each name
+    to its definition, or to None if that is unknown: such a market is never late. `now` is the
+    moment of the check, by default that of the call.
     """
     now = now or datetime.now(UTC)
     statuses: list[MarketStatus] = []
     alerts: list[Alert] = []
     for name, market in markets.items():
-        status = market_status(engine, name, market, now, delay)
+        status = market_status(engine, name, market, now)
         statuses.append(status)
         alerts += _alerts_of_status(status)
     tell(engine, alerts)
@@ -229,6 +227,8 @@ def _message_of_comparison(conn: Connection, market: str, as_of: date) -> str | 
 
 def _alerts_of_status(status: MarketStatus) -> Iterable[Alert]:
     """Yield the alerts of a market: its night is refused or late, or its calendar ends soon."""
+    if not status.is_nightly:
+        return
     is_refused = status.outcome == "refused"
     # A refused night always has an `as_of`: it is tested for the type checker.
     if is_refused and status.as_of is not None:

@@ -6,11 +6,9 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from importlib import import_module
 from threading import Event
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -30,7 +28,6 @@ from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
 
 from db.engine import location, open_engine
-from dtml.errors import UsageError
 from flows.log_lines import Run, log_ended_run
 from flows.service.flows import scheduled_night, scheduled_refetch, scheduled_training
 from flows.service.flows import watch as watch_all
@@ -48,8 +45,6 @@ FLOWS: dict[Work, Flow[Any, Any]] = {
 ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
 WORDS = {"Completed": "done"}  # for names of states; the others are printed in small letters
 LOOK_EVERY_S = 3.0
-# Prefect's own copy, so that crons are read here as the server reads them.
-CRONITER: Any = import_module("prefect._vendor.croniter").croniter
 
 log = logging.getLogger(__name__)
 
@@ -95,23 +90,6 @@ def deployment_of(job: Job) -> RunnerDeployment:
     )
     assert isinstance(deployment, RunnerDeployment)
     return deployment
-
-
-def require_cron(cron: str) -> None:
-    """Raise UsageError for a text that the server cannot read as a cron."""
-    if not CRONITER.is_valid(cron):
-        raise UsageError(
-            f"--cron {cron!r} is not a cron expression: write minute, hour, day, month and "
-            "weekday, as in '30 18 * * 1-5'"
-        )
-
-
-def next_run(schedule: Schedule, now: datetime) -> datetime:
-    """Return when the server starts the next run of a schedule, in the schedule's time zone."""
-    zone = ZoneInfo(schedule.timezone)
-    local_now = now.astimezone(zone).replace(tzinfo=None)
-    local_next: datetime = CRONITER(schedule.cron, local_now).get_next(datetime)
-    return local_next.replace(tzinfo=zone)
 
 
 def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int:

@@ -7,7 +7,7 @@ are run by schedules; their last state says what they did, or why they did nothi
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -38,13 +38,12 @@ from flows.nightly.ranking import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night, watch_markets
-from flows.service.schedules import DELAY, skip_reason
+from flows.service.schedules import skip_reason
 from flows.service.status import named_markets
 from flows.signals import end_with_service, signals_of
 
 log = logging.getLogger(__name__)
 
-MINUTE = timedelta(minutes=1)
 WAITS = (300, 900, 2700)  # seconds between tries: Yahoo's rate limit ends within an hour
 
 P = ParamSpec("P")
@@ -209,11 +208,7 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
 
 
 @flow(name="watch", persist_result=False)
-def watch(
-    markets: Sequence[str] = (),
-    market_files: Sequence[Path] = (),
-    delay_minutes: int = DELAY // MINUTE,
-) -> list[str]:
+def watch(markets: Sequence[str] = (), market_files: Sequence[Path] = ()) -> list[str]:
     """Raise the alerts of these markets; return a line for each whose night is late or refused.
 
     See `flows.service.alerts.watch_markets`. Without names, all markets of the store are watched.
@@ -225,7 +220,7 @@ def watch(
         watched = named_markets(engine, (), market_files)
         if markets:
             watched = {name: market for name, market in watched.items() if name in markets}
-        statuses = watch_markets(engine, watched, delay=delay_minutes * MINUTE)
+        statuses = watch_markets(engine, watched)
         problems = [status.problem for status in statuses if status.problem]
         run.outcome = "; ".join(problems) or "no night is late or refused"
         if problems:

@@ -24,7 +24,15 @@ from dtml.prices.sessions import last_closed_session
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
-from flows.service.schedules import TRANSLATING, WATCHING, Schedule, next_night, schedules_of
+from flows.service.schedules import (
+    TRANSLATING,
+    WATCHING,
+    Schedule,
+    next_cron,
+    next_night,
+    require_cron,
+    schedules_of,
+)
 from flows.service.serving import LOCK, write_serving
 from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
 from flows.signals import SERVICE
@@ -65,7 +73,10 @@ class Service:
         if self.translations is not None:
             schedules.append((TRANSLATING, dict(self.translations)))
         if self.markets:
-            schedules.append((WATCHING, self._parameters_of_watching()))
+            watching = Schedule(
+                market=", ".join(self.markets), work="watch", cron=WATCHING, timezone="UTC"
+            )
+            schedules.append((watching, self._parameters_of_watching()))
         return schedules
 
     def _parameters_of_watching(self) -> dict[str, Any]:
@@ -77,7 +88,6 @@ class Service:
         return {
             "markets": list(self.markets),
             "market_files": market_files,
-            "delay_minutes": self.delay // timedelta(minutes=1),
         }
 
 
@@ -206,7 +216,6 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         cancel_leftovers,
         deployment_of,
         print_ended,
-        require_cron,
         start_catching_up,
     )
     from flows.service.forked_runs import fork_runs
@@ -274,15 +283,13 @@ def _end_with(server: Server, end: Event) -> None:
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
-    """Print a line for each schedule, the address of the server's page, and how to stop.
+    """Print a line for each schedule, the addresses of the server, and how to stop.
 
     With `server_is_new` the line about the page also names the file with the server's login.
     """
-    from flows.service.deployments import next_run
-
     for schedule, _parameters in service.schedules(now):
         zone = ZoneInfo(schedule.timezone)
-        due = next_run(schedule, now)
+        due = next_cron(schedule.cron, schedule.timezone, now)
         if schedule.work == "night" and service.cron is None:
             # Days without a session are skipped, up to the end of the calendar.
             with suppress(DtmlError):
@@ -295,13 +302,15 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
             markup=False,
             soft_wrap=True,
         )
-    page = os.environ["PREFECT_API_URL"].removesuffix("/api")
+    api = os.environ["PREFECT_API_URL"]
     login = ""
     if server_is_new:
         login = f", login in {data_folder() / 'prefect' / 'login'}"
-    catching_up = ""
-    if service.markets:
-        catching_up = "missed nights run first; "
+    catching_up = "missed nights run first; " if service.markets else ""
     out.print(
-        f"page {page}{login}; {catching_up}press Ctrl-C to stop", markup=False, soft_wrap=True
+        f"page {api.removesuffix('/api')}{login}\n"
+        f"for the prefect command: export PREFECT_API_URL={api}\n"
+        f"{catching_up}press Ctrl-C to stop",
+        markup=False,
+        soft_wrap=True,
     )

@@ -5,8 +5,11 @@ The schedules are crons in the time zone of the exchange.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
+from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.prices.sessions import (
     is_session,
@@ -28,7 +31,7 @@ Work = Literal["night", "training", "refetch", "watch", "translations"]
 class Schedule:
     """Hold when a kind of work is due, as a cron in a time zone.
 
-    `market` is the market's name, or "all" for work on all markets together.
+    `market` is the market's name, those of all markets for "watch", "all" for "translations".
     """
 
     market: str
@@ -37,13 +40,7 @@ class Schedule:
     timezone: str
 
 
-# The hourly check for nights that are late.
-WATCHING = Schedule(
-    market="all",
-    work="watch",
-    cron="20 * * * *",
-    timezone="UTC",
-)
+WATCHING = "20 * * * *"  # the hourly check for nights that are late, in UTC
 # The worker that translates queued texts.
 TRANSLATING = Schedule(
     market="all",
@@ -99,6 +96,28 @@ def _weekday_field(weekdays: list[int]) -> str:
     if len(weekdays) > 1 and weekdays == list(range(weekdays[0], weekdays[-1] + 1)):
         return f"{weekdays[0]}-{weekdays[-1]}"
     return ",".join(str(weekday) for weekday in weekdays)
+
+
+def _croniter() -> Any:
+    """Return Prefect's own copy of croniter, which reads crons as its server does."""
+    return import_module("prefect._vendor.croniter").croniter  # here, because it loads Prefect
+
+
+def require_cron(cron: str) -> None:
+    """Raise UsageError for a text that the server cannot read as a cron."""
+    if not _croniter().is_valid(cron):
+        raise UsageError(
+            f"--cron {cron!r} is not a cron expression: write minute, hour, day, month and "
+            "weekday, as in '30 18 * * 1-5'"
+        )
+
+
+def next_cron(cron: str, timezone: str, now: datetime) -> datetime:
+    """Return when a Prefect server starts the next run of a cron, in the time zone of the cron."""
+    zone = ZoneInfo(timezone)
+    local_now = now.astimezone(zone).replace(tzinfo=None)
+    local_next: datetime = _croniter()(cron, local_now).get_next(datetime)
+    return local_next.replace(tzinfo=zone)
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:

@@ -57,6 +57,12 @@ def serving() -> Serving | None:
     )
 
 
+def serving_of(market: str) -> Serving | None:
+    """Return what the running service serves; None where it does not serve this market."""
+    served = serving()
+    return served if served is not None and market in served.markets else None
+
+
 def _is_locked(file: Path) -> bool:
     """Return whether a process holds the lock of a file, without waiting for it.
 

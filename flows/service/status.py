@@ -33,10 +33,13 @@ from dtml.prices.sessions import (
     session_open,
     sessions_between,
     sessions_up_to,
+    usual_week,
 )
 from flows.markets.files import market_of_store, named_in_command, read_market
-from flows.service.schedules import DELAY, next_night
+from flows.service.schedules import DELAY, next_cron, next_night
+from flows.service.serving import serving_of
 
+NIGHTLY = timedelta(days=31)  # without a night for longer, a market that nobody serves is history
 TOLERANCE = timedelta(hours=2)  # until a night is late: one that cannot fetch is retried for 65 min
 REJECTED_SESSIONS = 30  # the last ones, whose rejected bars are counted
 CALENDAR_WARNING = timedelta(days=60)  # before a calendar ends
@@ -89,10 +92,11 @@ class MarketStatus:
 
     `as_of`, `outcome`, `gaps` (stocks left out), `reason` and `started_at` are those of the last
     night. Its `outcome` is complete, complete_with_gaps, refused, running or interrupted; None
-    before the first night. `age` counts the sessions closed since the last complete night. `due` is
-    the last night that should be complete by now, and `is_late` says that it is not; that is never
-    said before the first night. `next_run` is when the next night is due. `rejected_bars` counts
-    those of the last REJECTED_SESSIONS sessions.
+    before the first night. `age` counts the sessions closed since the last complete night.
+    `is_nightly` says that further nights are expected (the function of that name). `due` is the
+    last night that should be complete by now, and `is_late` says that it is not; that is never said
+    before the first night. `next_run` is when the next night is due. `rejected_bars` counts those
+    of the last REJECTED_SESSIONS sessions.
 
     `scored_nights` is the number of nights with an outcome; `acc` and `mcc` are the running scores
     over them, None without any. `ranked_by` names the predictor that ranks the stocks. What depends
@@ -108,6 +112,7 @@ class MarketStatus:
     reason: str | None
     started_at: datetime | None
     age: int | None
+    is_nightly: bool
     due: Due | None
     is_late: bool
     next_run: datetime | None
@@ -125,6 +130,8 @@ class MarketStatus:
     @property
     def problem(self) -> str | None:
         """Return the problem that `--check` reports, in one line, or None."""
+        if not self.is_nightly:
+            return None
         if self.outcome == "refused":
             return f"{self.market}: night of {self.as_of} refused: {self.reason}"
         if self.is_late:
@@ -187,13 +194,10 @@ def named_markets(
     }
 
 
-def market_status(
-    engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY
-) -> MarketStatus:
+def market_status(engine: Engine, name: str, market: Market | None, now: datetime) -> MarketStatus:
     """Return the status of one market at the moment `now`.
 
-    `market` is None for one whose definition is unknown. A night is due `delay` after the usual
-    close.
+    `market` is None for one whose definition is unknown.
     """
     with reading(engine) as conn:
         last = nights.night(conn, name, complete=False)
@@ -201,7 +205,8 @@ def market_status(
         run = runs.latest_run(conn, name)
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
-        clock = _clock(conn, market, now, delay)
+        clock = _clock(conn, market, now)
+        times = punctuality(conn, name, market, now)
         ranked_by = _ranked_by(conn, name, complete)
         second_source = _second_source(conn, market)
     night: Mapping[str, Any] = last or {}
@@ -218,8 +223,9 @@ def market_status(
         reason=night.get("reason"),
         started_at=night.get("started_at"),
         age=_sessions_since(market, last_complete, clock.closed),
+        is_nightly=is_nightly(name, night.get("as_of"), now),
         due=clock.due,
-        is_late=last is not None and _is_late(last_complete, clock.due),
+        is_late=clock.due is not None and times is not None and times.is_late,
         next_run=clock.next_run,
         model=_model_age(market, run, clock.closed),
         rejected_bars=clock.rejected_bars,
@@ -234,11 +240,28 @@ def market_status(
     )
 
 
-def _is_late(last_complete: date | None, due: Due | None) -> bool:
-    """Return whether a night after the last complete one is due."""
-    if due is None:
-        return False
-    return last_complete is None or last_complete < due.as_of
+def is_nightly(market: str, last: date | None, now: datetime) -> bool:
+    """Return whether further nights of a market are expected, so that one can be late.
+
+    They are if the running `dtml serve` serves it, or if its last night is of the last month. A
+    market of which only past days were run, as from files that end years ago, is never late.
+    """
+    return serving_of(market) is not None or (last is not None and now.date() - last <= NIGHTLY)
+
+
+def _delay_of(market: str) -> timedelta:
+    """Return the time from the usual close to the nights of a market."""
+    served = serving_of(market)
+    return DELAY if served is None else served.delay
+
+
+def _next_run(market: Market, now: datetime) -> datetime:
+    """Return when the next night of a market is due: by the cron of the service, if it has one."""
+    served = serving_of(market.name)
+    if served is None or served.cron is None:
+        return next_night(market, now, _delay_of(market.name))
+    zone = usual_week(market.calendar, now.date()).timezone.key
+    return next_cron(served.cron, zone, now)
 
 
 def _ranked_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
@@ -288,17 +311,17 @@ def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -
     return unsent[unsent["raised_at"] >= oldest]
 
 
-def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
+def due_night(market: Market, now: datetime) -> Due:
     """Return the last night that should be complete by now.
 
     At least TOLERANCE has passed since its scheduled moment. Raises DtmlError where the calendar
     has ended.
     """
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
-    since = _scheduled(market, session, delay)
+    since = _scheduled(market, session)
     while since + TOLERANCE > now:  # closed long enough ago, but its night was scheduled later
         session = previous_session(market.calendar, session)
-        since = _scheduled(market, session, delay)
+        since = _scheduled(market, session)
     return Due(session, since)
 
 
@@ -307,11 +330,12 @@ class Punctuality:
     """Say how late the nights of a market are.
 
     `night` and `outcome` are those of its last night. `due` is the first night after the last
-    complete one or, where no night is complete, the last night itself; None if that is not due yet.
-    `seconds` have passed since it was due, 0 if it is not. `scheduled_at` is when the last night
-    was due, `opens_at` when the session that it predicts opens, and `next_at` when the next night
-    will be due. These five are None where the exchange is not known; some or all of them are where
-    its calendar lacks a session that one of them needs.
+    complete one or, where no night is complete, the last night itself; None if that is not due yet,
+    or if no further night is expected (`is_nightly`). `seconds` have passed since it was due, 0 if
+    it is not. `scheduled_at` is when the last night was due, `opens_at` when the session that it
+    predicts opens, and `next_at` when the next night that is expected will be due. These five are
+    None where the exchange is not known; some or all of them are where its calendar lacks a session
+    that one of them needs.
     """
 
     market: str
@@ -324,9 +348,14 @@ class Punctuality:
     next_at: datetime | None = None
 
     @property
+    def is_late(self) -> bool:
+        """Return whether a night is due since at least `TOLERANCE`."""
+        return self.seconds is not None and self.seconds >= TOLERANCE.total_seconds()
+
+    @property
     def problem(self) -> str | None:
-        """Return what is late and what to do, in one line; None before `TOLERANCE` has passed."""
-        if self.due is None or self.seconds is None or self.seconds < TOLERANCE.total_seconds():
+        """Return what is late and what to do, in one line; None where nothing is."""
+        if self.due is None or not self.is_late:
             return None
         return (
             f"{self.market}: night of {self.due.as_of} is not complete, due since "
@@ -336,7 +365,7 @@ class Punctuality:
 
 
 def punctuality(
-    conn: Connection, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY
+    conn: Connection, name: str, market: Market | None, now: datetime
 ) -> Punctuality | None:
     """Return how late the nights of a market are; None for a market without a night.
 
@@ -354,10 +383,11 @@ def punctuality(
     next_at: datetime | None = None
     if market is not None:
         with suppress(DtmlError):  # the calendar ends, or begins later
-            due = _first_due(market, last["as_of"], last_complete, now, delay)
+            if is_nightly(name, last["as_of"], now):
+                due = _first_due(market, last["as_of"], last_complete, now)
+                next_at = _next_run(market, now)
             seconds = 0.0 if due is None else (now - due.since).total_seconds()
-            scheduled_at = _scheduled(market, last["as_of"], delay)
-            next_at = next_night(market, now, delay)
+            scheduled_at = _scheduled(market, last["as_of"])
             target = next_session(market.calendar, last["as_of"])
             opens_at = session_open(market.calendar, target)
     return Punctuality(
@@ -372,9 +402,7 @@ def punctuality(
     )
 
 
-def _first_due(
-    market: Market, last: date, last_complete: date | None, now: datetime, delay: timedelta
-) -> Due | None:
+def _first_due(market: Market, last: date, last_complete: date | None, now: datetime) -> Due | None:
     """Return the first night that is not complete, if it is due, else None.
 
     It is that after the last complete night or, where none is complete, the last night itself.
@@ -384,13 +412,13 @@ def _first_due(
         session = next_known_session(market.calendar, last_complete)
     if session is None:
         return None
-    since = _scheduled(market, session, delay)
+    since = _scheduled(market, session)
     return Due(session, since) if since <= now else None
 
 
-def _scheduled(market: Market, session: date, delay: timedelta) -> datetime:
+def _scheduled(market: Market, session: date) -> datetime:
     """Return when the night of a session is due: the first scheduled moment after its close."""
-    return next_night(market, session_close(market.calendar, session), delay)
+    return next_night(market, session_close(market.calendar, session), _delay_of(market.name))
 
 
 @dataclass(frozen=True)
@@ -409,7 +437,7 @@ class _Clock:
     note: str | None = None
 
 
-def _clock(conn: Connection, market: Market | None, now: datetime, delay: timedelta) -> _Clock:
+def _clock(conn: Connection, market: Market | None, now: datetime) -> _Clock:
     """Read the calendar of a market's exchange, and how many of its latest bars were rejected.
 
     The `note` of the result says that the calendar ends soon or, where it does not give all of the
@@ -431,8 +459,8 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         # A bar has a row for each check that it failed.
         rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
         clock = replace(clock, closed=closed, rejected_bars=rejected_bars)
-        clock = replace(clock, due=due_night(market, now, delay))
-        return replace(clock, next_run=next_night(market, now, delay))
+        clock = replace(clock, due=due_night(market, now))
+        return replace(clock, next_run=_next_run(market, now))
     except DtmlError as error:  # the calendar ends, which must not fail the other markets' status
         return replace(clock, note=str(error))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 from db.engine import open_engine, reading
 from db.rows.nights import alerts
@@ -18,6 +19,9 @@ from dtml.prices.sessions import next_session
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
+from flows.service.schedules import DELAY
+from flows.service.serving import LOCK, write_serving
+from flows.settings import prefect_folder
 from tests.support.commands import as_served
 from tests.support.nights import AS_OF, BARS, SMALL
 from tests.support.prefect_server import prefect_server
@@ -142,7 +146,11 @@ def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> No
     from flows.service.flows import nightly, watch
 
     nightly(run_request, AS_OF)
-    (said,) = watch(market_files=[run_request.market_file])
+    assert watch(market_files=[run_request.market_file]) == []  # its last night is history
+    folder = prefect_folder()
+    write_serving(folder, ["small_one"], DELAY, None)
+    with FileLock(folder / LOCK):
+        (said,) = watch(market_files=[run_request.market_file])
     assert said.startswith("small_one: night of ")
     assert [event["payload"]["kind"] for event in events("dtml.night.late")] == ["late"]
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from db.admin.copying import table_counts
 from db.connection import locks
 from db.connection.locks import market_lock
 from db.connection.user_sql import select
-from db.engine import open_engine, reading
+from db.engine import open_engine, reading, transaction
 from db.errors import StoreBusyError
 from db.rows import markets, predictions, prices, runs
 from db.rows import nights as stored_nights
@@ -31,6 +32,7 @@ from flows.nightly.night import run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
 from tests.support.bounds import assert_arrays_close_in_float64
+from tests.support.commands import Command
 from tests.support.nights import (
     AS_OF,
     BARS,
@@ -41,6 +43,7 @@ from tests.support.nights import (
     without,
 )
 
+NOW = datetime(2024, 10, 2, tzinfo=UTC)
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
 
 
@@ -306,6 +309,28 @@ def test_the_command_asks_again_for_a_whole_history_that_is_stored(
     fetches = select(open_engine(read_only=True), asked)
     assert fetches["asked"].tolist() == [31, 31]  # the second one had nothing to ask
     assert fetches["stored"].tolist()[1] == 0
+
+
+def test_catching_up_names_the_missed_nights_that_it_does_not_cover(
+    engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch, store_url: str
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+    sessions = sessions_up_to("XNYS", date(2024, 10, 1), LIMIT + 3)
+    counts = dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
+    with transaction(engine) as conn:
+        for day in (sessions[0].date(), *(each.date() for each in sessions[3:])):
+            stored_nights.start_night(
+                conn, "simulated", day, target=None, source="simulated", started_at=NOW
+            )
+            stored_nights.finish_night(
+                conn, "simulated", day, status="complete", finished_at=NOW, counts=counts, gaps=[]
+            )
+    monkeypatch.setattr("flows.commands.nightly._run_or_read_night", lambda *_: None)
+    monkeypatch.setattr("flows.commands.nightly._show_nights", lambda *_, **_options: None)
+    code, _, note = command("nightly", "simulated", "--catch-up", "--as-of", "2024-10-01")
+    assert code == 0
+    assert f"2 older nights missed, {sessions[1].date()} .. {sessions[2].date()}" in note
+    assert f"--as-of {sessions[2].date()} --nights 2" in note
 
 
 def test_catching_up_finds_its_nights_by_itself() -> None:

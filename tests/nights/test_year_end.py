@@ -22,8 +22,7 @@ from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.service import flows
 from flows.service.alerts import watch_markets
-from flows.service.deployments import next_run
-from flows.service.schedules import Schedule, schedules_of, skip_reason
+from flows.service.schedules import Schedule, next_cron, schedules_of, skip_reason
 from flows.service.status import market_status
 from tests.support.calendars import end_calendar
 from tests.support.nights import SMALL
@@ -73,7 +72,7 @@ class Service:
     def walk(self, begin: datetime, end: datetime, clock: Callable[[datetime], None]) -> None:
         """Let the clock go from one moment to another: watches, and the nights between."""
         schedules = {name: self._night_schedule(name, begin) for name in self.contexts}
-        due = {name: next_run(schedule, begin) for name, schedule in schedules.items()}
+        due = {name: self._next(schedule, begin) for name, schedule in schedules.items()}
         now = begin
         while now < end:
             for name, moment in due.items():
@@ -81,9 +80,13 @@ class Service:
                     clock(moment.astimezone(UTC))
                     state = flows.scheduled_night.fn(RunRequest(market=name), waits=())
                     self.ends.setdefault(name, []).append((moment, state))
-                    due[name] = next_run(schedules[name], moment)
+                    due[name] = self._next(schedules[name], moment)
             now += STEP
             self._watch(now)
+
+    @staticmethod
+    def _next(schedule: Schedule, now: datetime) -> datetime:
+        return next_cron(schedule.cron, schedule.timezone, now)
 
     def _night_schedule(self, name: str, now: datetime) -> Schedule:
         (night,) = (

@@ -144,6 +144,15 @@ def test_a_night_is_late_by_the_time_since_the_first_one_that_is_missing(
     assert timedelta(days=4).total_seconds() < seconds < timedelta(days=12).total_seconds()
 
 
+def test_a_market_that_is_only_history_is_well_for_ever(site: Site, engine: Engine) -> None:
+    store_night(engine, date(2016, 6, 30), market="kdd17")
+    assert health(site)[:1] == (200,)
+    assert metrics(site)["dtml_night_late_seconds"] == {("kdd17",): 0.0}
+    first_page = Page(site.get("/").body).seen
+    assert "Night of 2016-06-30" in first_page
+    assert "The next night is due" not in first_page
+
+
 def test_a_store_that_does_not_answer_is_not_well_and_says_why(
     engine: Engine, reader: Engine
 ) -> None:

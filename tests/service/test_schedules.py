@@ -21,7 +21,6 @@ from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.night import directly, run_night
 from flows.service import flows as scheduled
-from flows.service.flows import MINUTE
 from flows.service.runner import Service
 from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
@@ -321,14 +320,13 @@ def test_a_source_that_ends_early_has_no_night_after_its_end(
     assert status(context.engine, AS_OF) is None
 
 
-def test_the_look_for_late_nights_is_at_the_markets_that_are_served_with_their_delay() -> None:
+def test_the_look_for_late_nights_is_at_the_markets_that_are_served_and_names_them() -> None:
     served = Service(
         {"kospi200": load_market("kospi200")},
         {"kospi200": RunRequest("kospi200")},
-        540 * MINUTE,
+        timedelta(minutes=540),
         None,
     )
-    (watched,) = [
-        parameters for schedule, parameters in served.schedules(DUE) if schedule.work == "watch"
-    ]
-    assert watched == {"markets": ["kospi200"], "market_files": [], "delay_minutes": 540}
+    (watched,) = [each for each in served.schedules(DUE) if each[0].work == "watch"]
+    assert watched[1] == {"markets": ["kospi200"], "market_files": []}
+    assert watched[0].market == "kospi200"

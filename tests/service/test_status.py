@@ -5,8 +5,10 @@ without writing anything.
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +30,15 @@ from flows.commands.status import commands
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
+from flows.service.alerts import watch_markets
 from flows.service.serving import LOCK, Serving, serving, write_serving
-from flows.service.status import MarketStatus, due_night, market_status, named_markets
+from flows.service.status import (
+    MarketStatus,
+    due_night,
+    market_status,
+    named_markets,
+    punctuality,
+)
 from flows.settings import prefect_folder
 from tests.support.calendars import end_calendar
 from tests.support.commands import Command
@@ -277,6 +286,47 @@ def test_telling_how_markets_stand_writes_nothing(context: MarketContext, reader
         assert table_counts(conn) == before
 
 
+@contextmanager
+def serving_simulated(cron: str | None = None) -> Iterator[None]:
+    """As `dtml serve simulated --delay 300` does: nights are expected whenever the last one was."""
+    folder = prefect_folder()
+    write_serving(folder, ["simulated"], timedelta(minutes=300), cron)
+    with FileLock(folder / LOCK):
+        yield
+
+
+def test_a_market_that_is_only_history_has_no_late_night_and_no_next_one(
+    context: MarketContext, dtml: Command
+) -> None:
+    after_nights(context, AS_OF)
+    refuse(context, next_session("XNYS", AS_OF))
+    for day, is_nightly in ((date(2024, 8, 2), True), (date(2024, 8, 3), False)):
+        now = datetime.combine(day, time(4), tzinfo=UTC)
+        (found,) = watch_markets(context.engine, {"simulated": MARKET}, now)
+        assert (found.is_nightly, found.is_late) == (is_nightly, is_nightly)
+        assert (found.problem is not None) == is_nightly
+        with reading(context.engine) as conn:
+            times = punctuality(conn, "simulated", MARKET, now)
+            assert len(nights.alerts(conn)) == 2  # both of the first day: refused, late
+        assert times is not None
+        assert (times.problem is not None, times.next_at is not None) == (is_nightly, is_nightly)
+    assert times.seconds == 0
+    assert dtml("--check")[0] == 0
+    with serving_simulated():
+        code, _, complaint = dtml("--check")
+        assert (code, complaint.startswith("simulated: ")) == (1, True)
+
+
+@pytest.mark.parametrize("hour", range(0, 96, 6))
+def test_a_night_is_late_by_one_rule(context: MarketContext, reader: Engine, hour: int) -> None:
+    after_nights(context, AS_OF)
+    now = EVENING + timedelta(hours=hour)
+    with reading(reader) as conn:
+        times = punctuality(conn, "simulated", MARKET, now)
+    assert times is not None
+    assert (times.problem is not None) == stands(reader, now).is_late == (hour >= 30)
+
+
 def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(
     context: MarketContext, dtml: Command
 ) -> None:
@@ -292,7 +342,8 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
         "refused",
         0,
     )
-    code, said, complaint = dtml("--check", "--json")
+    with serving_simulated():
+        code, said, complaint = dtml("--check", "--json")
     assert code == 1
     assert complaint.startswith("simulated: night of 2024-07-01 refused")
     with reading(context.engine) as conn:
@@ -320,6 +371,10 @@ def test_a_next_run_is_shown_only_of_markets_that_a_service_serves(
         (row,) = json.loads(dtml("--json")[1])
         # 300 minutes after the close in New York
         assert row["next_run"][11:16] in ("01:00", "02:00")
+        write_serving(folder, ["simulated"], timedelta(minutes=300), "7 3 * * *")
+        (row,) = json.loads(dtml("--json")[1])
+        # at seven minutes past three in New York
+        assert row["next_run"][11:16] in ("03:07", "07:07", "08:07")
         write_serving(folder, ["other"], timedelta(minutes=300), None)
         assert json.loads(dtml("--json")[1])[0]["next_run"] is None
 
