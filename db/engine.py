@@ -31,7 +31,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError, StatementError
 
 from db import migrations
 from db.connection.sqlite_connections import SqliteConnection, begin_sqlite, prepare_sqlite
@@ -358,8 +358,11 @@ def _errors_in_one_line(engine: Engine) -> Iterator[None]:
     except (SQLAlchemyError, driver.Error, driver.Warning) as last_error:
         error: BaseException = last_error
         # When a connection breaks, the rollback fails too: the message must name the first error.
-        while isinstance(error.__context__, (SQLAlchemyError, driver.Error)):
-            error = error.__context__
+        # That the pool replaces a broken connection (DisconnectionError) is no error with words.
+        while isinstance(
+            before := error.__context__, (SQLAlchemyError, driver.Error)
+        ) and not isinstance(before, DisconnectionError):
+            error = before
         # SQLAlchemy wraps the driver's error, and what a type raises for a parameter's value.
         cause: BaseException = error
         if isinstance(error, StatementError) and error.orig is not None:

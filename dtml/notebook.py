@@ -20,7 +20,7 @@ from dtml.markets.definition import Leg
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, fit, scored
 from dtml.own.process import IsolatedCode
-from dtml.pages.figures import between, figure
+from dtml.pages.figures import between, counted, figure
 from dtml.prices.bars import check
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import last_closed_session, sessions_between
@@ -199,7 +199,7 @@ class Study:
     def __repr__(self) -> str:
         sessions = self._panel.sessions
         return (
-            f"{self.market.name}: {len(self._panel.symbols)} stocks, "
+            f"{self.market.name}: {counted(len(self._panel.symbols), 'stock')}, "
             f"{sessions[0].date()} to {sessions[-1].date()}, {self.leg}"
         )
 

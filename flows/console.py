@@ -19,13 +19,6 @@ if TYPE_CHECKING:  # commands that only read import this module, and must not wa
     from flows.markets.opened import OpenedMarket
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number with a noun, such as 1 text, 2 texts."""
-    if number == 1:
-        return f"{number} {what}"
-    return f"{number} {what}s"
-
-
 def print_json(value: object) -> None:
     """Print a value, such as a frame or a dictionary of them, as one JSON document.
 

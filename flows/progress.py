@@ -105,13 +105,13 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
 def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
     """Yield the function that a walk of rankings calls with the name of each training that is done.
 
-    `what` names the walk, `total` is the number of its trainings. A training that an earlier run
-    did takes no time, so that the time left is too short at first after an interruption.
+    `what` names the walk, `total` is the number of its trainings. Their costs differ a hundredfold,
+    so that how many are done does not tell the time left.
     """
     begun = time.monotonic()
     done = 0
     text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
-    progress = _bar(text, pace_seconds=3600)
+    progress = _bar(text)
     bar = progress.add_task(what, total=total)
     # Elsewhere than on a terminal, Rich would print an empty line in place of the bar.
     with progress if err.is_interactive else nullcontext():
@@ -122,15 +122,8 @@ def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
             done += 1
             progress.update(bar, completed=done)
             spent_s = time.monotonic() - begun
-            left_s = spent_s / done * (total - done)
             log.info(
-                "%s: %s, training %d of %d, done after %.0f s, about %.0f s left",
-                what,
-                name,
-                done,
-                total,
-                spent_s,
-                left_s,
+                "%s: %s, training %d of %d, done after %.0f s", what, name, done, total, spent_s
             )
 
         yield report
@@ -149,17 +142,20 @@ def reporting(
     return train_and_report
 
 
-def _bar(text: str, pace_seconds: float, *more: bars.ProgressColumn) -> bars.Progress:
-    """Return a bar with what is done, the time that it took, the time left, and more columns."""
+def _bar(text: str, pace_seconds: float | None = None, *more: bars.ProgressColumn) -> bars.Progress:
+    """Return a bar with what is done, the time that it took, and more columns.
+
+    With `pace_seconds` it has the time left too, by the pace of so many seconds.
+    """
+    left = [bars.TextColumn("left"), bars.TimeRemainingColumn()] if pace_seconds else []
     return bars.Progress(
         bars.TextColumn(text),
         bars.BarColumn(),
         bars.TaskProgressColumn(),
         bars.TimeElapsedColumn(),
-        bars.TextColumn("left"),
-        bars.TimeRemainingColumn(),
+        *left,
         *more,
         console=err,
         transient=True,
-        speed_estimate_period=pace_seconds,
+        speed_estimate_period=pace_seconds or 0,
     )

@@ -39,6 +39,7 @@ from dtml.pages.figures import (
     Row,
     basis_points,
     count,
+    counted,
     day,
     figure,
     in_print,
@@ -102,8 +103,8 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     best = max(rules, key=lambda row: _or_least(row["mcc"]))
     return (
         f"DTML {_compared(best, 'model_gain')} the best naive rule in hindsight, "
-        f"{quoted(best['predictor'])}, over {model['days']:,} days and {model['n']:,} stock-days "
-        f"of {backtest['market']}{_difference(best, 'model_gain')}. "
+        f"{quoted(best['predictor'])}, over {counted(model['days'], 'day')} "
+        f"and {model['n']:,} stock-days of {backtest['market']}{_difference(best, 'model_gain')}. "
         f"DTML has an MCC of {with_interval(model, 'mcc')} and an ACC of "
         f"{with_interval(model, 'acc')}, the rule {written(best, 'mcc')} and "
         f"{written(best, 'acc')}."

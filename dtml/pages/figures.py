@@ -260,6 +260,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as 1 text, 2 texts."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def number(value: float, *, is_whole: bool = False) -> str:
     """Return a number of any table, such as the answer of a query, with four decimals: .5744.
 
@@ -333,6 +338,7 @@ WORDS: tuple[Callable[..., str], ...] = (
     whole_percent,
     basis_points,
     count,
+    counted,
     number,
     day,
     moment,

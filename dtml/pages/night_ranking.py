@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dtml.markets.definition import Leg
-from dtml.pages.figures import figure, named, quoted, records, with_interval
+from dtml.pages.figures import counted, figure, named, quoted, records, with_interval
 
 SHOWN = 10  # stocks of each end
 LEG_WORDS: Mapping[Leg, str] = {
@@ -52,9 +52,10 @@ def ranking_words(
     rules = of_leg[of_leg["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]  # there is one, as every night that is scored scores the rules too
     # A ranker that is new has fewer nights than the rules.
-    rule_nights = "" if rule["days"] == score["days"] else f" over {rule['days']} nights"
+    rule_nights = "" if rule["days"] == score["days"] else f" over {counted(rule['days'], 'night')}"
     return (
-        f"{words}. Over {score['days']} nights, its rank IC is {with_interval(score, 'rank_ic')}; "
+        f"{words}. Over {counted(score['days'], 'night')}, "
+        f"its rank IC is {with_interval(score, 'rank_ic')}; "
         f"that of the best rule, {quoted(rule['predictor'])}, is {with_interval(rule, 'rank_ic')}"
         f"{rule_nights}. "
         "0 means no skill."

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from dtml.pages.figures import day, signed_percent
+from dtml.pages.figures import counted, day, signed_percent
 from dtml.prices.disagreement import BAR, SCALE
 
 # From this share of the symbols on, bars that one source lacks in a session are a lost session.
@@ -76,7 +76,7 @@ def _lost_sessions(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
             )
         more = len(lost) - LISTED
         if more > 0:
-            yield f"{SIDES[side]} lacks {_counted(more, 'earlier session')} in the same way"
+            yield f"{SIDES[side]} lacks {counted(more, 'earlier session')} in the same way"
 
 
 def _lacking(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -102,7 +102,7 @@ def _single_bars(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
         if len(single):
             other_side = "second" if side == "first" else "first"
             yield (
-                f"{SIDES[side]} lacks {_counted(len(single), 'bar')} that {SIDES[other_side]} has: "
+                f"{SIDES[side]} lacks {counted(len(single), 'bar')} that {SIDES[other_side]} has: "
                 f"{_named([f'{row.symbol} {day(row.session)}' for row in single.itertuples()])}"
             )
 
@@ -129,8 +129,8 @@ def _scales(rows: pd.DataFrame) -> Iterator[str]:
         )
     others = scaled[~factors.isin(commonest)]
     if len(others):
-        symbols = _counted(others["symbol"].nunique(), "symbol")
-        yield f"all prices differ by another factor in {_counted(len(others), 'bar')} of {symbols}"
+        symbols = counted(others["symbol"].nunique(), "symbol")
+        yield f"all prices differ by another factor in {counted(len(others), 'bar')} of {symbols}"
 
 
 def _events(rows: pd.DataFrame, field: str) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _values_of(rows: pd.DataFrame, what: str) -> str:
     change = "" if pd.isna(most["difference"]) else f" ({signed_percent(most['difference'])})"
     symbols = rows["symbol"].nunique()
     return (
-        f"{what} differs in {_counted(len(rows), 'bar')} of {_counted(symbols, 'symbol')}, most in "
+        f"{what} differs in {counted(len(rows), 'bar')} of {counted(symbols, 'symbol')}, most in "
         f"{most['symbol']} on {day(most['session'])}: {most['first_value']:.7g} in the store, "
         f"{most['second_value']:.7g} in the second source{change}"
     )
@@ -177,10 +177,6 @@ def _named(names: list[str]) -> str:
     shown = ", ".join(names[:NAMED])
     more = len(names) - NAMED
     return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _span(rows: pd.DataFrame) -> str:

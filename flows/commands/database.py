@@ -33,6 +33,7 @@ from db.errors import StoreError
 from db.rows import markets
 from db.views import data_dictionary
 from dtml.errors import UsageError
+from dtml.pages.figures import counted
 from flows.commands.history import require_market
 from flows.commands.options import AsJson
 from flows.console import print_json
@@ -190,7 +191,7 @@ def export_views(
         removed = f", {exported.removed} removed"
     _say(
         out,
-        f"{folder}: {exported.written} files written ({exported.rows:,} rows), "
+        f"{folder}: {counted(exported.written, 'file')} written ({counted(exported.rows, 'row')}), "
         f"{exported.kept} unchanged{removed}",
     )
 
@@ -223,7 +224,7 @@ def redate(
         return
     for old, new in moved.items():
         _say(out, f"{old:%Y-%m-%d %H:%M:%S} is now {new:%Y-%m-%d %H:%M:%S.%f} UTC")
-    _say(out, f"{len(moved)} times of {market} were later than this clock and are corrected")
+    _say(out, f"{counted(len(moved), 'time')} of {market}, later than this clock, corrected")
 
 
 @store_commands.command()
@@ -369,7 +370,9 @@ def _line(finding: Finding) -> str:
         values = [f"{name} {value}" for name, value in row.items()]
         rows.append(", ".join(values))
     listed_rows = "; ".join(rows)
-    line = f"{finding.state:<7} {finding.check}"
+    # The name of a check is a sentence that is true where the check is ok.
+    denied = "" if finding.state == "ok" else "not so: "
+    line = f"{finding.state:<7} {denied}{finding.check}"
     if listed_rows:
         line += f": {listed_rows}"
     if finding.more:
@@ -387,7 +390,7 @@ def _progress() -> Iterator[Progress]:
 
         def show(done: str, table: str, rows: int) -> None:
             if rows:
-                status.update(f"{done} {table}, {rows:,} rows")
+                status.update(f"{done} {table}, {counted(rows, 'row')}")
             else:
                 status.update(f"{done} {table}")
 
@@ -396,11 +399,11 @@ def _progress() -> Iterator[Progress]:
 
 def _counted(rows: Mapping[str, int]) -> str:
     """Return in words how many rows these are, from their number in each table."""
-    return f"{len(rows)} tables, {sum(rows.values()):,} rows"
+    return f"{counted(len(rows), 'table')}, {counted(sum(rows.values()), 'row')}"
 
 
 def _models(manifest: Manifest) -> str:
-    return f"{len(manifest.files) - 1} checkpoints"  # one of the files is the database
+    return f"{counted(len(manifest.files) - 1, 'checkpoint')}"  # one of the files is the database
 
 
 def _warn_of_absent(manifest: Manifest) -> None:

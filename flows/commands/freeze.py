@@ -11,8 +11,9 @@ from db.connection.locks import market_lock
 from db.engine import open_reader, open_store, reading
 from db.rows import nights
 from dtml.errors import DtmlError, UsageError
+from dtml.pages.figures import counted
 from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_markets
-from flows.console import counted, print_json, rendered
+from flows.console import print_json, rendered
 from flows.freezing.chain import begin
 from flows.freezing.chain_file import add_lines, chain_file, check_file
 from flows.freezing.check import Checked, check_chain

@@ -20,11 +20,11 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
-from dtml.pages.figures import figure, percent
+from dtml.pages.figures import counted, figure, percent
 from dtml.pages.night_ranking import ends, ranking_words
 from dtml.prices.sessions import sessions_between, sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
-from flows.console import announce, counted, print_frame, print_json, print_scores, rendered
+from flows.console import announce, print_frame, print_json, print_scores, rendered
 from flows.log_lines import logged_run
 from flows.markets.opened import (
     OpenedMarket,
@@ -169,7 +169,9 @@ def fetch(
         err.status(f"fetching {context.name} up to {last}"),
     ):
         fetch_result = fetch_and_compare(context, last, whole=again)
-        run.outcome = f"{fetch_result.fetched} bars fetched, {fetch_result.stored} stored"
+        run.outcome = (
+            f"{counted(fetch_result.fetched, 'bar')} fetched, {fetch_result.stored} stored"
+        )
     if as_json:
         document = asdict(fetch_result)
         document["outcomes"] = fetch_result.failures  # as in the table: symbols without an answer
@@ -285,7 +287,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     last = choose_as_of(context, day_of(as_of))
     with logged_run("score", market=context.name, night=last) as run:
         scored = score_market(context, NightBars(context, last))
-        run.outcome = f"{len(scored.nights)} nights rescored"
+        run.outcome = f"{counted(len(scored.nights), 'night')} rescored"
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:
@@ -297,8 +299,10 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         }
         return print_json(document)
     out.print(
-        f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights rescored, "
-        f"{scored.unresolved} predictions have no outcome, because no valid bar arrived"
+        f"{context.name}: {counted(scored.outcomes, 'new outcome')}, "
+        f"{counted(len(scored.nights), 'night')} rescored, "
+        f"{counted(scored.unresolved, 'prediction')} without an outcome, "
+        "because no valid bar arrived"
     )
     if scores.empty:
         return out.print("no prediction of this market has an outcome yet")
@@ -453,7 +457,8 @@ def _print_rejected(rejected_bars: pd.DataFrame) -> None:
     )
     print_frame(
         rejected_bars.tail(SHOWN),
-        f"the last of {len(rejected_bars)} rejected bars; the view `rejected` has all of them",
+        f"the last of {counted(len(rejected_bars), 'rejected bar')}; "
+        "the view `rejected` has all of them",
         importance=("symbol", "session", "reason", "value"),
         prose=("reason", "value"),
     )

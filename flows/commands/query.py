@@ -20,6 +20,7 @@ import typer
 from db.connection.user_sql import Answer, first_rows, open_answer
 from db.engine import open_reader
 from dtml.errors import UsageError
+from dtml.pages.figures import counted
 from flows.commands.options import AsJson
 from flows.settings import err, out, shown
 from flows.text_tables import print_rows, require_distinct, size_in_words
@@ -98,7 +99,7 @@ def _write(running_sql: AbstractContextManager[Answer], file: Path) -> None:
 
     with running_sql as answer:
         count = write_parquet(answer, file)
-    out.print(f"{count} rows written to {file}", soft_wrap=True)
+    out.print(f"{counted(count, 'row')} written to {file}", soft_wrap=True)
 
 
 @contextmanager

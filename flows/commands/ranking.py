@@ -17,7 +17,7 @@ import typer
 from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
-from dtml.pages.figures import figure, percent, records, with_interval
+from dtml.pages.figures import counted, figure, percent, records, with_interval
 from dtml.pages.rankings import page
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
@@ -149,8 +149,8 @@ def orders(
     traded = found.rows["value"].sum()
     cost = found.rows["cost"].sum()
     out.print(
-        f"{len(found.rows)} orders worth {traded:,.0f}, with expected costs of {cost:,.2f}, leave "
-        f"{found.cash:,.2f} in cash. "
+        f"{counted(len(found.rows), 'order')} worth {traded:,.0f}, "
+        f"with expected costs of {cost:,.2f}, leave {found.cash:,.2f} in cash. "
         "Nothing here is advice, and nothing promises profit.",
         soft_wrap=True,
     )

@@ -8,9 +8,9 @@ import pandas as pd
 import typer
 
 from db.engine import open_engine, open_reader
-from dtml.pages.figures import named, with_interval, written
+from dtml.pages.figures import counted, named, with_interval, written
 from flows.commands.options import AsJson, MarketFiles, TestedDevice
-from flows.console import counted, print_frame, print_json
+from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
 from flows.service.serving import serving, serving_of
@@ -174,7 +174,7 @@ def _outcome(each: MarketStatus) -> str:
     words = {
         None: "no night yet",
         "complete": "complete",
-        "complete_with_gaps": f"complete with {each.gaps} gaps",
+        "complete_with_gaps": f"complete with {counted(each.gaps, 'gap')}",
         "refused": f"refused: {each.reason}",
         "running": f"running since {begun}",
         "interrupted": f"interrupted, started {begun}: run it again",
@@ -203,7 +203,7 @@ def _next_model(model: ModelAge | None) -> str | None:
         return None
     if model.due_in is None:
         return {"never": "never", "missing": "if this one is lost"}.get(str(model.policy))
-    return f"in {model.due_in} sessions" if model.due_in else "next night"
+    return f"in {counted(model.due_in, 'session')}" if model.due_in else "next night"
 
 
 def _skill(measure: str, skill: Skill | None) -> str | None:

@@ -13,9 +13,9 @@ import typer
 from db.engine import open_reader, open_store, reading, transaction
 from db.rows import translation_queue
 from db.rows import translations as stored_translations
-from dtml.pages.figures import figure
+from dtml.pages.figures import counted, figure
 from flows.commands.options import AsJson, DeviceOption
-from flows.console import counted, print_frame, print_json
+from flows.console import print_frame, print_json
 from flows.service.prefect_server import require_server
 from flows.settings import err, make_data_folder, out
 from flows.translating import folder

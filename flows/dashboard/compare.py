@@ -16,7 +16,7 @@ from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
 from dtml.evaluation.metrics import RESAMPLES, accuracy, mcc, measured, told_apart
 from dtml.pages.charts import Chart, probability_axis
-from dtml.pages.figures import figure, percent, records, with_interval
+from dtml.pages.figures import counted, figure, percent, records, with_interval
 from flows.dashboard.markets import STOCKS, NotThereError
 
 RUNS = 500  # in the list to choose from
@@ -181,7 +181,7 @@ def better_run(pair: Mapping[str, Any]) -> str:
     }.get(told_apart(gain["mcc_low"], gain["mcc_high"]) or "", "Neither run is shown to be better")
     return (
         f"{verdict}: the MCC of a minus that of b is {with_interval(gain, 'mcc', signed=True)}, "
-        f"over {pair['scores']['days']:,} days in common."
+        f"over {counted(pair['scores']['days'], 'day')} in common."
     )
 
 
@@ -215,7 +215,7 @@ def beside_always_up(conn: Connection, run_id: str) -> str:
     return (
         f'{verdict} the rule "every stock rises": MCC {with_interval(own, "mcc")} against '
         f"{figure(rule['mcc'])}, ACC {percent(own['acc'])} against {percent(rule['acc'])}, over "
-        f"{len(settled):,} days after its training."
+        f"{counted(len(settled), 'day')} after its training."
     )
 
 

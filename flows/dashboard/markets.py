@@ -19,7 +19,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
-from dtml.pages.figures import interval, percent, records, signed_percent
+from dtml.pages.figures import counted, interval, percent, records, signed_percent
 from flows.dashboard.briefing import (
     END_STOCKS,
     Shown,
@@ -375,7 +375,7 @@ def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
         "left": told_apart(low, high),
         "left_beside": "equal parts",
         "left_figures": f"{signed_percent(value)} a year [{percent(low)}, {percent(high)}]",
-        "left_from": f"paper account, {len(net)} sessions",
+        "left_from": f"paper account, {counted(len(net), 'session')}",
         "left_link": None,
     }
 

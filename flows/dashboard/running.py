@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from db.connection.locks import is_held
 from db.rows import backtests, markets, nights, translation_queue, translations
-from dtml.pages.figures import count, day, records
+from dtml.pages.figures import count, counted, day, records
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
 REFRESH_S = (15, 60)  # the choices on the page for reloading it
@@ -211,7 +211,7 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
             Work(
                 kind="backtest",
                 name=row["id"],
-                stage=f"{count(len(folds))} folds done, up to {_last_day(folds)}",
+                stage=f"{counted(len(folds), 'fold')} done, up to {_last_day(folds)}",
                 done=done,
                 left_s=left_s,
                 # Ten minutes are allowed to the shortest folds.
@@ -273,7 +273,7 @@ def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
             Work(
                 kind="translations",
                 name=str(model),
-                stage=f"{count(number)} texts wait" if number > 1 else "1 text waits",
+                stage=f"{counted(number, 'text')} to translate",
                 done=None,
                 left_s=left_s,
                 is_alive=is_recent or model in taken,

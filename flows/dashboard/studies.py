@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 from db.rows import backtests, nights
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
-from dtml.pages.figures import count, named, with_interval
+from dtml.pages.figures import counted, named, with_interval
 from dtml.pages.rankings.page import HEADLINE, ranking_page
 from flows.dashboard.briefing import Shown
 from flows.dashboard.markets import NotThereError, ranking_of_day
@@ -96,5 +96,5 @@ def _of_nights(conn: Connection, market: str) -> str:
     rank_ic = with_interval(ranked, "rank_ic", 3)
     return (
         f"rank by {other}{named(ranked['ranker'])}: rank IC {rank_ic} over "
-        f"{count(ranked['rank_days'])} nights."
+        f"{counted(ranked['rank_days'], 'night')}."
     )

@@ -23,6 +23,7 @@ from db.rows import predictions as stored_predictions
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.machine import computed_by
+from dtml.pages.figures import counted
 from dtml.prices.sessions import REMEDY, next_known_session
 from flows.freezing.chain import extend, is_frozen
 from flows.freezing.chain_file import ChainFileError, add_lines
@@ -134,7 +135,7 @@ def _outcome(night: Night) -> str:
     row = night.row
     if night.was_done_before:
         return f"{row['status']} before"
-    return f"{row['status']}: {row['predictions']} stocks predicted for {row['target']}"
+    return f"{row['status']}: {counted(row['predictions'], 'stock')} predicted for {row['target']}"
 
 
 def _locked_night(
@@ -374,7 +375,7 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
     if not failed.empty:
         status = failed["status"].mode().iloc[0]
         of_status = failed[failed["status"] == status]
-        symbols_of_status = "1 symbol" if len(of_status) == 1 else f"{len(of_status)} symbols"
+        symbols_of_status = counted(len(of_status), "symbol")
         detail = of_status["detail"].iloc[0]
         cause = f"the fetch of {symbols_of_status} ended in {status} ({detail})"
         if status == "no_data":

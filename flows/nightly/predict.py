@@ -183,6 +183,8 @@ def _gaps(
         rejected = prices.rejected_bars(conn, context.name, as_of, as_of)
     reasons = dict(zip(rejected["symbol"], rejected["reason"], strict=True))
     present = set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"])
+    config = model.ensemble.windows
+    window = sessions_up_to(context.market.calendar, as_of, config.window)
     predicted = set(predictions["symbol"])
 
     def why(symbol: str) -> str:
@@ -193,7 +195,13 @@ def _gaps(
             return f"no bar on {as_of}"
         if model.ensemble.is_tied and symbol not in model.ensemble.symbols:
             return NOT_TRAINED_ON
-        return "too few sessions of history"
+        sessions = bars.loc[bars["symbol"] == symbol, "session"]
+        lacking = window[(window > sessions.min()) & ~window.isin(sessions)]
+        if len(lacking):
+            return f"no bar on {lacking[-1].date()}, one of the {config.window} sessions to read"
+        if len(sessions) < config.history:
+            return "too few sessions of history"
+        return "a jump of its price, or a long time without a bar, in the sessions to read"
 
     missing = [symbol for symbol in context.constituents(as_of) if symbol not in predicted]
     return {symbol: why(symbol) for symbol in missing}

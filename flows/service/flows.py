@@ -26,7 +26,7 @@ from db.engine import open_store, reading
 from db.errors import StoreBusyError, StoreError
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
-from dtml.pages.figures import records, with_interval
+from dtml.pages.figures import counted, records, with_interval
 from flows.console import rendered
 from flows.log_lines import logged_run, logged_stage
 from flows.markets.opened import RunRequest, choose_as_of
@@ -194,7 +194,7 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
     with market_lock(context.engine, context.name):
         result = as_task("fetch", lambda: fetch_and_compare(context, as_of, whole=True))
     bars = (
-        f"{result.fetched} bars up to {as_of}, {result.stored} new or restated, "
+        f"{counted(result.fetched, 'bar')} up to {as_of}, {result.stored} new or restated, "
         f"{len(result.rejected)} rejected"
     )
     failures = result.failures
@@ -202,8 +202,9 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
         return Completed(message=bars)
     first = failures.iloc[0]
     return Failed(
-        message=f"{bars}; {len(failures)} symbols without an answer, such as {first['symbol']} "
-        f"({first['detail']}); the next refetch, or `dtml fetch {context.name} --again`, asks again"
+        message=f"{bars}; {counted(len(failures), 'symbol')} without an answer, "
+        f"such as {first['symbol']} ({first['detail']}); the next refetch, or "
+        f"`dtml fetch {context.name} --again`, asks again"
     )
 
 
@@ -265,7 +266,7 @@ def _summary(caught_up: CaughtUp) -> str:
     nights = ", ".join(str(night.row["as_of"]) for night in caught_up.nights)
     last = caught_up.nights[-1].row
     line = (
-        f"{nights}: {last['predictions']} stocks predicted for {last['target']}, "
+        f"{nights}: {counted(last['predictions'], 'stock')} predicted for {last['target']}, "
         f"{len(last['gaps'])} left out"
     )
     if caught_up.refused:

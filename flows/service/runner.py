@@ -20,6 +20,7 @@ from db.engine import open_store, reading
 from db.rows import nights
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
+from dtml.pages.figures import counted
 from dtml.prices.sessions import last_closed_session
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
@@ -242,7 +243,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     _announce(service, now, server_is_new=server_is_new)
     if cancelled_runs:
         out.print(
-            f"{cancelled_runs} runs were due before this service started; they are cancelled, and "
+            f"{counted(cancelled_runs, 'run')} due before this service started: cancelled, and "
             "missed nights are caught up"
         )
     for deployment, job in jobs.items():

@@ -22,6 +22,7 @@ from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
 from dtml.markets.definition import AnyCalendar, Retrain
+from dtml.pages.figures import counted
 from dtml.prices.sessions import (
     REMEDY,
     last_closed_session,
@@ -297,7 +298,7 @@ def _second_source(conn: Connection, market: Market | None) -> str | None:
     if differing.empty:
         return f"{comparison['source']} agrees"
     newest = differing["session"].max()
-    values = "1 value" if len(differing) == 1 else f"{len(differing):,} values"
+    values = counted(len(differing), "value")
     return f"{comparison['source']} differs in {values}, the last of {newest:%Y-%m-%d}"
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from db.engine import reading
 from db.rows import translation_queue
-from flows.console import counted
+from dtml.pages.figures import counted
 from flows.translating.folder import model_names
 
 

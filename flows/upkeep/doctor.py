@@ -25,6 +25,7 @@ from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.markets import Market, load_market
 from dtml.markets.definition import AnyCalendar, SourceName
+from dtml.pages.figures import counted
 from dtml.prices.sessions import last_known_day
 from dtml.sources import Source, open_source
 from dtml.sources.yahoo import YahooSource
@@ -230,7 +231,7 @@ def _calendars() -> str:
     calendar = min(ends, key=ends.__getitem__)
     if ends[calendar] - datetime.now(UTC).date() <= CALENDAR_WARNING:
         raise DtmlError(end_of_calendar(calendar, ends[calendar]))
-    return f"{len(ends)} calendars; the first of them ends on {ends[calendar]}"
+    return f"{counted(len(ends), 'calendar')}; the first of them ends on {ends[calendar]}"
 
 
 def _prefect() -> str:
@@ -320,7 +321,7 @@ def _last_week(market: Market, source: Source) -> str:
             f"({outcome['status']}: {outcome['detail']}){advice}"
         )
     last_session = answer.bars["session"].max()
-    return f"{len(answer.bars)} bars of {symbol}, the last from {last_session:%Y-%m-%d}"
+    return f"{counted(len(answer.bars), 'bar')} of {symbol}, the last from {last_session:%Y-%m-%d}"
 
 
 def _device(name: str) -> str:

@@ -29,6 +29,8 @@ from translation.atomic_files import write_whole
 VIEWS: Final = ("prediction_history", "daily_score", "run_score")
 MARKER: Final = "dtml-export.json"  # in a folder of exports: its format and its store
 FILE: Final = "rows.parquet"
+# The place of a view's file without rows, in a folder like those of markets and years.
+EMPTY: Final = Path("market=none") / "year=0" / FILE
 # The key in a file's metadata of the fingerprint of the rows from which it was written.
 STATE: Final = b"dtml"
 FORMAT: Final = 1
@@ -51,10 +53,11 @@ def export(
 ) -> Exported:
     """Bring the files of these views up to date, for these markets, or for all if there is none.
 
-    Files whose rows are gone are removed. Files of other views and markets stay as they are. Each
-    file is written whole or not at all, and shows the store at one moment. After an interruption,
-    the next export goes on. Raises UsageError for a folder that holds something else or another
-    store's files, and StoreUsageError for a view that cannot be exported.
+    Files whose rows are gone are removed; a view without rows has one file without. Files of other
+    views and markets stay as they are. Each file is written whole or not at all, and shows the
+    store at one moment. After an interruption, the next export goes on. Raises UsageError for a
+    folder that holds something else or another store's files, and StoreUsageError for a view that
+    cannot be exported.
     """
     _claim(folder, location(engine))
     counts = Exported()
@@ -69,8 +72,9 @@ def export(
             obsolete.discard(file)
             progress("exporting", f"{view}, {part.market}, {part.year}", counts.rows)
             _bring_up_to_date(engine, part, file, counts)
-        for file in obsolete:
+        for file in obsolete - {folder / view / EMPTY}:
             _remove(file, counts)
+        _describe_if_empty(folder / view, counts)
     return counts
 
 
@@ -173,6 +177,21 @@ def _bring_up_to_date(engine: Engine, part: Part, file: Path, counts: Exported) 
         schema = part.schema.with_metadata({STATE: fingerprint})
         write_whole(file, partial(_write, schema, tables, counts))
     counts.written += 1
+
+
+def _describe_if_empty(folder: Path, counts: Exported) -> None:
+    """Keep a file without rows of a view that has none, so that readers find its columns."""
+    file = folder / EMPTY
+    if any(other != file for other in _files(folder, frozenset())):
+        return _remove(file, counts)
+    schema = Part(view=folder.name, market="none", year=0).schema
+    state = str(schema).encode()
+    if _stored_fingerprint(file) == state:
+        counts.kept += 1
+    else:
+        write_whole(file, partial(_write, schema.with_metadata({STATE: state}), (), counts))
+        counts.written += 1
+    return None
 
 
 def _write(schema: pa.Schema, tables: Iterable[pa.Table], counts: Exported, file: Path) -> None:

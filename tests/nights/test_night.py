@@ -178,6 +178,19 @@ def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
     assert row["predictions"] == 8
 
 
+@pytest.mark.parametrize(
+    ("first", "lacking", "reason"),
+    [("2022-01-03", "2024-06-28", "no bar on 2024-06-28"), ("2024-06-20", "2022-01-04", "too few")],
+)
+def test_a_stock_that_lacks_a_session_to_read_is_told_from_one_that_is_new(
+    context: MarketContext, first: str, lacking: str, reason: str
+) -> None:
+    is_earlier = (BARS["symbol"] == "L03") & (BARS["session"] < pd.Timestamp(first))
+    bars = without(BARS[~is_earlier], ["L03"], date.fromisoformat(lacking))
+    (gap,) = run_night(replace(context, source=FrameSource(bars)), AS_OF).row["gaps"]
+    assert (gap["symbol"], gap["reason"].startswith(reason)) == ("L03", True)
+
+
 def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(
     context: MarketContext,
 ) -> None:

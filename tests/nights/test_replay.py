@@ -95,7 +95,7 @@ def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
     code, said, _ = dtml("db", "redate", "simulated")
     assert (code, said.splitlines()[-1]) == (
         0,
-        "1 times of simulated were later than this clock and are corrected",
+        "1 time of simulated, later than this clock, corrected",
     )
     assert dtml("db", "redate", "simulated")[1] == (
         "no time of simulated is more than a day later than this clock: nothing changed\n"

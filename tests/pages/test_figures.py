@@ -11,6 +11,7 @@ from dtml.pages.colours import MODELS
 from dtml.pages.figures import (
     NAMES,
     are_whole,
+    counted,
     in_print,
     interval,
     named,
@@ -69,6 +70,15 @@ def test_an_interval_alone_has_its_unit_and_paper_keeps_its_digits() -> None:
     assert in_print(accuracy, "acc") == ".5353 [.512, .561]"
     assert written({"acc_rule": 0.52}, "acc_rule") == "52.0 %"
     assert percent(-1e-9) == "0.0 %"
+
+
+def test_a_number_and_its_noun_agree() -> None:
+    assert [counted(number, "gap") for number in (0, 1, 2, 1234)] == [
+        "0 gaps",
+        "1 gap",
+        "2 gaps",
+        "1,234 gaps",
+    ]
 
 
 def test_whole_numbers_of_a_column_have_no_decimals_and_fractions_all_have_them() -> None:

@@ -351,11 +351,11 @@ def test_a_queue_that_moves_has_a_pace(site: Site, engine: Engine) -> None:
             text_table = tables.translation_text
             conn.execute(text_table.update().where(text_table.c.id == number).values(done))
         (work,) = running.other_work(conn, NOW)
-    assert (still.is_alive, still.left_s, still.stage) == (False, None, "6 texts wait")
+    assert (still.is_alive, still.left_s, still.stage) == (False, None, "6 texts to translate")
     assert work.is_alive
     assert work.left_s == pytest.approx(30.0)
     # The page counts to its own moment, a little later.
-    assert re.search(r"3 texts wait, about \d\d s left", Page(site.get("/").body).seen)
+    assert re.search(r"3 texts to translate, about \d\d s left", Page(site.get("/").body).seen)
 
 
 def test_a_night_that_no_process_works_on_is_interrupted(site: Site, engine: Engine) -> None:

@@ -69,7 +69,7 @@ def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
     assert [message.split(" after ")[0] for message in caplog.messages] == ["fold 4 of 8 done"]
 
 
-def test_every_training_of_a_walk_is_logged_with_the_time_left(
+def test_every_training_of_a_walk_is_logged_without_a_guess_of_the_time_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO), rankings_progress("simulated", 2) as report:
@@ -80,4 +80,4 @@ def test_every_training_of_a_walk_is_logged_with_the_time_left(
         "simulated: ridge-2025-11-03, training 1 of 2",
         "simulated: boosting-2025-11-03, training 2 of 2",
     ]
-    assert caplog.messages[1].endswith("about 0 s left")
+    assert not [message for message in caplog.messages if "left" in message]

@@ -67,10 +67,21 @@ def test_a_store_of_an_older_schema_fails_the_check_and_says_what_to_do(
     become_next(monkeypatch, tmp_path)
     code, said, _ = dtml(url_of(filled), "check")
     assert code == 1
-    assert said.splitlines()[-1].startswith("failed  the schema is this program's")
+    assert said.splitlines()[-1].startswith("failed  not so: ")
     assert "dtml db upgrade" in said
     assert dtml(url_of(filled), "upgrade")[0] == 0
     assert dtml(url_of(filled), "check")[0] == 0
+
+
+def test_a_night_that_was_interrupted_does_not_stand_as_one_that_was_not(
+    filled: Engine, dtml: Command, tmp_path: Path
+) -> None:
+    keep_weights(tmp_path / "data")
+    with transaction(filled) as conn:
+        conn.exec_driver_sql("update night set status = 'running'")
+    code, said, _ = dtml(url_of(filled), "check")
+    (note,) = (line for line in said.splitlines() if line.startswith("note"))
+    assert (code, note.startswith("note    not so: "), "market toy" in note) == (0, True, True)
 
 
 def test_a_store_that_is_not_there_is_not_made_by_a_check(dtml: Command, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from db.engine import (
     upgrade,
 )
 from db.errors import StoreError, StoreUsageError
+from tests.support.roles import as_role, run
 
 WRITERS, ROUNDS = 3, 7
 
@@ -355,6 +356,20 @@ def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engi
         conn.execute(kill)
     assert "\n" not in str(caught.value)
     assert count(engine) == 0
+
+
+def test_a_database_that_went_while_a_connection_was_kept_has_its_reason(
+    postgresql_server: str,
+) -> None:
+    server = as_role(postgresql_server, "postgres")
+    run(server, "drop database if exists going", "create database going")
+    url = sa.make_url(postgresql_server).set(database="going", username="postgres")
+    engine = open_engine(url.render_as_string(hide_password=False))
+    with reading(engine):
+        pass  # the pool keeps the connection
+    run(server, "drop database going with (force)")
+    with pytest.raises(StoreError, match='database "going" does not exist'), reading(engine):
+        pass
 
 
 def test_an_upgrade_is_needed_once(store_url: str) -> None:

@@ -20,6 +20,7 @@ from dtml.evaluation.tear_sheet import TearSheet
 from dtml.pages.charts import Chart, environment, script
 from dtml.pages.figures import (
     basis_points,
+    counted,
     figure,
     markdown,
     named,
@@ -83,8 +84,8 @@ def sentence(ranking: Ranking) -> str:
     """Say what was ranked."""
     row = ranking.row
     return (
-        f"{row['stocks']} stocks, closes from {row['first']} to {row['last']}, {row['leg']}; "
-        f"{row['folds']} folds in {row['seconds']:.0f} s; "
+        f"{counted(row['stocks'], 'stock')}, closes from {row['first']} to {row['last']}, "
+        f"{row['leg']}; {counted(row['folds'], 'fold')} in {row['seconds']:.0f} s; "
         f"the best rule on the days before is {quoted(row['best_rule'])}"
     )
 
