@@ -21,6 +21,7 @@ from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.night import directly, run_night
 from flows.service import flows as scheduled
+from flows.service import runner
 from flows.service.runner import Service
 from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
@@ -330,3 +331,18 @@ def test_the_look_for_late_nights_is_at_the_markets_that_are_served_and_names_th
     (watched,) = [each for each in served.schedules(DUE) if each[0].work == "watch"]
     assert watched[1] == {"markets": ["kospi200"], "market_files": []}
     assert watched[0].market == "kospi200"
+
+
+def test_the_service_prints_the_address_that_the_prefect_command_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4299/api")
+    markets, requests = (
+        {"simulated": load_market("simulated")},
+        {"simulated": RunRequest("simulated")},
+    )
+    served = Service(markets, requests, DELAY, "* * * * *")
+    runner._announce(served, NOW, server_is_new=False)
+    said = capsys.readouterr().out
+    assert "export PREFECT_API_URL=http://127.0.0.1:4299/api\n" in said
+    assert "simulated watch: " in said
