@@ -320,9 +320,9 @@ def test_the_command_freezes_checks_and_replays(
     after_nights(context, AS_OF)
     code, said, _ = command("freeze", "simulated")
     assert code == 0
-    assert f"frozen from the night of {AS_OF} on: 1 links, 1 of them new" in said
+    assert f"frozen from the night of {AS_OF} on: 1 link, 1 of them new" in said
     code, said, _ = command("freeze", "simulated", "--check")
-    assert (code, "1 links checked" in said, "nothing has changed" in said) == (0, True, True)
+    assert (code, "1 link checked" in said, "nothing has changed" in said) == (0, True, True)
     assert "frozen       link 1, the same" in command("replay", "simulated")[1]
     assert "1 of 1 frozen and the same" in command("replay", "simulated", "--all")[1]
     a_price(context.engine)

@@ -74,7 +74,7 @@ def test_what_rounds_otherwise_after_an_upgrade_is_told_from_what_is_equal(
     assert found.changes == why
     code, said, _ = dtml("replay", "simulated", "--all", "--device", "cpu")
     assert code == 0
-    assert f"1 nights, since which {why}: 0 equal to the last bit, 1 within 1e-06" in said
+    assert f"1 night, since which {why}: 0 equal to the last bit, 1 within 1e-06" in said
     assert f"{AS_OF} (L02 by 3e-08)" in said
     code, said, _ = dtml("replay", "simulated", "--json", "--device", "cpu")
     document = json.loads(said)

@@ -37,7 +37,7 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     folder = tmp_path / "backups" / "kept"
     code, said, complaint = dtml(store_url, "backup", str(folder))
     assert (code, complaint) == (0, "")
-    assert f"{rows(store_url)} rows and 1 checkpoints" in said
+    assert f"{rows(store_url)} rows and 1 checkpoint" in said
     assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == {
         "dtml.sqlite",
         "manifest.json",

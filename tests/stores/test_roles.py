@@ -15,6 +15,8 @@ from db.connection.user_sql import select
 from db.engine import open_engine, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.views import views as documented_views
+from tests.support.commands import Command
+from tests.support.places import ROOT
 from tests.support.roles import NAME, SECOND, as_role, run
 
 pytestmark = pytest.mark.slow
@@ -54,6 +56,21 @@ def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: En
     with pytest.raises(StoreUsageError, match="permission denied for table prediction"):
         select(own, "select * from prediction")
     own.dispose()
+
+
+@pytest.mark.parametrize("store", ["public"], indirect=True)
+def test_the_commands_of_a_reader_are_those_that_the_page_names(
+    analyst: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = analyst.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    monkeypatch.setenv("DTML_DATABASE_URL", url)
+    page = (ROOT / "db" / "README.md").read_text()
+    for asked in (["query", "select 1"], ["questions"], ["markets"], ["db", "dictionary"]):
+        assert command(*asked)[0] == 0, asked
+        assert f"dtml {' '.join(asked[: 1 + (asked[0] == 'db')])}" in " ".join(page.split())
+    for asked in (["status"], ["runs"], ["history", "A"], ["db", "check"]):
+        code, said, complaint = command(*asked)
+        assert (code, "permission denied" in said + complaint) == (1, True), asked
 
 
 def test_a_reader_reads_what_studies_found_and_no_other_table(analyst: Engine) -> None:
