@@ -12,7 +12,10 @@ import numpy as np
 import pandas as pd
 
 from dtml.markets import Market
+from dtml.markets.definition import YEAR
 from dtml.prices.returns import on_grid
+
+SUSPENDED = 20  # days without a price after which a stock counts as ended
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,9 @@ class Survivorship:
       the first day, and `last_names` those that are on the last;
     - first_priced are the names with a price on the first day, constituents then or not;
     - constituent_days are days as a constituent, summed over the stocks; on `without_price` of them
-      the stock has no price.
+      the stock has no price;
+    - last_priced are the names with a price on one of the last `SUSPENDED` days; None where it was
+      not counted, as in less than a year few stocks end.
     """
 
     list_date: str | None
@@ -36,11 +41,12 @@ class Survivorship:
     first_priced: int
     constituent_days: int
     without_price: int
+    last_priced: int | None = None
 
     @property
     def has_only_survivors(self) -> bool:
-        """Return whether every name is a constituent on the last day."""
-        return self.last_names == self.names
+        """Return whether every name is a constituent on the last day, or still traded then."""
+        return self.names in (self.last_names, self.last_priced)
 
     @property
     def stored(self) -> dict[str, Any]:
@@ -65,6 +71,9 @@ def survivorship_of(market: Market, days: pd.DatetimeIndex, bars: pd.DataFrame) 
         first_priced=int((has_price & is_name)[:1].sum()),
         constituent_days=int(is_constituent.sum()),
         without_price=int((is_constituent & ~has_price).sum()),
+        last_priced=(
+            int((has_price & is_name)[-SUSPENDED:].any(axis=0).sum()) if len(days) >= YEAR else None
+        ),
     )
 
 

@@ -25,7 +25,8 @@ def _kind_of_list(found: Survivorship) -> str:
     """Say which of three kinds a list of constituents is, with a share of its names.
 
     - a snapshot, the list of one day: how many names had a price on the first day scored;
-    - a dated list of survivors, which no stock left: how many were constituents on that day;
+    - a dated list of survivors, whose stocks are all constituents on the last day scored, or all
+      traded then: how many were constituents on that day;
     - a dated list with stocks that left: the same, and how many had left by the last day scored.
     """
     if not found.is_dated:
@@ -44,7 +45,8 @@ def _kind_of_list(found: Survivorship) -> str:
     if found.has_only_survivors:
         return (
             "the list is dated, but it is a list of survivors: each name that is a constituent on "
-            f"a day scored still is on the last, which flatters portfolios. {on_first_day}."
+            f"a day scored still {'is' if found.last_names == found.names else 'trades'} on the "
+            f"last, which flatters portfolios. {on_first_day}."
         )
     left = found.names - found.last_names
     return (

@@ -288,6 +288,22 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
     assert "1 (50.0 %) had a price then" in survivorship_words(snapshot)
 
 
+def test_a_list_that_stocks_leave_and_whose_stocks_all_trade_to_the_end_is_one_of_survivors(
+    tmp_path: Path,
+) -> None:
+    days = sessions_between("XNYS", date(2022, 3, 1), date(2023, 6, 30))
+    left = "F01A,2022-01-03,2022-06-30\nL01,2022-01-03,"
+    found = survivorship_of(market_of(tmp_path, left), days, BARS)
+    assert (found.names, found.last_names, found.last_priced) == (2, 1, 2)
+    assert "list of survivors" in survivorship_words(found)
+    ended = BARS[(BARS["symbol"] != "F01A") | (BARS["session"] < "2023-05-01")]
+    assert "survivors" not in survivorship_words(
+        survivorship_of(market_of(tmp_path, left), days, ended)
+    )
+    # In a few months hardly any stock ends.
+    assert survivorship_of(market_of(tmp_path, left), days[:100], BARS).last_priced is None
+
+
 def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_found(
     tmp_path: Path,
 ) -> None:
