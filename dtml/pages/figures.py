@@ -68,6 +68,7 @@ NAMES: Mapping[str, str] = {
     "intraday_reversal": "intraday losers",
     "equal weight": "equal parts",
 }
+NO_INTERVAL = "cannot be compared (there is no interval) with"  # where no verb compares
 RELATIVE = "_relative"  # ends the name of a ranker that learns relative returns
 
 
@@ -107,20 +108,12 @@ def kind_of(name: str) -> Kind:
 def figure(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
     """Return a number as .574, -.012 or, signed, +.021.
 
-    A number that rounds to 0 has a sign only when signed.
+    A negative number that rounds to 0 keeps its sign: [-.000, .017] includes 0.
     """
     if value is None or pd.isna(value):
         return "-"
     size = f"{abs(value):.{digits}f}"
-    rounds_to_0 = float(size) == 0
-    sign = ""
-    if value < 0 and (signed or not rounds_to_0):
-        sign = "-"
-    elif value > 0 and signed:
-        sign = "+"
-    if size.startswith("0."):
-        size = size[1:]
-    return sign + size
+    return _sign(value, signed=signed) + (size[1:] if size.startswith("0.") else size)
 
 
 def written(row: Row, name: str) -> str:
@@ -185,10 +178,14 @@ def _digits(name: str, digits: int | None) -> int:
 
 
 def _hundredfold(share: float, *, has_sign: bool = False) -> str:
-    """Return a share times 100 with one decimal; it has no sign if it rounds to 0."""
-    sign = "+" if has_sign else ""
-    text = f"{100 * share:{sign}.1f}"
-    return "0.0" if float(text) == 0 else text
+    """Return a share times 100 with one decimal; if it rounds to 0 it keeps its sign."""
+    return f"{_sign(share, signed=has_sign)}{100 * abs(share):.1f}"
+
+
+def _sign(value: float, *, signed: bool) -> str:
+    if value < 0:
+        return "-"
+    return "+" if signed and value > 0 else ""
 
 
 def with_std(row: Row, mean: str, deviation: str) -> str:
@@ -219,7 +216,7 @@ def in_print_with_std(row: Row, mean: str, deviation: str) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share as 97.3 %; a share that rounds to 0 has no sign."""
+    """Return a share as 97.3 %."""
     if value is None or pd.isna(value):
         return "-"
     return f"{_hundredfold(value)} %"

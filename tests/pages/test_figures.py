@@ -47,7 +47,10 @@ def test_every_rule_and_model_has_a_name_in_words_and_no_two_have_one() -> None:
         (row("acc", 0.5353, 0.512, 0.561), False, "53.5 % [51.2, 56.1]"),
         (row("running_acc", 0.5, NAN, NAN), False, "50.0 %"),
         (row("acc", 0.0142, -0.071, 0.102), True, "+1.4 points [-7.1, +10.2]"),
-        (row("acc_gain", -0.0001, -0.01, 0.0), False, "0.0 points [-1.0, 0.0]"),
+        (row("acc_gain", -0.0001, -0.01, 0.0), False, "-0.0 points [-1.0, 0.0]"),
+        (row("rank_ic", 0.008, -0.00013, 0.017), False, ".008 [-.000, .017]"),
+        (row("acc", 0.004, -0.0004, 0.01), False, "0.4 % [-0.0, 1.0]"),
+        (row("gain", 0.0, 0.0004, 0.003), True, ".000 [+.000, +.003]"),
         (row("mcc", -0.0121, -0.0534, 0.0271), False, "-.012 [-.053, .027]"),
         (row("rank_ic", 0.0214, 0.008, 0.0344), False, ".021 [.008, .034]"),
         (row("gain", 0.0214, 0.008, 0.0344), True, "+.021 [+.008, +.034]"),
@@ -69,7 +72,7 @@ def test_an_interval_alone_has_its_unit_and_paper_keeps_its_digits() -> None:
     assert interval(row("acc", 0.5), "acc") == ""
     assert in_print(accuracy, "acc") == ".5353 [.512, .561]"
     assert written({"acc_rule": 0.52}, "acc_rule") == "52.0 %"
-    assert percent(-1e-9) == "0.0 %"
+    assert percent(0.0) == "0.0 %"
 
 
 def test_a_number_and_its_noun_agree() -> None:
