@@ -33,7 +33,7 @@ ASK_MORE = (
 
 
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
+    """Print the scores of each protocol that has any, and whether DTML beats the strongest rule.
 
     Then print, as far as they are known, how the data compare with the paper's and whether the list
     of stocks names survivors alone. `number` is the place of the benchmark among those of its set
@@ -42,7 +42,7 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
     for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
         rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
         if rows:
-            table = pd.DataFrame([_lined_cells(benchmark, row) for row in rows], columns=HEADINGS)
+            table = pd.DataFrame([_lined_cells(row) for row in rows], columns=HEADINGS)
             print_frame(
                 table,
                 f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}",
@@ -59,9 +59,9 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
             out.print(f"{name:10}{words}", markup=False)
 
 
-def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+def _lined_cells(row: Mapping[str, Any]) -> list[str]:
     """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
-    cells = benchmark_pages.result_cells(benchmark, row, is_for_print=False)
+    cells = benchmark_pages.result_cells(row, is_for_print=False)
     return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
 
 

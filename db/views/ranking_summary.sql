@@ -9,7 +9,7 @@
 -- rank_ic          number     Mean daily rank IC of the blend; 0 is no skill; missing without a day.
 -- rank_ic_low      number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rank_ic_high     number     Upper end of that interval; missing with too few days.
--- best_rule        text       The one-line rule with the best rank IC on the days before `first`.
+-- best_rule        text       The one-line rule over which the blend gains least on these days, chosen in hindsight; missing without a day.
 -- gain             number     Mean rank IC of the blend minus that of `best_rule`, on the same stock-days; missing without a day.
 -- gain_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- gain_high        number     Upper end of that interval; missing with too few days.
@@ -26,13 +26,21 @@
 -- break_even       number     Cost, in basis points of value traded, at which the mean return equals that of equal parts; missing without a portfolio.
 -- read_at          timestamp  When the days were scored, UTC.
 select
-    r.market, r.id as ranking_id, r.first, r.last, r.leg, s.days, s.rank_ic, s.rank_ic_low, s.rank_ic_high, r.best_rule,
-    d.gain, d.gain_low, d.gain_high, d.gain_p, p.version, p.annual_return, p.sharpe, p.sharpe_low, p.sharpe_high,
+    r.market, r.id as ranking_id, r.first, r.last, r.leg, s.days, s.rank_ic, s.rank_ic_low, s.rank_ic_high,
+    d.other as best_rule, d.gain, d.gain_low, d.gain_high, d.gain_p, p.version, p.annual_return, p.sharpe, p.sharpe_low, p.sharpe_high,
     p.index_gain, p.index_gain_low, p.index_gain_high, p.turnover, p.break_even, r.read_at
 from ranking r
 join ranking_score s on s.ranking_id = r.id and s.predictor = 'blend' and s.leg = r.leg and s.slice = 'all'
 left join ranking_difference d
-    on d.ranking_id = r.id and d.predictor = 'blend' and d.other = r.best_rule and d.leg = r.leg
+    on d.ranking_id = r.id and d.predictor = 'blend' and d.leg = r.leg and d.other = (
+        select e.other
+        from ranking_difference e
+        join ranking_score u on u.ranking_id = e.ranking_id and u.predictor = e.other and u.leg = e.leg
+            and u.slice = 'all' and u.is_rule
+        where e.ranking_id = r.id and e.predictor = 'blend' and e.leg = r.leg and e.gain is not null
+        order by e.gain, e.other
+        limit 1
+    )
 left join ranking_portfolio p
     on p.ranking_id = r.id and p.span = 'test' and p.version = case
         when exists (select 1 from ranking_portfolio v where v.ranking_id = r.id and v.version = 'smoothed and banded')

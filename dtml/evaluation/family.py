@@ -9,6 +9,7 @@ blocks of days, which keep how they depend on one another; a resample is student
 blocks (Götze and Künsch, 1996).
 """
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Statistic, Summands, dependence
-from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 
 PerComparison = Float[ndarray, " comparisons"]
 
@@ -80,6 +81,37 @@ def compared(gain: Any, p: Any) -> str | None:
     if p > ALPHA:
         return "does not differ significantly from"
     return "beats" if gain > 0 else "is beaten by"
+
+
+def beside_strongest_rule(gains: pd.DataFrame, name: str = "gain") -> dict[str, Any] | None:
+    """Return how far a model is ahead of the strongest of several rules on the days scored.
+
+    `gains` has a row a rule: the model's figure less the rule's on the same days in the column
+    `name`, and the ends of its own 95 % interval in `NAME_low` and `NAME_high`. `NAME_p` may have
+    its p-value of `family_p`. Without it, the ends that are returned are widened, so that those of
+    all rules hold at once (Bonferroni).
+
+    The strongest rule is the one over which the model gains least: it is chosen in hindsight, on
+    the days scored themselves, which is to the model's disadvantage. Its row is returned, with the
+    number of `rules` and the `verb` that compares, None without an interval. The verb is "beats"
+    only if the model beats every rule. Without any gain, the result is None.
+    """
+    known = gains[gains[name].notna()]
+    # How many times as far out the end of an interval lies at a level of ALPHA / rules.
+    level = 1 - ALPHA / 2 / max(len(known), 1)
+    widening = NormalDist().inv_cdf(level) / NormalDist().inv_cdf(1 - ALPHA / 2)
+    rows = []
+    for row in known.to_dict("records"):
+        gain, p = row[name], row.get(f"{name}_p")
+        ends = [f"{name}_low", f"{name}_high"]
+        if pd.isna(p):
+            row |= {end: gain + widening * (row[end] - gain) for end in ends}
+            verb = told_apart(*(row[end] for end in ends))
+        else:
+            verb = compared(gain, p)
+        named = {str(column): value for column, value in row.items()}
+        rows.append({**named, "rules": len(known), "verb": verb})
+    return min(rows, key=lambda row: (row["verb"] == "beats", row[name]), default=None)
 
 
 def _block_length(

@@ -10,13 +10,15 @@ outcomes overlap, are those of `dtml.evaluation.overlapping`.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Statistic, Summands, difference
-from dtml.evaluation.family import family_p
+from dtml.evaluation.family import beside_strongest_rule, family_p
 from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
 from dtml.evaluation.overlapping import overlapping_interval
 from dtml.ranking.panel import mean_of_known, ranked
@@ -194,6 +196,22 @@ def rank_differences(
             **gain.named("gain"),
             "gain_p": p_of_pair[frozenset((first, second))],
         }
+
+
+def beside_rules(
+    own: Daily, of_rules: Mapping[str, Daily], *, overlap: int = 1
+) -> dict[str, Any] | None:
+    """Compare a ranking's daily rank ICs with those of rules on the same days, by their names.
+
+    Returns the strongest rule as `beside_strongest_rule` does, with its name as `other`; `gain_p`
+    is adjusted for all the rules. `overlap` is as in `score_ranking`.
+    """
+    if not of_rules:
+        return None
+    gains = np.stack([own - daily for daily in of_rules.values()], axis=1)
+    rows = [mean_of_days(gain, overlap=overlap).named("gain") for gain in gains.T]
+    frame = pd.DataFrame(rows).assign(other=list(of_rules), gain_p=family_p(gains, overlap=overlap))
+    return beside_strongest_rule(frame)
 
 
 def paired_daily_rank_ics(scores: Days, others: Days, outcome: Days) -> tuple[Daily, Daily]:

@@ -112,7 +112,6 @@ def scoreboard(
     *,
     movement: PerStock,
     target: pd.DatetimeIndex,
-    best_rule: str,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Return a row a predictor and protocol, in `COLUMNS`.
@@ -125,8 +124,9 @@ def scoreboard(
 
     - `n` counts the stock-days, `days` their days, `rises` those that rose; all rows of a protocol
       have the same ones;
-    - gains are paired differences to the rule `best_rule`, NaN for that rule itself; `acc_gain_p`
-      and `mcc_gain_p` are their p-values, adjusted for all predictors (`family_p`);
+    - gains are paired differences to the rule with the highest ACC, or MCC, on these days, NaN for
+      that rule itself; `acc_gain_p` and `mcc_gain_p` are their p-values, adjusted for all pairs of
+      a predictor and a rule (`family_p`);
     - `brier` is a mean squared error; a calibrated predictor has slope 1 and intercept 0, which are
       NaN where `calibration_line` finds none;
     - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of the same day in which
@@ -143,7 +143,7 @@ def scoreboard(
     names do not fit, when a rule has no direction where the models have a probability, or when no
     stock-day counts under a protocol.
     """
-    _check(predictors, movement, target, best_rule)
+    _check(predictors, movement, target)
     is_common = common_stock_days(predictors, movement, target)
     frames = []
     for protocol in LABEL_PROTOCOLS:
@@ -157,7 +157,7 @@ def scoreboard(
             movement=movement[days],
             resamples=resamples,
         )
-        frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
+        frames.append(_rows(predictors, sample).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
 
@@ -249,18 +249,11 @@ def pairs_by_day(
     return np.stack([won, risers * fallers], axis=-1).astype(float)
 
 
-def _check(
-    predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex, best_rule: str
-) -> None:
+def _check(predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex) -> None:
     """Raise ValueError where the arguments of `scoreboard` do not fit together."""
     names = [predictor.name for predictor in predictors]
     if len(set(names)) < len(names):
         raise ValueError(f"every predictor needs a unique name, got {', '.join(names)}")
-    rules = [predictor.name for predictor in predictors if predictor.is_rule]
-    if best_rule not in rules:
-        raise ValueError(
-            f"best_rule must be one of the rules {', '.join(rules) or '(none)'}, got {best_rule}"
-        )
     if len(target) != len(movement):
         raise ValueError(
             f"there are {len(target)} targets for the movements of {len(movement)} days: "
@@ -300,10 +293,8 @@ def common_stock_days(
     return np.asarray(is_common)
 
 
-def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
+def _rows(predictors: Sequence[Predictor], sample: _Sample) -> pd.DataFrame:
     """Return a row a predictor for one sample, with all columns of `COLUMNS` but `protocol`."""
-    names = [predictor.name for predictor in predictors]
-    best = names.index(best_rule)
     # The probabilities of each predictor, [seeds days stocks], and of its ensemble, [days stocks].
     of_seeds = [predictor.probability[:, sample.days] for predictor in predictors]
     of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]
@@ -312,13 +303,11 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     counts = np.stack([sample.counts(probability) for probability in of_ensembles], axis=1)
     # The first two of the four are the stocks predicted to rise.
     share_of_rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # [days predictors]
-    # Each predictor beside the best rule, as `difference` takes them: [days predictors 8].
-    of_best_rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
-    paired = np.concatenate([counts, of_best_rule], axis=-1)
+    is_rule = np.array([predictor.is_rule for predictor in predictors])
     frame = pd.DataFrame(
         {
-            "predictor": names,
-            "is_rule": [predictor.is_rule for predictor in predictors],
+            "predictor": [predictor.name for predictor in predictors],
+            "is_rule": is_rule,
             "days": len(counts),
             "n": int(sample.counted.sum()),
             "rises": int((sample.counted & sample.rose).sum()),
@@ -327,28 +316,44 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             **_seed_figures(of_seeds, sample),
             **measured("acc", counts, accuracy, sample.resamples),
             **measured("mcc", counts, mcc, sample.resamples),
-            **measured("acc_gain", paired, difference(accuracy), sample.resamples),
-            **measured("mcc_gain", paired, difference(mcc), sample.resamples),
-            "acc_gain_p": _family_p(paired, difference(accuracy), sample),
-            "mcc_gain_p": _family_p(paired, difference(mcc), sample),
+            **_gains("acc_gain", counts, is_rule, accuracy, sample.resamples),
+            **_gains("mcc_gain", counts, is_rule, mcc, sample.resamples),
             **_probability_figures(of_ensembles, sample),
             "same_direction": np.maximum(share_of_rises, 1 - share_of_rises).mean(axis=0),
         }
     )
-    # The best rule has no gain over itself; the 0.0 and 1.0 of rules are no probabilities.
-    frame.loc[best, OF_GAINS] = np.nan
+    # The 0.0 and 1.0 of rules are no probabilities.
     frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame
 
 
-def _family_p(
-    paired: Int[ndarray, "days predictors 8"], statistic: Statistic, sample: _Sample
-) -> Float[ndarray, " predictors"]:
-    """Return the p-value of each predictor's gain over the best rule, adjusted for all of them.
+def _gains(
+    name: str,
+    counts: Counts,
+    is_rule: Bool[ndarray, " predictors"],
+    statistic: Statistic,
+    resamples: int,
+) -> Columns:
+    """Return the gain of each predictor over the strongest rule, with its interval and p-value.
 
-    NaN for the best rule itself.
+    The strongest rule is the one with the highest `statistic` on these days. The p-values are
+    adjusted for all pairs of a predictor and a rule. All are NaN for the strongest rule itself.
     """
-    return family_p(daily_gains(paired, statistic), resamples=sample.resamples)
+    rules = np.flatnonzero(is_rule)
+    strongest = rules[statistic(counts[:, rules].sum(axis=0)).argmax()]
+    pairs = [(each, rule) for rule in rules for each in range(len(is_rule)) if each != rule]
+    predictors, others = np.array(pairs).T
+    # As `difference` takes them: [days pairs 8].
+    paired = np.concatenate([counts[:, predictors], counts[:, others]], axis=-1)
+    gain = difference(statistic)
+    adjusted = family_p(daily_gains(paired, gain), resamples=resamples)
+    is_over_strongest = others == strongest
+    values = measured(name, paired[:, is_over_strongest], gain, resamples)
+    values[f"{name}_p"] = adjusted[is_over_strongest]
+    columns = {column: np.full(len(is_rule), np.nan) for column in values}
+    for column, known in values.items():
+        columns[column][predictors[is_over_strongest]] = known
+    return columns
 
 
 def _seed_figures(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:

@@ -39,7 +39,7 @@ Members = Bool[ndarray, "days stocks"]
 class TearSheet:
     """The tables of a tear sheet, whose functions in this module describe their columns.
 
-    `predictor` is the ranking shown and `rule` the best rule beside it, None without one. `leg` is
+    `predictor` is the ranking shown and `rule` the rule drawn beside it, None without one. `leg` is
     the return that its figures are of, `spread_leg` the one that the spread is of. `overlap` is the
     number of consecutive days whose outcomes of `leg` share a part of their span, 1 if none do
     (`dtml.ranking.outcomes.overlap_of`). A table without data has no rows.
@@ -359,10 +359,9 @@ def coverage(
 
 @dataclass(frozen=True)
 class Answers:
-    """The figures of a ranking: has it an order, beats it a rule, is it steady, can it be traded.
+    """The figures of a ranking: has it an order, is it steady, can it be traded.
 
-    `days` counts those with a rank IC, `positive` is the share of them above 0. `above_rule` is the
-    rank IC less the rule's, of the days on which both have one; NaN without a rule. `months` is the
+    `days` counts those with a rank IC, `positive` is the share of them above 0. `months` is the
     number of months, `positive_months` how many of them have a mean above 0. `gross`, `net` and
     `cost` are of the spread of the tenths a day; `net` and `cost` are NaN without costs. `replaced`
     is the share of the best tenth that changes from one ranked day to the next.
@@ -370,7 +369,6 @@ class Answers:
 
     days: int
     rank_ic: Estimate
-    above_rule: Estimate
     positive: float
     months: int
     positive_months: int
@@ -384,10 +382,10 @@ class Answers:
 def answers(sheet: TearSheet) -> Answers:
     """Return the figures of the sentences with which a tear sheet's page begins.
 
-    Without a day with a rank IC, the counts are 0, and `rank_ic`, `above_rule` and `positive` are
-    NaN (`above_rule` also where the rule has none). `halves` is empty below two such days. The
-    others do not depend on these days: `gross`, `net` and `cost` are NaN where no day has a spread
-    (`net` and `cost` also without costs), `replaced` where fewer than two days were ranked.
+    Without a day with a rank IC, the counts are 0, and `rank_ic` and `positive` are NaN. `halves`
+    is empty below two such days. The others do not depend on these days: `gross`, `net` and `cost`
+    are NaN where no day has a spread (`net` and `cost` also without costs), `replaced` where fewer
+    than two days were ranked.
     """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
     spread = sheet.spread
@@ -397,7 +395,6 @@ def answers(sheet: TearSheet) -> Answers:
     return Answers(
         days=len(daily),
         rank_ic=mean_of_days(daily, overlap=sheet.overlap),
-        above_rule=mean_of_days(_above_rule(sheet), overlap=sheet.overlap),
         positive=mean_of_known_days((daily > 0).astype(float)),
         months=len(sheet.months),
         positive_months=int((sheet.months["rank_ic"] > 0).sum()),
@@ -408,14 +405,6 @@ def answers(sheet: TearSheet) -> Answers:
         cost=mean_of_known_days(spread["cost"].to_numpy(dtype=float)),
         replaced=mean_of_known_days(replaced),
     )
-
-
-def _above_rule(sheet: TearSheet) -> Daily:
-    """Return the ranking's rank IC less the rule's, of each day on which both have one."""
-    own = sheet.daily.set_index("session")["rank_ic"]
-    is_of_rule = sheet.cumulative["predictor"] == sheet.rule
-    of_rule = sheet.cumulative[is_of_rule].set_index("session")["rank_ic"]
-    return (own - of_rule).dropna().to_numpy(dtype=float)
 
 
 def _estimate(row: "pd.Series[Any]", name: str) -> Estimate:

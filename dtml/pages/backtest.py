@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.family import beside_strongest_rule
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.backtest_returns import (
     INDEX,
@@ -36,6 +37,7 @@ from dtml.pages.backtest_rows import fold_rows, sliced, stock_rows, year_rows
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
 from dtml.pages.charts import Chart, Form, Panel, calibration, environment, over_sessions, script
 from dtml.pages.figures import (
+    NO_INTERVAL,
     Row,
     basis_points,
     count,
@@ -86,25 +88,22 @@ def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> 
 
 
 def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
-    """Say whether DTML beats the naive rule with the highest MCC, on all stock-days, by MCC.
+    """Say whether DTML beats the strongest naive rule, on all stock-days, by MCC.
 
-    The interval of their paired difference on the same days decides. It is not widened for the
-    number of rules: if DTML beats the rule that is best in hindsight, it beats them all. That a
-    rule beats DTML may be chance in more than 2.5 % of cases, as the rule is the best of several;
-    that error is to DTML's disadvantage. Without scores of the model, or of a rule on as many days,
-    the sentence says so.
+    Without scores of the model, or of a rule on as many days, the sentence says so.
     """
     rows = sliced(scores, "all", "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
     # Rules of fewer days than the model have too short a history to be compared with it.
     rules = [] if model is None else [row for row in rows[1:] if row["days"] == model["days"]]
-    if model is None or not rules:
+    best = beside_strongest_rule(pd.DataFrame(rules), "model_gain") if rules else None
+    if model is None or best is None:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
-    best = max(rules, key=lambda row: _or_least(row["mcc"]))
     return (
-        f"DTML {_compared(best, 'model_gain')} the best naive rule in hindsight, "
-        f"{quoted(best['predictor'])}, over {counted(model['days'], 'day')} "
-        f"and {model['n']:,} stock-days of {backtest['market']}{_difference(best, 'model_gain')}. "
+        f"DTML {best['verb'] or NO_INTERVAL} {quoted(best['predictor'])}, in hindsight the "
+        f"strongest of {counted(best['rules'], 'naive rule')}, over "
+        f"{counted(model['days'], 'day')} and {model['n']:,} stock-days of "
+        f"{backtest['market']}{_difference(best, 'model_gain')}. "
         f"DTML has an MCC of {with_interval(model, 'mcc')} and an ACC of "
         f"{with_interval(model, 'acc')}, the rule {written(best, 'mcc')} and "
         f"{written(best, 'acc')}."
@@ -172,7 +171,7 @@ def _beside(row: Row, index: Row | None) -> str:
 def _compared(row: Row, gain: str) -> str:
     """Compare two figures by the interval of column `gain`, their difference on the same days."""
     words = told_apart(row[f"{gain}_low"], row[f"{gain}_high"])
-    return words or "cannot be compared (there is no interval) with"
+    return words or NO_INTERVAL
 
 
 def _difference(row: Row, gain: str) -> str:

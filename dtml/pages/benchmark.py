@@ -8,18 +8,21 @@ Missing values, NaN or None, are printed as "-".
 import json
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from typing import Any
 
 import jinja2
+import numpy as np
 import pandas as pd
 
-from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, best_at
 from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
 from dtml.evaluation.survivorship import read_survivorship
 from dtml.pages.charts import Chart, calibration, environment, script
 from dtml.pages.colours import colour
 from dtml.pages.figures import (
+    NO_INTERVAL,
     Row,
     day,
     in_print,
@@ -52,12 +55,11 @@ COLUMNS = (
 
 
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Say in one sentence whether DTML's ensemble beats a naive rule in each protocol.
+    """Say in one sentence whether DTML's ensemble beats the strongest naive rule in each protocol.
 
-    The rule is the one that was best on the training span. The p-value of the paired gain in ACC,
-    adjusted for all predictors, decides; where the store has no p-value, the gain's own interval.
-    Protocols in which DTML has no score are left out. Where DTML is not among the predictors, the
-    sentence says so.
+    The p-value of the paired gain in ACC, adjusted for all pairs of a predictor and a rule,
+    decides; where the store has no p-value, the gain's own interval. Protocols in which DTML has no
+    score are left out. Where DTML is not among the predictors, the sentence says so.
     """
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:
@@ -68,9 +70,8 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
         if name in rows
     ]
     days = max(row["days"] for row in rows.values())
-    rule = quoted(benchmark["best_rule"])
     return (
-        f"Against the naive rule that was best on the training span, {rule}, "
+        "Against the naive rule that is strongest in hindsight, "
         f"over {days} test days of {benchmark['market']}: {'; '.join(clauses)}."
     )
 
@@ -97,29 +98,45 @@ def on_reading(benchmark: Row, number: int) -> str:
 
 
 def _mark(row: Row) -> str:
-    """Return the mark of a gain over the best rule that is significant among all predictors."""
+    """Return the mark of a gain over the strongest rule that is significant among all pairs."""
     marks = {"beats": " ▲", "is beaten by": " ▼"}
     return marks.get(compared(row["acc_gain"], row.get("acc_gain_p")) or "", "")
 
 
 def _compared(row: Row) -> str:
-    """Say whether a predictor beats the best rule: by the p-value among all, if it is stored."""
+    """Say whether a predictor beats the strongest rule: by the p-value among all, if stored."""
+    rule = quoted(row["acc_rule"])
     gain = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
     verb = compared(row["acc_gain"], row.get("acc_gain_p"))
     words = verb or told_apart(row["acc_gain_low"], row["acc_gain_high"])
     if words:
-        return f"{words} it {gain}"
-    return f"cannot be compared with it {gain}: there is no interval"
+        return f"{words} {rule} {gain}"
+    return f"{NO_INTERVAL} {rule} {gain}"
 
 
 def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of `scores` in their order, but models before naive rules."""
-    return sorted(records(scores), key=lambda row: bool(row["is_rule"]))
+    """Return the rows of `scores` in their order, but models before naive rules.
+
+    `acc_rule` and `mcc_rule` are the rules with the highest ACC and MCC of a row's protocol, None
+    without a rule. Earlier versions stored gains over the rule chosen on the training span; where
+    another was stronger on the test days, gains are over that one, and without an interval.
+    """
+    rows = sorted(records(scores), key=lambda row: bool(row["is_rule"]))
+    for protocol, measure in product(PROTOCOL_WORDS, ("acc", "mcc")):
+        of_protocol = [row for row in rows if row["protocol"] == protocol]
+        rules = [row for row in of_protocol if row["is_rule"]]
+        strongest = best_at(pd.DataFrame(rules, columns=list(scores)), measure)
+        for row in of_protocol:
+            row[f"{measure}_rule"] = None if strongest is None else strongest["predictor"]
+            if strongest is not None and not pd.isna(strongest[f"{measure}_gain"]):
+                is_itself = row["predictor"] == strongest["predictor"]
+                gain = np.nan if is_itself else row[measure] - strongest[measure]
+                ends = dict.fromkeys(f"{measure}_gain{end}" for end in ("_low", "_high", "_p"))
+                row.update({**ends, f"{measure}_gain": gain})
+    return rows
 
 
-def result_cells(
-    benchmark: Row, row: Row, *, is_for_print: bool = True
-) -> tuple[tuple[str, str], ...]:
+def result_cells(row: Row, *, is_for_print: bool = True) -> tuple[tuple[str, str], ...]:
     """Return a row of results below `COLUMNS`.
 
     Each cell has two parts, for one line or two; the second may be empty. With `is_for_print`, for
@@ -129,7 +146,7 @@ def result_cells(
     with_ends = in_print if is_for_print else with_interval
     with_deviation = in_print_with_std if is_for_print else with_std
     name = row["predictor"] if is_for_print else named(row["predictor"])
-    is_best = row["predictor"] == benchmark["best_rule"]
+    is_strongest = row["predictor"] == row["acc_rule"]
     gain, gain_interval = _on_two_lines(with_ends(row, "acc_gain", signed=True))
 
     def over_seeds(measure: str) -> tuple[str, str]:
@@ -141,7 +158,7 @@ def result_cells(
         return own, f"({published})"
 
     return (
-        (name, "(best rule)" if is_best else ""),
+        (name, "(strongest rule)" if is_strongest else ""),
         over_seeds("acc"),
         _on_two_lines(with_ends(row, "acc")),
         (f"{gain}{_mark(row)}", gain_interval),
@@ -180,7 +197,7 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
             title = f"**{benchmark['market']}, {words}**: {days_and_stocks}, {scored}."
             table = []
             for row in rows:
-                cells = result_cells(benchmark, row)
+                cells = result_cells(row)
                 table.append([" ".join(cell).strip() for cell in cells])
             blocks.append(markdown_table(title, COLUMNS, table))
     if on_data(benchmark):
@@ -188,7 +205,7 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
     return "\n".join(blocks)
 
 
-def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
+def forest(rows: list[dict[str, Any]], words: str) -> Chart:
     """Return the chart of the ensemble ACC of one protocol's predictors.
 
     It shows their intervals and published figures. `words` name the protocol in the title.
@@ -207,7 +224,7 @@ def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
     columns = ["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]
     values = {
         "order": [row["predictor"] for row in drawn_rows],
-        "best_rule": named(benchmark["best_rule"]),
+        "strongest_rule": named(rows[0]["acc_rule"]),
     }
     return Chart(
         title=f"Ensemble ACC with 95 % intervals, {words}",
@@ -290,9 +307,7 @@ def benchmark_page(
         rows = [row for row in score_rows(scores) if row["protocol"] == name]
         if rows:
             protocols[name] = rows
-    forests = {
-        name: forest(rows, benchmark, PROTOCOL_WORDS[name]) for name, rows in protocols.items()
-    }
+    forests = {name: forest(rows, PROTOCOL_WORDS[name]) for name, rows in protocols.items()}
     # A bin without a mean or a share has no point.
     known_curves = {
         name: curve.dropna(subset=["mean_probability", "share_risen"])

@@ -216,9 +216,7 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
     scored (`record_outcomes`). A page of the benchmark's name is removed.
     """
     predictors = _predictors(chosen, test)
-    scores = scoreboard(
-        predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule
-    )
+    scores = scoreboard(predictors, movement=test.movement, target=test.days.target)
     published = [_published_figures(experiment, row) for row in scores.to_dict("records")]
     scores = scores.join(pd.DataFrame(published))  # a row for each score, in the same order
     scores["run_id"] = [

@@ -19,7 +19,7 @@ from dtml.ranking.outcomes import Leg
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import AsJson, with_request
-from flows.commands.ranking import NetworksOption, rank_sets
+from flows.commands.ranking import NetworksOption, as_document, rank_sets
 from flows.console import announce, print_frame, print_json
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
@@ -145,14 +145,16 @@ def print_csi300(
 ) -> None:
     """Print our figures beside the published ones, what differs, and the path of the page.
 
-    With `as_json` print the stored row and scores instead, with `as_markdown` the table alone.
+    With `as_json` print the stored row and scores instead, with `as_markdown` the table and whether
+    the blend beats the rules.
     """
     if as_json:
-        return print_json({"ranking": found.row, "scores": found.scores})
+        return print_json(as_document(found))
     table = ranking_pages.published_table(found)
     assert table is not None  # `run_csi300` stores the published figures with each result
     if as_markdown:
-        return print(table.markdown)  # noqa: T201 - Markdown is for a file
+        report = f"{table.markdown}\n\n{ranking_pages.verdict(found)}"
+        return print(report)  # noqa: T201 - Markdown is for a file
     out.print(f"[bold]{found.row['id']}[/bold]\n{table.sentence}")
     print_frame(
         pd.DataFrame(table.cells, columns=list(table.columns)),

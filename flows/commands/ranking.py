@@ -9,7 +9,7 @@ from datetime import date, datetime
 from enum import StrEnum
 from math import inf
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import pandas as pd
 import typer
@@ -89,10 +89,10 @@ def ranking(
     )
     found = _run_or_read_ranking(request, plan, workers)
     if as_json:
-        parts = {name: getattr(found, name) for name in ("scores", "differences", "portfolios")}
-        return print_json({"ranking": found.row} | parts)
+        parts = {name: getattr(found, name) for name in ("differences", "portfolios")}
+        return print_json(as_document(found) | parts)
     if as_markdown:
-        return print(shown(page.markdown_tables(found)))  # noqa: T201 - Markdown is for a file
+        return print(shown(page.markdown_report(found)))  # noqa: T201 - Markdown is for a file
     print_ranking(found)
     return None
 
@@ -265,15 +265,16 @@ def rank_sets(
         found = _run_or_read_ranking(request, plan)
         rankings[name] = found
         if as_markdown:
-            verdicts = f"{page.verdict(found)} {page.net_sentence(found)}"
-            tables = page.markdown_tables(found)
-            print(f"**{name}**: {page.sentence(found)}\n\n{tables}\n\n{verdicts}\n")  # noqa: T201
+            print(f"**{name}**: {page.markdown_report(found)}\n")  # noqa: T201 - Markdown is for a file
         elif not as_json:
             print_ranking(found)
     if as_json:
-        print_json(
-            {name: {"ranking": each.row, "scores": each.scores} for name, each in rankings.items()}
-        )
+        print_json({name: as_document(each) for name, each in rankings.items()})
+
+
+def as_document(found: page.Ranking) -> dict[str, Any]:
+    """Return a ranking for JSON, with the rule that is strongest beside the blend."""
+    return {"ranking": found.row, "strongest_rule": found.strongest, "scores": found.scores}
 
 
 def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
@@ -318,8 +319,8 @@ def print_ranking(found: page.Ranking) -> None:
     """Print a walk: the scores of each predictor, the worst first, and those of the blend by leg.
 
     A leg is the period whose return the ranking predicts, such as from one close to the next. Then
-    come the returns of the blend after costs, the verdict against the best rule, what is known of
-    survivorship in the list of stocks, and the path of the page.
+    come the returns of the blend after costs, the verdict against the strongest rule, what is known
+    of survivorship in the list of stocks, and the path of the page.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))

@@ -16,6 +16,7 @@ from db.rows import backtests, markets, nights, paper_account, predictions, rank
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError
+from dtml.evaluation.family import beside_strongest_rule
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
@@ -229,10 +230,10 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the model's running figures beside those of the best naive rule over as many nights.
 
     `scores` are those of one session: the columns of the view daily_score. The model's MCC and the
-    ends of its interval are `mcc`, `mcc_low` and `mcc_high`. Those of the rule with the best MCC
-    are `mcc_rule`, `mcc_rule_low` and `mcc_rule_high`, and `mcc_rule_name` is its name. The keys
-    for ACC are the same with `acc`; its best rule may be another. `mcc_verdict` has the words of
-    `told_apart` about the model's MCC less that of the rule on the same stock-days. `scored_until`
+    ends of its interval are `mcc`, `mcc_low` and `mcc_high`. Those of the
+    strongest rule by MCC are `mcc_rule`, `mcc_rule_low` and `mcc_rule_high`, `mcc_rule_name` is its
+    name, and `mcc_verdict` the verb of `beside_strongest_rule`. The keys for ACC are the same with
+    `acc`, of the rule with the best ACC. `scored_until`
     is the session; `nights` and `n` are the nights and stock-days that the figures count. What is
     unknown is None.
     """
@@ -244,22 +245,22 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     if pair is None:
         return skill
     model, rules = pair
+    strongest = beside_strongest_rule(rules, "model_gain")
     skill["scored_until"] = model["target"].date()
     skill["nights"] = model["running_nights"]
     skill["n"] = model["running_n"]
     for figure in FIGURES:
         for end in ENDS:
             skill[f"{figure}{end}"] = model[f"running_{figure}{end}"]
-        best_rule = best_at(rules, f"running_{figure}")
+        best_rule: Any = best_at(rules, f"running_{figure}")
+        if figure == "mcc" and strongest is not None:
+            best_rule = strongest
         if best_rule is None:
             continue
         for end in ENDS:
             skill[f"{figure}_rule{end}"] = best_rule[f"running_{figure}{end}"]
         skill[f"{figure}_rule_name"] = best_rule["predictor"]
-        if figure == "mcc":
-            skill["mcc_verdict"] = told_apart(
-                best_rule["model_gain_low"], best_rule["model_gain_high"]
-            )
+    skill["mcc_verdict"] = None if strongest is None else strongest["verb"]
     return skill
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from db.connection.frames import Statement, frame, sql_text
 from db.rows import nights, rankings
 from db.rows import scores as stored_scores
-from dtml.evaluation.ranking import mean_of_days, rank_ic_t
+from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
 from dtml.evaluation.tear_sheet import (
     TearSheet,
     by_horizon,
@@ -69,7 +69,7 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     place = (str(conn.engine.url), market)
     kept = _pages.get(place)  # the version and the page
     if kept is None or kept[0] != version:
-        kept = (version, _page(conn, market, shown, _best_rule(running), costs))
+        kept = (version, _page(conn, market, shown, running, costs))
         _pages[place] = kept
     return {**kept[1], "caveats": caveats(conn, market)}
 
@@ -80,15 +80,18 @@ _pages: dict[tuple[str, str], tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
 
 def _page(
-    conn: Connection, market: str, shown: Row, rule: str | None, costs: Costs | None
+    conn: Connection, market: str, shown: Row, running: pd.DataFrame, costs: Costs | None
 ) -> dict[str, Any]:
-    """Return the page of a ranker beside the best rule.
+    """Return the page of a ranker beside the rule that is strongest on the same nights.
 
-    `shown` is the result of `db.rows.rankings.shown_ranker`. `rule` is None before the first score,
-    `costs` is None where they are not known.
+    `shown` is the result of `db.rows.rankings.shown_ranker`, `running` has the newest running
+    scores. `costs` is None where they are not known.
     """
     predictor = shown["predictor"]
     leg = shown["leg"]
+    rules = running.loc[running["is_rule"] == 1, "predictor"].to_list()
+    strongest = _strongest_rule(conn, market, predictor, rules, leg)
+    rule = None if strongest is None else strongest["other"]
     names = [name for name in (predictor, rule) if name is not None]
     statements = _statements(conn, market, names, leg)
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
@@ -112,8 +115,26 @@ def _page(
         "market": market,
         "ranker": predictor,
         "nights": NIGHTS,
-        **sheet_values(sheet, unit="nights", sql=_sql(conn, statements)),
+        **sheet_values(sheet, unit="nights", strongest=strongest, sql=_sql(conn, statements)),
     }
+
+
+def _strongest_rule(
+    conn: Connection, market: str, predictor: str, rules: list[str], leg: str
+) -> dict[str, Any] | None:
+    """Return the rule that is strongest beside a ranker (`dtml.evaluation.ranking.beside_rules`).
+
+    None before the first score of both.
+    """
+    names = [predictor, *rules]
+    scores = stored_scores.ranking_scores_of_nights(market, predictors=names, span="night", leg=leg)
+    daily = frame(conn, scores).pivot(index="target", columns="predictor", values="rank_ic")
+    daily = daily.astype(float).dropna(axis=1, how="all")
+    if predictor not in daily:
+        return None
+    of_rules = {str(rule): daily[rule].to_numpy() for rule in rules if rule in daily}
+    overlap = overlap_of(cast(Leg, leg))
+    return beside_rules(daily[predictor].to_numpy(), of_rules, overlap=overlap)
 
 
 def _statements(
@@ -134,13 +155,6 @@ def _statements(
     }
 
 
-def _best_rule(running: pd.DataFrame) -> str | None:
-    """Return the rule with the best running rank IC so far; None before the first score."""
-    is_scored_rule = (running["is_rule"] == 1) & running["rank_ic"].notna()
-    rules = running[is_scored_rule].sort_values("rank_ic")
-    return None if rules.empty else str(rules["predictor"].iloc[-1])
-
-
 def _first_of_last_nights(conn: Connection, market: str) -> date:
     """Return the first session that the last `NIGHTS` nights of a market predicted.
 
@@ -156,7 +170,7 @@ def _figures_of_days(
 ) -> dict[str, Any]:
     """Return the tables of a sheet that are computed from the stored scores of each night.
 
-    `cumulative` has all `names` (the predictor that ranks, and the best rule if there is one);
+    `cumulative` has all `names` (the predictor that ranks, and the strongest rule if there is one);
     `months` and `halves` are of the `predictor` alone. `leg` is the leg of these scores.
     """
     of_names = []

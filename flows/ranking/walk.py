@@ -265,8 +265,9 @@ def _tear_sheet(walk: Walk, splits: list[Split], scores: Grid, stored: Ranking) 
     """Return the tear sheet of the model HEADLINE, whose `scores` are of all sessions."""
     days = slice(splits[0].scored.start, splits[-1].scored.stop)
     returns = {leg: walk.outcome(leg)[days] for leg in measured_legs(walk.history.panel)}
+    rule = stored.row["best_rule"] if stored.strongest is None else stored.strongest["other"]
     return walk_sheet(
-        walked_days(walk.history, days, scores, stored.row["best_rule"], returns),
+        walked_days(walk.history, days, scores, rule, returns),
         walk.plan.leg,
         stored.scores,
         walk.context.market,

@@ -1,13 +1,20 @@
 """Where many comparisons are made on the same days, chance alone seldom finds one."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import binom
 
 from benchmarks.family_wise_error import differences
 from benchmarks.overlapping_coverage import daily_ics, holds_0
 from dtml.evaluation.bootstrap import interval
-from dtml.evaluation.family import ALPHA, compared, daily_gains, family_p
+from dtml.evaluation.family import (
+    ALPHA,
+    beside_strongest_rule,
+    compared,
+    daily_gains,
+    family_p,
+)
 from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, ratio
 from dtml.evaluation.overlapping import overlapping_interval, transforms
 from dtml.evaluation.ranking import rank_differences, score_ranking
@@ -30,6 +37,48 @@ def test_a_family_of_noise_is_seldom_found_different() -> None:
         for seed in range(markets)
     ]
     assert sum(found) <= binom.ppf(0.999, markets, ALPHA)
+
+
+def rules_beside(figures: np.ndarray, *, with_p: bool) -> pd.DataFrame:
+    """The gains of the first column over each other one, as the store keeps them."""
+    gains = figures[:, :1] - figures[:, 1:]
+    low, high = interval(np.stack([gains, np.ones_like(gains)], axis=-1), ratio, resamples=999)
+    rows = pd.DataFrame({"gain": gains.mean(axis=0), "gain_low": low, "gain_high": high})
+    if with_p:
+        rows["gain_p"] = family_p(gains, resamples=999)
+    return rows.assign(other=range(1, figures.shape[1]))
+
+
+@pytest.mark.parametrize("with_p", [True, False])
+def test_a_model_is_seldom_told_apart_from_the_strongest_of_rules_that_are_as_good(
+    *, with_p: bool
+) -> None:
+    """The strongest is the best of nine in hindsight, which alone would beat the model often."""
+    markets = 60
+    verbs = []
+    for seed in range(markets):
+        strongest = beside_strongest_rule(rules_beside(noise(seed), with_p=with_p))
+        assert strongest is not None
+        verbs.append(strongest["verb"])
+    assert verbs.count("beats") == 0
+    assert verbs.count("is beaten by") <= binom.ppf(0.999, markets, ALPHA)
+
+
+@pytest.mark.parametrize("with_p", [True, False])
+def test_the_rules_are_beaten_only_where_each_of_them_is(*, with_p: bool) -> None:
+    figures = noise(3, 4)
+    figures[:, 0] += 0.1
+    strongest = beside_strongest_rule(rules_beside(figures, with_p=with_p))
+    assert strongest is not None
+    assert (strongest["verb"], strongest["rules"]) == ("beats", 3)
+    assert strongest["gain"] == (figures[:, :1] - figures[:, 1:]).mean(axis=0).min()
+    # A rule that is as good as the model, but for noise that makes it look the weakest of all.
+    uncertain = figures[:, 0] + np.random.default_rng(1).normal(-0.2, 3, DAYS)
+    beside = np.column_stack([figures, uncertain])
+    strongest = beside_strongest_rule(rules_beside(beside, with_p=with_p))
+    assert strongest is not None
+    assert (strongest["verb"], strongest["other"]) == ("does not differ significantly from", 4)
+    assert beside_strongest_rule(rules_beside(beside, with_p=with_p).assign(gain=np.nan)) is None
 
 
 def test_a_model_with_skill_is_found_better_than_all_without() -> None:

@@ -1,48 +1,91 @@
-"""A ranking's page calls a predictor better only where it is among all that were compared."""
+"""A ranking's page compares the blend with the rule that is strongest on the days scored."""
 
 import pandas as pd
 import pytest
 
-from dtml.pages.rankings.page import Ranking, verdict
+from dtml.evaluation.tear_sheet import answers
+from dtml.pages.rankings.page import Ranking, markdown_report, verdict
+from dtml.pages.rankings.sheet import sheet_answers
+from tests.support.tear_sheets import sheet
+
+CHOSEN, TWIN = "day_losers", "low_volatility"  # the best rule beforehand, and one like the blend
 
 
-def made(p: float | None) -> Ranking:
-    """A blend whose own interval lies above that of the rule, with this p-value among all."""
-    scores = pd.DataFrame(
+def made(p: float | None, p_of_twin: float | None = None) -> Ranking:
+    """A blend far above the rule chosen beforehand; with `p_of_twin` beside one that equals it.
+
+    The p-values are of all comparisons, None as in walks stored before there were such.
+    """
+    rules = [CHOSEN] if p_of_twin is None else [CHOSEN, TWIN]
+    gains = pd.DataFrame(
         {
-            "predictor": ["blend", "day_losers"],
-            "leg": "next_close",
-            "slice": "all",
-            "rank_ic": [0.05, 0.03],
-            "days": 250,
+            "predictor": "blend",
+            "other": [CHOSEN, TWIN][: len(rules)],
+            "gain": [0.02, 0.0002][: len(rules)],
+            "gain_low": [0.001, -0.012][: len(rules)],
+            "gain_high": [0.039, 0.012][: len(rules)],
+            "gain_p": [p, p_of_twin][: len(rules)],
         }
     )
-    differences = pd.DataFrame(
-        {
-            "predictor": ["blend", "day_losers"],
-            "other": ["day_losers", "blend"],
-            "gain": [0.02, -0.02],
-            "gain_low": [0.001, -0.039],
-            "gain_high": [0.039, -0.001],
-            "gain_p": [p, p],
-        }
+    over_blend = gains.assign(predictor=gains["other"], other="blend")
+    scores = pd.DataFrame({"predictor": ["blend", "ridge", *rules], "leg": "next_close"}).assign(
+        slice="all", value="", is_rule=[False, False, *[True] * len(rules)], days=250, t=1.0
     )
-    row = {"leg": "next_close", "best_rule": "day_losers"}
-    return Ranking(row, scores, differences, pd.DataFrame())
+    for name in ("rank_ic", "auc", "acc", "decile_spread"):
+        scores = scores.assign(**{name: 0.03, f"{name}_low": 0.01, f"{name}_high": 0.05})
+    over_ridge = gains.assign(other="ridge")
+    of_ridge = gains.assign(predictor="ridge")
+    of_rules = over_blend.assign(other="ridge")
+    between = gains.assign(predictor=CHOSEN, other=TWIN), gains.assign(predictor=TWIN, other=CHOSEN)
+    differences = pd.concat([gains, over_blend, over_ridge, of_ridge, of_rules, *between])
+    row = {
+        "leg": "next_close",
+        "best_rule": CHOSEN,
+        "stocks": 31,
+        "first": "2024-01-02",
+        "last": "2024-12-30",
+        "folds": 4,
+        "seconds": 2.0,
+        "config": {},
+    }
+    return Ranking(row, scores, differences, pd.DataFrame({"span": [], "version": []}))
 
 
 @pytest.mark.parametrize(
-    ("p", "words"),
+    ("p", "words", "ends"),
     [
-        (0.004, 'the blend beats "the day\'s losers"'),
-        (0.21, 'the blend does not differ significantly from "the day\'s losers"'),
-        (None, 'the blend beats "the day\'s losers"'),  # stored before there were such p-values
+        (0.004, "beats", "[+.001, +.039]"),
+        (0.21, "does not differ significantly from", "[+.001, +.039]"),
+        (None, "beats", "[+.001, +.039]"),  # one rule alone needs no wider interval
     ],
 )
 def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it(
-    p: float | None, words: str
+    p: float | None, words: str, ends: str
 ) -> None:
     said = verdict(made(p))
-    assert words in said
-    assert "+.020 [+.001, +.039]" in said
-    assert ("among all pairs of 2 predictors" in said) is (p is not None)
+    assert f'the blend {words} "the day\'s losers"' in said
+    assert f"+.020 {ends}" in said
+    assert "strongest of 1 rules" in said
+    assert ("for all pairs" in said) is (p is not None)
+
+
+@pytest.mark.parametrize("ps", [(0.0001, 0.98), (None, float("nan"))])
+def test_a_blend_that_equals_a_rule_does_not_beat_the_rules(
+    ps: tuple[float | None, float],
+) -> None:
+    """Whichever rule was the best beforehand: low volatility has the rank IC of the blend."""
+    found = made(*ps)
+    said = verdict(found)
+    assert 'does not differ significantly from "low volatility"' in said
+    assert "strongest of 2 rules" in said
+    assert found.strongest is not None
+    assert found.strongest["other"] == TWIN
+    report = markdown_report(found)
+    assert said in report
+    assert "low volatility (strongest rule)" in report
+    assert "250 days" in report.splitlines()[0]
+    answers_of_sheet = sheet_answers(answers(sheet(0.3)), "days", found.strongest)
+    assert (answers_of_sheet[-1].question, answers_of_sheet[-1].word) == (
+        "Beats rules?",
+        "Not proven",
+    )

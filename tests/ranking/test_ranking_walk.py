@@ -239,10 +239,12 @@ def assert_printed(stored: Ranking, run_request: RunRequest, command: Command) -
     assert len(document["differences"]) == len(stored.differences)
     code, said, _ = command(*asked)
     assert (code, "how well each day's stocks were ranked" in said) == (0, True)
-    rule, blend = stored.row["best_rule"], cell(stored, "blend")
+    assert stored.strongest is not None
+    rule, blend = stored.strongest["other"], cell(stored, "blend")
+    assert document["strongest_rule"]["other"] == rule
     verdict = next(line for line in said.splitlines() if " days, the blend " in line)
     assert f"of {blend['days']} days, the blend " in verdict
-    assert verdict.count(f" {quoted(rule)}: rank IC ") == 1
+    assert verdict.count(f" {quoted(rule)}, in hindsight the strongest of 5 rules ") == 1
     assert "after costs, traded at the next open" in said
     page = unescape(Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8"))
     for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"):
@@ -252,7 +254,8 @@ def assert_printed(stored: Ranking, run_request: RunRequest, command: Command) -
     ]
     assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
     code, said, _ = command(*asked, "--markdown")
-    assert said.startswith("| predictor | rank IC [95 %] |")
+    assert f"ranked on {blend['days']} days" in said.splitlines()[0]
+    assert said.splitlines()[2].startswith("| predictor | rank IC [95 %] |")
     code, _, complaint = command(*asked[:3], "--from", str(LAST), "--to", str(FIRST))
     assert (code, "is after" in complaint) == (2, True)
 

@@ -2,14 +2,13 @@
 one.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
 from dtml.evaluation.ranking import (
+    beside_rules,
     both_known,
     decile_spreads,
     mean_of_days,
@@ -218,21 +217,23 @@ def test_a_planted_order_is_found_steady_and_worth_its_costs_only_if_they_are_sm
         (0.6, "No"),
     ],
 )
-def test_a_ranking_is_compared_with_the_rule_on_the_same_days(
+def test_a_ranking_is_compared_with_the_strongest_rule_on_the_same_days(
     skill_of_rule: float, word: str
 ) -> None:
-    own = sheet(0.3)
-    of_rule = sheet(skill_of_rule).cumulative.assign(predictor="day_reversal")
-    # A day on which only the rule has a rank IC does not count.
-    alone = of_rule.tail(1).assign(session=pd.Timestamp("2030-01-02"), rank_ic=-1.0)
-    cumulative = pd.concat([own.cumulative, of_rule, alone], ignore_index=True)
-    beside = replace(own, cumulative=cumulative, rule="day_reversal")
-    found = answers(beside)
-    means = [one.cumulative["rank_ic"].mean() for one in (own, sheet(skill_of_rule))]
-    assert found.above_rule.value == in_float64(means[0] - means[1])
-    assert sheet_answers(beside, found, "days")[-1].word == word
-    assert len(sheet_answers(own, answers(own), "days")) == 3
-    assert np.isnan(answers(own).above_rule.value)
+    own, of_rule = (sheet(skill).daily["rank_ic"] for skill in (0.3, skill_of_rule))
+    # A rule that is weaker on these days changes nothing, nor does a day that only one of both has.
+    weak = sheet(-0.6).daily["rank_ic"]
+    daily = pd.DataFrame({"own": own, "rule": of_rule, "weak": weak}).reindex(range(-1, len(own)))
+    daily.loc[-1, ["rule", "weak"]] = -1.0
+    of_rules = {name: daily[name].to_numpy() for name in ("weak", "rule")}
+    strongest = beside_rules(daily["own"].to_numpy(), of_rules)
+    assert strongest is not None
+    assert (strongest["other"], strongest["rules"]) == ("rule", 2)
+    assert strongest["gain"] == in_float64(own.mean() - of_rule.mean())
+    found = answers(sheet(0.3))
+    assert sheet_answers(found, "days", strongest)[-1].word == word
+    assert len(sheet_answers(found, "days")) == 3
+    assert beside_rules(daily["own"].to_numpy(), {}) is None
 
 
 @pytest.mark.parametrize("seed", range(3))

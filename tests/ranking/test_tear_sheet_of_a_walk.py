@@ -29,7 +29,8 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
     found = run_ranking(walk)
     assert found.sheet is not None
     scores = found.scores[found.scores["slice"] == "all"].set_index(["predictor", "leg"])
-    for predictor in ("blend", found.row["best_rule"]):
+    assert found.strongest is not None
+    for predictor in ("blend", found.strongest["other"]):
         stored = scores.loc[(predictor, "next_close")]
         rows = found.sheet.cumulative
         last = rows[rows["predictor"] == predictor].iloc[-1]

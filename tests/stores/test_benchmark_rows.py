@@ -11,9 +11,20 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import backtests, markets, predictions, runs
+from db.rows import backtests, markets, predictions, rankings, runs
 from db.views import views
-from tests.support.benchmark_rows import FIGURES, NAME, NOW, benchmark, scores, seeds_of_models
+from tests.support.benchmark_rows import (
+    FIGURES,
+    NAME,
+    NOW,
+    benchmark,
+    ranking,
+    ranking_differences,
+    ranking_portfolios,
+    ranking_scores,
+    scores,
+    seeds_of_models,
+)
 from tests.support.prediction_rows import run
 
 
@@ -252,3 +263,23 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     assert select(reader, "select kind from prediction_history")["kind"].tolist() == ["benchmark"]
     for view in ("latest_prediction", "daily_score"):
         assert select(reader, f"select * from {view}").empty
+
+
+def test_a_ranking_stands_beside_the_rule_that_is_strongest_on_its_days(
+    engine: Engine, reader: Engine
+) -> None:
+    """The blend is far ahead of the rule chosen beforehand, and equals another."""
+    chosen, twin = ranking()["best_rule"], "low_volatility"
+    of_scores, differences = ranking_scores(), ranking_differences()
+    is_of_chosen = of_scores["predictor"] == chosen
+    is_over_chosen = (differences["predictor"] == "blend") & (differences["other"] == chosen)
+    with transaction(engine) as conn:
+        rankings.save_ranking(
+            conn,
+            ranking(),
+            pd.concat([of_scores, of_scores[is_of_chosen].assign(predictor=twin)]),
+            pd.concat([differences, differences[is_over_chosen].assign(other=twin, gain=0.0002)]),
+            ranking_portfolios(),
+        )
+    (row,) = select(reader, "select best_rule, gain from ranking_summary").to_dict("records")
+    assert row == {"best_rule": twin, "gain": 0.0002}

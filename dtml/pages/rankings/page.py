@@ -13,12 +13,13 @@ import jinja2
 import pandas as pd
 
 from dtml.backtest.turnover import EQUAL, VERSIONS
-from dtml.evaluation.family import compared
+from dtml.evaluation.family import beside_strongest_rule, compared
 from dtml.evaluation.metrics import told_apart
 from dtml.evaluation.survivorship import read_survivorship
 from dtml.evaluation.tear_sheet import TearSheet
 from dtml.pages.charts import Chart, environment, script
 from dtml.pages.figures import (
+    NO_INTERVAL,
     basis_points,
     counted,
     figure,
@@ -31,7 +32,7 @@ from dtml.pages.figures import (
     with_interval,
 )
 from dtml.pages.rankings.published_table import PublishedTable
-from dtml.pages.rankings.sheet import sheet_values
+from dtml.pages.rankings.sheet import sheet_values, strongest_words
 from dtml.pages.survivorship import survivorship_words
 
 # Settled beforehand: the best of the models on the days that are scored is partly luck.
@@ -47,7 +48,7 @@ COLUMNS = (
     "predictor",
     "rank IC [95 %]",
     "t",
-    "over the best rule",
+    "over the strongest rule",
     "over the ridge",
     "AUC",
     "ACC",
@@ -79,42 +80,46 @@ class Ranking:
     portfolios: pd.DataFrame
     sheet: TearSheet | None = None
 
+    @property
+    def days(self) -> int:
+        """Return the number of days on which the blend was scored."""
+        # The blend is always among the predictors, once.
+        (blend,) = [row for row in whole_scores(self) if row["predictor"] == HEADLINE]
+        return int(blend["days"])
+
+    @property
+    def strongest(self) -> dict[str, Any] | None:
+        """Return the rule (`other`) that is strongest beside the blend on the days scored."""
+        rules = self.scores.loc[self.scores["is_rule"].astype(bool), "predictor"]
+        of_blend = self.differences["predictor"] == HEADLINE
+        return beside_strongest_rule(
+            self.differences[of_blend & self.differences["other"].isin(rules)]
+        )
+
 
 def sentence(ranking: Ranking) -> str:
-    """Say what was ranked."""
+    """Say what was ranked; the list counts constituents without a price too."""
     row = ranking.row
+    counts = read_survivorship(row["config"].get("list"))
+    of_names = "stocks" if counts is None else f"of {counts.names} constituents"
     return (
-        f"{counted(row['stocks'], 'stock')}, closes from {row['first']} to {row['last']}, "
-        f"{row['leg']}; {counted(row['folds'], 'fold')} in {row['seconds']:.0f} s; "
+        f"{row['stocks']} {of_names} ranked on {counted(ranking.days, 'day')}, closes from "
+        f"{row['first']} to {row['last']}, {row['leg']}; "
+        f"{counted(row['folds'], 'fold')} in {row['seconds']:.0f} s; "
         f"the best rule on the days before is {quoted(row['best_rule'])}"
     )
 
 
 def verdict(ranking: Ranking) -> str:
-    """Say in one sentence whether the blend beats the best rule of the days before.
-
-    It does if the difference is significant among all pairs. Where the store has no p-value of it,
-    as in rankings of earlier versions, it does if its own interval is above 0. Both rank the same
-    stocks.
-    """
-    # The blend is always among the predictors, once.
-    (blend,) = [row for row in whole_scores(ranking) if row["predictor"] == HEADLINE]
-    rule = ranking.row["best_rule"]
-    gain = _gain(ranking, HEADLINE, rule)
-    verb = compared(gain["gain"], gain.get("gain_p"))
-    words = verb or _compared(gain["gain_low"], gain["gain_high"])
-    among = ""
-    if verb is not None:
-        among = f", p {figure(gain['gain_p'], 3)} among all pairs of {_predictors(ranking)}"
+    """Say in one sentence whether the blend beats the rules: the strongest on the days scored."""
+    strongest = ranking.strongest
+    if strongest is None:
+        return f"Ranking the stocks of {ranking.days} days, the {HEADLINE} has no rule beside it."
     return (
-        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {words} {quoted(rule)}: "
-        f"rank IC difference {with_interval(gain, 'gain', signed=True)}{among}."
+        f"Ranking the stocks of {ranking.days} days, the {HEADLINE} "
+        f"{strongest['verb'] or NO_INTERVAL} {strongest_words(strongest)}: "
+        f"rank IC difference {with_interval(strongest, 'gain', signed=True)}."
     )
-
-
-def _predictors(ranking: Ranking) -> str:
-    """Say how many predictors were compared on the same days."""
-    return f"{ranking.differences['predictor'].nunique()} predictors"
 
 
 def survivorship(ranking: Ranking) -> str:
@@ -129,7 +134,7 @@ def survivorship(ranking: Ranking) -> str:
 def published_table(ranking: Ranking) -> PublishedTable | None:
     """Return our figures beside published ones; None where the walk was made without any."""
     table = ranking.row["config"].get("table")
-    return None if table is None else PublishedTable.of(ranking.row, table)
+    return None if table is None else PublishedTable.of(ranking.row, table, ranking.days)
 
 
 def net_sentence(ranking: Ranking) -> str:
@@ -155,16 +160,17 @@ def net_sentence(ranking: Ranking) -> str:
 
 def _compared(low: Any, high: Any) -> str:
     """Compare by the ends of the interval of a paired difference."""
-    return told_apart(low, high) or "cannot be compared (there is no interval) with"
+    return told_apart(low, high) or NO_INTERVAL
 
 
 def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
     """Yield a row for each predictor below `COLUMNS`, the worst first."""
-    rule = ranking.row["best_rule"]
+    strongest = ranking.strongest
+    rule = None if strongest is None else strongest["other"]
     for row in whole_scores(ranking):
         name = row["predictor"]
         yield (
-            f"{named(name)} (best rule)" if name == rule else named(name),
+            f"{named(name)} (strongest rule)" if name == rule else named(name),
             with_interval(row, "rank_ic"),
             figure(row["t"], 1),
             _gain_cell(ranking, name, rule),
@@ -175,12 +181,12 @@ def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
-    """Return a predictor's gain over another, with its interval; empty over itself.
+def _gain_cell(ranking: Ranking, name: str, other: str | None) -> str:
+    """Return a predictor's gain over another, with its interval; empty over itself and over none.
 
     A gain that is significant among all pairs has the mark `AHEAD`, or `BEHIND` if it is a loss.
     """
-    if name == other:
+    if other is None or name == other:
         return ""
     row = _gain(ranking, name, other)
     verb = compared(row["gain"], row.get("gain_p")) or ""
@@ -210,11 +216,12 @@ def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
             )
 
 
-def markdown_tables(ranking: Ranking) -> str:
-    """Return the tables of predictors and of ways to trade in Markdown, with the `LEGEND`."""
+def markdown_report(ranking: Ranking) -> str:
+    """Return what was ranked, the tables of predictors and of ways to trade, and the verdicts."""
     order = _markdown_table(COLUMNS, cells(ranking))
     after_costs = _markdown_table(NET_COLUMNS, net_cells(ranking))
-    return f"{order}\n\n{LEGEND}\n\n{after_costs}"
+    verdicts = f"{verdict(ranking)} {net_sentence(ranking)}".strip()
+    return "\n\n".join([sentence(ranking), order, LEGEND, after_costs, verdicts])
 
 
 def _markdown_table(names: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
@@ -273,14 +280,15 @@ def ranking_page(
     stored sheet there are neither answers nor these charts. `nights` says how the nights of the
     market rank, and may be empty; a page with it must be served.
 
-    The table of years has the scores of the blend and of the best rule. The chart of ways to trade
-    is drawn if validation days chose among them.
+    The table of years has the scores of the blend and of the strongest rule. The chart of ways to
+    trade is drawn if validation days chose among them.
     """
     scores = ranking.scores
     sheet: dict[str, Any] = {"answers": None}
     if ranking.sheet is not None:
-        sheet = sheet_values(ranking.sheet, unit="days", sql=sql)
-    is_shown = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
+        sheet = sheet_values(ranking.sheet, unit="days", strongest=ranking.strongest, sql=sql)
+    rule = None if ranking.strongest is None else ranking.strongest["other"]
+    is_shown = scores["predictor"].isin([HEADLINE, rule])
     by_year = scores[(scores["slice"] == "year") & is_shown]
     was_validated = (ranking.portfolios["span"] == "validation").any()
     return _template().render(

@@ -33,7 +33,7 @@ class PublishedTable:
     differences: tuple[str, ...]
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], table: Mapping[str, Any]) -> "PublishedTable":
+    def of(cls, row: Mapping[str, Any], table: Mapping[str, Any], days: int) -> "PublishedTable":
         """Return the table of a stored ranking, from its `table` in the column `config`.
 
         `columns` of `table` has the figures of each of our models and rules, `published` those of
@@ -41,8 +41,9 @@ class PublishedTable:
         """
         first, last = table["trained"]
         sentence = (
-            f"Closes from {row['first']} to {row['last']}, each ranked by the return from the next "
-            f"close to the one after; ours are trained once, on closes from {first} to {last}. "
+            f"{days} closes from {row['first']} to {row['last']}, each ranked by the return from "
+            f"the next close to the one after; ours are trained once, on closes from {first} to "
+            f"{last}. "
             "Excess is the return over the index of the best 50 stocks, of which 5 are exchanged a "
             "day, after .05 % of each purchase and .15 % of each sale; 238 days are a year. "
             "Published figures have no interval."

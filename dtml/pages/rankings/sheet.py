@@ -13,6 +13,7 @@ from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart
 from dtml.pages.figures import (
+    Row,
     between,
     count,
     day,
@@ -101,13 +102,18 @@ class Table:
 
 
 def sheet_values(
-    sheet: TearSheet, *, unit: str, sql: Mapping[str, str] | None = None
+    sheet: TearSheet,
+    *,
+    unit: str,
+    strongest: Row | None = None,
+    sql: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return what a page shows of a tear sheet: `answers`, `parts_of_sheet` and `sheet_tables`.
 
     They are lists of `Answer`, of `Part` (the charts) and of `Table`. `basis` says what the answers
-    are about. `unit` is "nights" or "days". `sql` has the statement of each chart's rows, by the
-    chart's name.
+    are about. `unit` is "nights" or "days". `strongest` is the strongest rule, as
+    `beside_strongest_rule` returns it with its name as `other`. `sql` has the statement of each
+    chart's rows, by the chart's name.
     """
     statements = sql or {}
     notes = _notes(sheet, unit)
@@ -130,7 +136,7 @@ def sheet_values(
             )
         )
     return {
-        "answers": sheet_answers(sheet, found, unit),
+        "answers": sheet_answers(found, unit, strongest),
         "basis": _basis(sheet, found, unit),
         "parts_of_sheet": parts,
         "sheet_tables": _tables(sheet),
@@ -148,19 +154,19 @@ def csv_address(table: pd.DataFrame) -> str:
     return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
 
 
-def sheet_answers(sheet: TearSheet, found: Answers, unit: str) -> list[Answer]:
+def sheet_answers(found: Answers, unit: str, strongest: Row | None = None) -> list[Answer]:
     """Return the answers of a tear sheet to its questions, from its figures `found`.
 
     They are whether there is an order, whether it is steady, whether it can be traded, and (only if
-    the sheet has a rule) whether it is better than the rule's.
+    there is a strongest rule) whether it beats the rules. `strongest` is as in `sheet_values`.
     """
     too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
     order = _order(found, too_early)
     steadiness = _steadiness(found, too_early)
     trade = _trade(found, too_early)
-    if sheet.rule is None:
+    if strongest is None:
         return [order, steadiness, trade]
-    return [order, steadiness, trade, _beside_rule(found, too_early)]
+    return [order, steadiness, trade, _beside_rules(strongest, too_early)]
 
 
 def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
@@ -169,7 +175,7 @@ def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
     if sheet.rule is not None:
         of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
         rank_ic = figure(of_rule["rank_ic"].mean(), 3)
-        sentences.append(f"The best rule is {quoted(sheet.rule)}, rank IC {rank_ic}.")
+        sentences.append(f"The rule beside it is {quoted(sheet.rule)}, rank IC {rank_ic}.")
     if found.halves:
         first, second = (figure(half.value, 3) for half in found.halves)
         sentences.append(f"Steady: rank IC {first} in the first half, {second} in the second.")
@@ -200,18 +206,23 @@ def _order(found: Answers, too_early: str) -> Answer:
     return Answer(question, verdict, rank_ic)
 
 
-def _beside_rule(found: Answers, too_early: str) -> Answer:
-    """Return whether the rank IC is above the rule's, by the interval of their difference.
-
-    It is too early without an interval.
-    """
-    above = found.above_rule
-    ends = between(above.low, above.high, signed=True)
-    difference = f"{figure(above.value, 3, signed=True)} {ends}".strip()
-    verdict = _verdict(above)
-    if verdict is None:
+def _beside_rules(strongest: Row, too_early: str) -> Answer:
+    """Return whether the rank IC is above that of the strongest rule; too early if unknown."""
+    difference = with_interval(strongest, "gain", signed=True)
+    if strongest["verb"] is None:
         return Answer("Beats rules?", TOO_EARLY, f"{difference}; {too_early}")
-    return Answer("Beats rules?", verdict, difference, unit="above the best rule's rank IC")
+    word = {"beats": YES, "is beaten by": NO}.get(strongest["verb"], UNCLEAR)
+    return Answer("Beats rules?", word, difference, unit=f"above {strongest_words(strongest)}")
+
+
+def strongest_words(strongest: Row) -> str:
+    """Name the strongest rule, and say how it was chosen and that all rules were compared."""
+    p = strongest.get("gain_p")
+    how = "intervals of all rules hold at once" if pd.isna(p) else f"p {figure(p, 4)} for all pairs"
+    return (
+        f"{quoted(strongest['other'])}, in hindsight the strongest of {strongest['rules']} rules "
+        f"({how})"
+    )
 
 
 def _steadiness(found: Answers, too_early: str) -> Answer:
