@@ -14,6 +14,7 @@ from numpy import ndarray
 
 from dtml.markets.definition import ZClose
 from dtml.prices import changes
+from dtml.prices.returns import outcome
 
 Prices = Float[ndarray, "sessions stocks"]
 Features = Float[ndarray, "sessions stocks features"]
@@ -42,14 +43,8 @@ class Panel:
 
 
 def returns(panel: Panel, max_return: float = np.inf) -> Prices:
-    """Return the change of the adjusted price from session to session of the grid, a ratio minus 1.
-
-    It is missing (NaN) where either bar is missing, and where the change exceeds `max_return`: such
-    a change is taken for a corporate action, not for a return.
-    """
-    change = changes.change(panel.adjusted)
-    change[np.abs(change) > max_return] = np.nan
-    return change
+    """Return the `outcome` of each session of the grid, counted from the session before."""
+    return outcome(changes.before(panel.adjusted, 1), panel.adjusted, max_return)
 
 
 def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Features:

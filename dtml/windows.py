@@ -18,7 +18,7 @@ from torch import Tensor
 from dtml.errors import DtmlError, UsageError
 from dtml.features import HISTORY, Features, Panel, Prices, features, returns
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
-from dtml.prices.returns import adjusted_price, labelled, on_grid, sessions_met
+from dtml.prices.returns import adjusted_price, labelled, on_grid, sessions_met, traded
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,13 @@ def build_windows(
     `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are
     the sessions of the exchange from the first bar to at least one after the last. Days are
     sessions on which the index and a quorum of the stocks have a bar (`_grid`), and the target of
-    the last day may follow the last bar. The bars suffice for a day with a whole window of the
-    index and of at least one stock. A stock without a whole window is not `observed` on that day.
-    Days between the first and the last are kept even if the bars do not suffice for them; on such a
-    day no stock is observed. Raises DtmlError where the bars suffice for no day.
+    the last day may follow the last bar. Bars of stocks that nobody `traded` do not count. The bars
+    suffice for a day with a whole window of the index and of at least one stock. A stock without a
+    whole window is not `observed` on that day. Days between the first and the last are kept even if
+    the bars do not suffice for them; on such a day no stock is observed. Raises DtmlError where the
+    bars suffice for no day.
     """
+    bars = bars[traded(bars) | (bars["symbol"] == index_symbol)]
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
     values = features(

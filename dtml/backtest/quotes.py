@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.markets.definition import Rate, Returns, rate_on
-from dtml.prices.returns import adjusted_price, on_grid
+from dtml.prices.returns import adjusted_price, on_grid, traded
 
 Fill = Literal["next_open", "close"]
 
@@ -49,9 +49,10 @@ class Quotes:
         refused: pd.DataFrame | None = None,
         price_limit: Rate | None = None,
     ) -> "Quotes":
-        """Return the quotes in a bars frame `symbol, session, open, close, adj_close, split`.
+        """Return the quotes in a bars frame of stocks, or of an index whose volume is missing.
 
-        Sessions of the bars that are not among `sessions` are left out. `returns` names the price
+        Bars that nobody `traded` have no price; their splits count with the next price. Sessions
+        of the bars that are not among `sessions` are left out. `returns` names the price
         that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
         the factor of their session's close.
 
@@ -67,7 +68,8 @@ class Quotes:
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
-        split = on_grid(adjusted, "split", sessions, symbols)
+        split = on_grid(bars, "split", sessions, symbols)
+        adjusted = adjusted[traded(bars)]
         unsplit_close = on_grid(adjusted, "close", sessions, symbols)
         factor = _unreflected_splits(unsplit_close, split, max_return)
         opened = on_grid(adjusted, "open", sessions, symbols) * factor
@@ -150,8 +152,11 @@ def _first_after(marked: Flags, price: PerSession) -> Flags:
 def _unreflected_splits(close: PerSession, split: PerSession, max_return: float) -> PerSession:
     """Return the product of the splits so far that the prices have not been adjusted for.
 
-    A recorded split counts where it explains a move of more than `max_return`.
+    The splits recorded since the last price count where they explain a move of more than
+    `max_return`.
     """
+    so_far = np.where(np.isfinite(split), split, 1.0).cumprod(axis=0)
+    split = so_far / _last_before(np.where(np.isfinite(close), so_far, np.nan))
     change = close / _last_before(close)
     is_large = np.abs(change - 1) > max_return
     is_explained = np.abs(change * split - 1) <= max_return

@@ -1,4 +1,4 @@
-"""The price that returns are taken from, prices on a grid, and returns between two sessions."""
+"""Which bars can be traded, when an outcome is known, and prices on a grid."""
 
 from collections.abc import Sequence
 
@@ -17,6 +17,39 @@ FALL = -0.005
 BASE = 100.0  # the level of the first session
 QUORUM = 0.5  # share of the usual number of bars; a session with fewer is left out
 LISTED = 30  # sessions, up to the one in question, whose largest number of bars is the usual one
+
+
+def traded(bars: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which bars of stocks somebody traded, and anybody could have.
+
+    All but the fills of a halt: bars of volume 0 of a stock that had a volume on an earlier bar, or
+    whose single price (open, high, low and close) is the close of the bar before. A missing volume
+    is not 0, and other bars of volume 0 come from a source that does not know the stock's volume.
+    Only earlier bars are looked at. The volume of an index means nothing: leave it out.
+    """
+    is_silent = bars["volume"] == 0
+    if not is_silent.any():
+        return ~is_silent
+    ordered = bars[bars["symbol"].isin(bars.loc[is_silent, "symbol"])].sort_values("session")
+    symbol = ordered["symbol"]
+    had_volume = ordered["volume"].gt(0).groupby(symbol).cummax()
+    close_before = ordered["close"].groupby(symbol).shift()
+    is_repeat = ordered[list(PRICES)].eq(close_before, axis=0).all(axis=1)
+    is_fill = (had_volume | is_repeat).reindex(bars.index, fill_value=False)
+    return ~(is_silent & is_fill)
+
+
+def outcome(
+    before: Float[ndarray, "*shape"], after: Float[ndarray, "*shape"], max_return: float
+) -> Float[ndarray, "*shape"]:
+    """Return the return between two prices, a ratio minus 1; NaN where it is not known.
+
+    It is known where both prices are, which are those of `traded` bars, and where it is no larger
+    than `max_return`: a larger move is taken for a corporate action, not for a return.
+    """
+    change = np.asarray(after / before - 1)
+    change[np.abs(change) > max_return] = np.nan
+    return change
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
@@ -51,18 +84,18 @@ def sessions_met(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DatetimeI
     return sessions.intersection(pd.DatetimeIndex(counts.index[has_quorum]))
 
 
-def returns_of(rows: pd.DataFrame, bars: pd.DataFrame, returns: Returns) -> Float[ndarray, " rows"]:
-    """Return the return of each row from `as_of` to `target`, a ratio minus 1.
+def returns_of(
+    rows: pd.DataFrame, bars: pd.DataFrame, returns: Returns, max_return: float = np.inf
+) -> Float[ndarray, " rows"]:
+    """Return the `outcome` of each row from `as_of` to `target`.
 
-    It is NaN where its symbol lacks a bar.
+    It is NaN where its symbol lacks a bar that was `traded`.
     """
-    priced = bars.assign(price=adjusted_price(bars, returns))
+    priced = bars.assign(price=adjusted_price(bars, returns))[traded(bars)]
     price = priced.set_index(["symbol", "session"])["price"]
     as_of = pd.MultiIndex.from_frame(rows[["symbol", "as_of"]])
     target = pd.MultiIndex.from_frame(rows[["symbol", "target"]])
-    before = price.reindex(as_of).to_numpy()
-    after = price.reindex(target).to_numpy()
-    return np.asarray(after / before - 1)
+    return outcome(price.reindex(as_of).to_numpy(), price.reindex(target).to_numpy(), max_return)
 
 
 def returns_between(
@@ -71,17 +104,17 @@ def returns_between(
     target: pd.DatetimeIndex,
     symbols: tuple[str, ...],
     returns: Returns,
+    max_return: float = np.inf,
 ) -> Float[ndarray, "days stocks"]:
-    """Return the returns from each `as_of` to its `target`, ratios minus 1.
+    """Return the `outcome` of each stock from each `as_of` to its `target`.
 
-    They are NaN where either bar is missing.
+    It is NaN where a stock lacks a bar that was `traded`.
     """
-    priced = bars.assign(price=adjusted_price(bars, returns))
+    priced = bars.assign(price=adjusted_price(bars, returns))[traded(bars)]
     prices = priced.pivot(index="session", columns="symbol", values="price")
     prices = prices.reindex(columns=list(symbols))
     before = prices.reindex(as_of).to_numpy()
-    after = prices.reindex(target).to_numpy()
-    return np.asarray(after / before - 1)
+    return outcome(before, prices.reindex(target).to_numpy(), max_return)
 
 
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
@@ -90,12 +123,13 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     It is rebalanced every session. `bars` are accepted bars; if no stock of the market has any, the
     index has none either. It closes at `level` on the first session with a bar. From each session
     to the next it changes by the mean return of the stocks that are constituents on the later one
-    and have a bar on both; it does not change where there is no such stock. Open, high and low are
-    means too, so that the close is between low and high, though the stocks reach theirs at
-    different times. The adjusted close is the close, and the volume is missing.
+    and have a `traded` bar on both; it does not change where there is no such stock. Open, high
+    and low are means too, so that the close is between low and high, though the stocks reach theirs
+    at different times. The adjusted close is the close, and the volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
+    stocks = stocks[traded(stocks)]
     if stocks.empty:
         return no_bars()
     sessions = pd.DatetimeIndex(np.unique(stocks["session"]))

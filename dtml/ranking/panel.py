@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.markets.definition import Returns
-from dtml.prices.returns import adjusted_price, on_grid, sessions_met
+from dtml.prices.returns import adjusted_price, on_grid, sessions_met, traded
 
 Grid = Float[ndarray, "sessions stocks"]
 There = Bool[ndarray, "sessions stocks"]  # whether a stock is ranked in a session
@@ -23,8 +23,7 @@ class Panel:
 
     `open, high, low, close` are in currency units, each multiplied by adjusted over unadjusted
     close of its bar, so that no dividend or split opens a gap; `volume` counts shares, and
-    `value` is the unadjusted close times volume. A bar with a volume of 0 repeats an old price and
-    is left out, if the source had volumes of that stock before.
+    `value` is the unadjusted close times volume.
     """
 
     sessions: pd.DatetimeIndex
@@ -49,17 +48,11 @@ def panel_of(
 
     Enough is a share of the usual number of them, not of all `symbols` (`sessions_met`). `bars` is
     the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns` names the
-    close that returns are taken from. A price of 0 or less becomes missing. Bars with a volume of 0
-    are left out, as `Panel` says.
+    close that returns are taken from. A price of 0 or less becomes missing. Bars that nobody
+    `traded` are left out.
     """
     bars = bars[bars["symbol"].isin(symbols)]
-    # A stock that never had a volume keeps its bars: its source may have no volumes. The running
-    # maximum, over its sessions in order, says whether it had one before; `reindex` puts the
-    # result back into the order of `bars`.
-    has_volume = bars.sort_values("session")["volume"].gt(0)
-    had_volume = has_volume.groupby(bars["symbol"]).cummax().reindex(bars.index)
-    has_traded = bars["volume"].isna() | (bars["volume"] > 0)
-    bars = bars[has_traded | ~had_volume]
+    bars = bars[traded(bars)]
     factor = adjusted_price(bars, returns) / bars["close"]
 
     def adjusted(name: str) -> "pd.Series[float]":

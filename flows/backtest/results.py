@@ -288,18 +288,16 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     fold_of_day = folds["first"].searchsorted(days["target"], side="right") - 1
     day_before = pd.DatetimeIndex([previous_session(market.calendar, day.date()) for day in as_of])
     by_session = predicted.rename(columns={"target": "session"})  # the column that `on_grid` reads
-    movement = returns_between(bars, as_of, target, market.symbols, market.returns)
-    # A larger move has only been accepted because a split was recorded: it is no return.
-    movement[np.abs(movement) > market.checks.max_return] = np.nan
+    stocks = (market.symbols, market.returns)
     return TrackRecord(
         probability=on_grid(by_session, "probability", target, market.symbols),
-        movement=movement,
+        movement=returns_between(bars, as_of, target, *stocks, market.checks.max_return),
         as_of=as_of,
         target=target,
         fold=folds["number"].to_numpy()[fold_of_day],
         symbols=market.symbols,
         rules=directions_on(as_of, bars, market.index.symbol),
-        losers=-returns_between(bars, day_before, as_of, market.symbols, market.returns),
+        losers=-returns_between(bars, day_before, as_of, *stocks),
     )
 
 

@@ -195,8 +195,9 @@ def quotes_on(
     first = sessions[0].date()
     last = sessions[-1].date()
     rejected = stored_prices.rejected_bars(conn, market.name, first, last)
+    is_index = bars["symbol"] == market.index.symbol
     return Quotes.of(
-        bars,
+        bars.assign(volume=bars["volume"].mask(is_index)),
         sessions,
         symbols,
         market.returns,

@@ -18,6 +18,7 @@ from db.rows import calibration, nights, rankings, runs
 from dtml.errors import DtmlError
 from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
 from dtml.features import FEATURES, HISTORY, MAX_GAP, features
+from dtml.prices.returns import traded
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import panel_on
 from flows.nightly.bars import NightBars
@@ -80,7 +81,7 @@ def _last_features(context: MarketContext, night_bars: NightBars, sessions: int)
     # The features of the first of them read HISTORY bars, MAX_GAP sessions of which may be missing.
     grid = sessions_up_to(market.calendar, night_bars.as_of, sessions + HISTORY + MAX_GAP)
     bars = night_bars.newest_or_error(grid[0].date())
-    panel = panel_on(bars, grid, market.symbols, market.returns)
+    panel = panel_on(bars[traded(bars)], grid, market.symbols, market.returns)
     largest_return = context.experiment.windows.largest_return
     values = features(panel, z_close=market.z_close, max_return=largest_return)
     return values[-sessions:]

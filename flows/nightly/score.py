@@ -234,9 +234,8 @@ def _changed_outcomes(
     first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
     stocks = predicted["symbol"].unique().tolist()
     bars = night_bars.newest(first, symbols=stocks)
-    returns = returns_of(predicted, bars, context.market.returns)
-    # A larger move has only been accepted because a split was recorded: it is no return.
-    returns[np.abs(returns) > context.market.checks.max_return] = np.nan
+    market = context.market
+    returns = returns_of(predicted, bars, market.returns, market.checks.max_return)
     # Differences of rounding are no change.
     is_unchanged = np.isclose(returns, predicted["realised_return"], rtol=1e-9, atol=1e-12)
     is_changed = np.isfinite(returns) & ~is_unchanged

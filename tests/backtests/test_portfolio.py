@@ -323,7 +323,7 @@ def test_quotes_are_adjusted_and_missing_where_there_is_no_bar() -> None:
         "close": [100.0, 90, 50, 7],
         "adj_close": [90.0, 90, NAN, 7],
     }
-    bars = bars.assign(**prices, split=NAN)
+    bars = bars.assign(**prices, split=NAN, volume=NAN)
     found = Quotes.of(bars, CALENDAR[:3], ("D", "B", "A"), "adj_close")
     assert_arrays_close_in_float64(found.close, [[NAN, NAN, 90], [NAN, 50, NAN], [NAN, NAN, 90]])
     assert_arrays_close_in_float64(found.open, [[NAN, NAN, 88.2], [NAN, NAN, NAN], [NAN, NAN, 89]])
@@ -377,7 +377,7 @@ def leaping(
     )
     leapt = (rows["symbol"] == "A") & (rows["session"] >= CALENDAR[3])
     price = np.where(leapt, 1000.0, 100.0)
-    bars = rows.assign(open=price, close=price, adj_close=NAN, split=NAN)
+    bars = rows.assign(open=price, close=price, adj_close=NAN, split=NAN, volume=NAN)
     bars.loc[(rows["symbol"] == "A") & (rows["session"] == CALENDAR[3]), "split"] = split
     if refused is not None:
         bars = bars[~((bars["symbol"] == "A") & (bars["session"] == CALENDAR[3]))]
@@ -422,7 +422,7 @@ def test_a_split_that_the_price_reflects_changes_nothing() -> None:
     bars = pd.DataFrame(
         {"symbol": "A", "session": CALENDAR[:3], "open": 100.0, "close": [100.0, 103, 105]}
     )
-    bars = bars.assign(adj_close=bars["close"], split=[NAN, 2.0, NAN])
+    bars = bars.assign(adj_close=bars["close"], split=[NAN, 2.0, NAN], volume=NAN)
     assert Quotes.of(bars, CALENDAR[:3], ("A",), "close").close[:, 0].tolist() == [100, 103, 105]
 
 
@@ -446,7 +446,7 @@ def test_a_leap_and_its_way_back_leave_what_was_there_before() -> None:
         bars = pd.DataFrame(
             {"symbol": "A", "session": days, "open": price, "close": price, "adj_close": NAN}
         )
-        bars = bars.assign(split=NAN)
+        bars = bars.assign(split=NAN, volume=NAN)
         quotes = Quotes.of(bars, days, ("A",), "close", max_return=0.3)
         track = follow(np.full((8, 1), 0.1), days[:8], quotes, Strategy("long", costs=FREE))
         assert (track["gross"] == 0).all()
@@ -459,7 +459,7 @@ def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at() -> None
     """
     bars = pd.DataFrame(
         {"symbol": "A", "session": CALENDAR[:7], "close": 100.0, "adj_close": NAN, "split": NAN}
-    )
+    ).assign(volume=NAN)
     bars["open"] = [100.0, 100, 100, 145, 101, 101, 101]
     quotes = Quotes.of(bars, CALENDAR[:7], ("A",), "close", max_return=0.3)
     weights = np.array([[0.5], [0.5], [0.0], [0.0], [0.0], [0.0]])
@@ -485,7 +485,12 @@ def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:
         {"symbol": "A", "session": CALENDAR[:5], "open": 100.0, "close": 100.0, "adj_close": NAN}
     )
     quotes = Quotes.of(
-        bars.assign(split=NAN), CALENDAR[:5], ("A",), "close", max_return=0.3, refused=REFUSED
+        bars.assign(split=NAN, volume=NAN),
+        CALENDAR[:5],
+        ("A",),
+        "close",
+        max_return=0.3,
+        refused=REFUSED,
     )
     assert quotes.moved is not None
     assert not quotes.moved.any()

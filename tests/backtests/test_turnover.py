@@ -85,7 +85,7 @@ def bars(closes: list[float], opens: list[float]) -> pd.DataFrame:
     frame = pd.DataFrame(
         {"symbol": "A", "session": SESSIONS[: len(closes)], "open": opens, "close": closes}
     )
-    return frame.assign(adj_close=frame["close"], split=NAN)
+    return frame.assign(adj_close=frame["close"], split=NAN, volume=NAN)
 
 
 @pytest.mark.parametrize(

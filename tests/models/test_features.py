@@ -38,7 +38,7 @@ def made_bars(seed: int = 0, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFr
             "adj_close": close,
         }
         parts.append(pd.DataFrame({"symbol": symbol, "session": sessions[:-1], **columns}))
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True).assign(volume=np.nan)
 
 
 def build(bars: pd.DataFrame, config: WindowConfig = CONFIG) -> Windows:

@@ -31,7 +31,7 @@ def made_bars() -> pd.DataFrame:
                 {"symbol": symbol, "session": SESSIONS[:-1], **prices, "adj_close": close * 0.9}
             )
         )
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True).assign(volume=np.nan)
 
 
 def build(bars: pd.DataFrame, config: WindowConfig = CONFIG) -> Windows:
@@ -214,7 +214,9 @@ def test_moves_between_sessions_by_hand() -> None:
     """
     days = SESSIONS[:3]
     bars = pd.DataFrame({"symbol": list("AABBB"), "session": days[[0, 2, 0, 1, 2]]})
-    bars = bars.assign(close=[10.0, 20, 4, 5, 8], adj_close=[8.0, 20, np.nan, np.nan, np.nan])
+    bars = bars.assign(
+        close=[10.0, 20, 4, 5, 8], adj_close=[8.0, 20, np.nan, np.nan, np.nan], volume=1.0
+    )
     assert adjusted_price(bars, "adj_close").tolist() == [8, 20, 4, 5, 8]
     assert adjusted_price(bars, "close").tolist() == [10, 20, 4, 5, 8]
     found = returns_between(bars, days[[0, 1, 0]], days[[1, 2, 2]], ("B", "C", "A"), "adj_close")
