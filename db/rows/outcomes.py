@@ -1,4 +1,4 @@
-"""Outcomes of predictions, and the predictions that have an outcome or wait for it.
+"""Outcomes of predictions and ranks, and those that have an outcome or wait for it.
 
 A night's predictions are those by the model that the finished night names (`run_id`); a backtest's
 are those of its folds. The database counts rows: ten years of nights are a million of them.
@@ -45,30 +45,29 @@ def save_outcomes(
     return upsert_frame(conn, tables.outcome, stamped, stamps=("known_at", "recorded_at"))
 
 
-def unsettled_directions(
+def unsettled(
     conn: Connection, market: str, first: date, last: date, *, since: date
 ) -> pd.DataFrame:
-    """Return the nights' predictions for targets first..last whose outcome is not settled.
+    """Return the stock-days first..last that nights predicted or ranked, and that are not settled.
 
     They have no outcome, or a target from `since` on, whose outcome may still change. Columns:
     symbol, as_of, target, realised_return (NaN: no outcome). Sorted by target and symbol.
     """
-    prediction = tables.prediction
+    night = tables.night
     outcome = tables.outcome
     stock = tables.instrument
-    selected = sa.select(
-        stock.c.symbol,
-        prediction.c.as_of,
-        prediction.c.target,
-        outcome.c.realised_return,
-    )
+    stock_days = []
+    for table in (tables.prediction, tables.stock_rank):
+        selected = sa.select(table.c.instrument_id, table.c.as_of, table.c.target)
+        stock_days.append(_of_nights(selected, market, last, table).where(night.c.target >= first))
+    each = sa.union(*stock_days).subquery()
     has_no_outcome = outcome.c.realised_return.is_(None)
     statement = (
-        _of_nights(selected, market, last)
-        .join(stock, stock.c.id == prediction.c.instrument_id)
-        .outerjoin(outcome, _has_outcome())
-        .where(sa.or_(has_no_outcome, prediction.c.target >= since), tables.night.c.target >= first)
-        .order_by(prediction.c.target, stock.c.symbol)
+        sa.select(stock.c.symbol, each.c.as_of, each.c.target, outcome.c.realised_return)
+        .join_from(each, stock, stock.c.id == each.c.instrument_id)
+        .outerjoin(outcome, _has_outcome(each))
+        .where(sa.or_(has_no_outcome, each.c.target >= since))
+        .order_by(each.c.target, stock.c.symbol)
     )
     return frame(conn, statement)
 
@@ -187,22 +186,25 @@ def direction_counts(
     return frame(conn, statement)
 
 
-def _of_nights(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
+def _of_nights(
+    selected: sa.Select[Any], market: str, last: date, table: sa.Table = tables.prediction
+) -> sa.Select[Any]:
     """Return the selected columns of the predictions of a market's nights, targets up to `last`.
 
-    A row is a night joined to one of its predictions. Of the predictions that its model made for
-    its target, those made as of another session are left out.
+    A row is a night joined to one of its predictions or, if `table` is `stock_rank`, of its ranks.
+    Those made for its target as of another session are left out.
     """
-    prediction = tables.prediction
     night = tables.night
-    return (
-        selected.select_from(night)
-        .join(prediction, of_night())
-        .where(
-            night.c.market == market,
-            night.c.target <= last,
-            prediction.c.as_of == night.c.as_of,
-        )
+    joined = selected.select_from(night)
+    if table is tables.prediction:
+        joined = joined.join(table, of_night())
+    else:
+        ranker = tables.ranker
+        joined = joined.join(ranker, ranker.c.market == night.c.market)
+        of_target = sa.and_(table.c.ranker_id == ranker.c.id, table.c.target == night.c.target)
+        joined = joined.join(table, of_target)
+    return joined.where(
+        night.c.market == market, night.c.target <= last, table.c.as_of == night.c.as_of
     )
 
 
@@ -230,11 +232,10 @@ def _with_outcome(
     return frame(conn, statement)
 
 
-def _has_outcome() -> sa.ColumnElement[bool]:
-    """Return the condition that an outcome is that of a prediction."""
-    prediction = tables.prediction
+def _has_outcome(table: sa.FromClause = tables.prediction) -> sa.ColumnElement[bool]:
+    """Return the condition that an outcome is that of a stock and session of a table."""
     outcome = tables.outcome
     return sa.and_(
-        outcome.c.instrument_id == prediction.c.instrument_id,
-        outcome.c.session == prediction.c.target,
+        outcome.c.instrument_id == table.c.instrument_id,
+        outcome.c.session == table.c.target,
     )

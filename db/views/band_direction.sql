@@ -10,7 +10,7 @@
 -- low              number   Below this probability a fall is predicted.
 -- high             number   Above this probability a rise is predicted; between low and high the model abstains.
 -- direction        text     'rise', 'fall' or 'none'.
--- realised_return  number   Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
+-- realised_return  number   Adjusted close divided by the previous one, minus 1; missing until the stock has traded in the target.
 -- covered          integer  1 when there is no direction or it is correct, 0 when it is wrong; missing when realised_return is.
 -- kind             text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id           text     The model that predicted: a row of run.

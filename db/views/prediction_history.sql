@@ -8,7 +8,7 @@
 -- probability_std     number     Standard deviation over the seeds; 0 with one seed, missing if not stored.
 -- calibrated          number     The probability as calibrated on validation; missing if not stored.
 -- direction           text       'rise' when the probability is above 0.5, else 'fall'; the scores use this. band_direction has the directions at each level.
--- realised_return     number     Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
+-- realised_return     number     Adjusted close divided by the previous one, minus 1; missing until the stock has traded in the target.
 -- label               integer    Published label of the return: 1 for a rise, -1 for a fall, 0 between; missing when realised_return is.
 -- correct             integer    1 when the direction was correct (a rise is a realised_return above 0), else 0; missing when realised_return is.
 -- always_up           text       Prediction of the rule 'every stock rises'; missing if not stored, as are the next two.

@@ -12,7 +12,7 @@
 -- place            integer    Place in the ranking, 1 is the best.
 -- score            number     Score that the stocks were ranked by; its scale has no meaning.
 -- probability      number     Probability of a return above the day's median, 0 to 1; missing for dtml.
--- realised_return  number     Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
+-- realised_return  number     Adjusted close divided by the previous one, minus 1; missing until the stock has traded in the target.
 -- ranker_id        text       The trained rankers: a row of ranker.
 -- known_at         timestamp  Latest known_at of the prices that the rankers saw, UTC.
 -- made_at          timestamp  When the ranking was computed, UTC.

@@ -35,8 +35,8 @@ class Scored:
     """Hold what scoring changed.
 
     `outcomes` counts the outcomes that are new or changed, and `nights` are their sessions.
-    `unresolved` counts the predictions of closed sessions that have no outcome and are not given up
-    yet (`AWAITED`): a bar is missing, or the return is beyond the market's `max_return`.
+    `unresolved` counts the stocks predicted or ranked for closed sessions whose outcome is not
+    known, and that are not given up yet (`AWAITED`).
     """
 
     outcomes: int
@@ -85,7 +85,7 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
     first_restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
     first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     with transaction(context.engine) as conn:
-        predicted = stored_outcomes.unsettled_directions(
+        predicted = stored_outcomes.unsettled(
             conn, context.name, first_awaited, as_of, since=first_restatable
         )
         outcomes, known_at = _changed_outcomes(context, night_bars, predicted)
@@ -225,11 +225,10 @@ def _changed_outcomes(
 ) -> tuple[pd.DataFrame, datetime]:
     """Return the outcomes that are new, or changed by restated bars, and their watermark.
 
-    `predicted` are the predictions to look at, as `unsettled_directions` returns them. A row is an
-    outcome: `symbol, session, realised_return, rise, label, is_new`. A prediction has no row if a
-    good bar is missing on one of its two sessions, if the return is beyond the market's
-    `max_return`, or if its stored outcome is still the same. The watermark is the latest `known_at`
-    of the bars read, or now if none was read.
+    `predicted` are the stock-days to look at, as `db.rows.outcomes.unsettled` returns them. A row
+    is an outcome: `symbol, session, realised_return, rise, label, is_new`. A stock-day has no row
+    if its outcome is not known (`dtml.prices.returns.outcome`), or is still the stored one. The
+    watermark is the latest `known_at` of the bars read, or now if none was read.
     """
     first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
     stocks = predicted["symbol"].unique().tolist()

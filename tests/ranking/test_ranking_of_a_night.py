@@ -33,7 +33,7 @@ from flows.nightly.score import score_market
 from flows.replay.archive import Archive, replay_of
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
-from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 TARGET = next_session("XNYS", AS_OF)
 PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
@@ -348,3 +348,23 @@ def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
         assert ranking.rankers_for(fetched(long), AS_OF, only_stored=True) is None
     remedy = f"no rankers were trained on sessions up to {AS_OF}: run `dtml train simulated --as-of"
     assert remedy in caplog.text
+
+
+@pytest.mark.slow
+def test_a_ranked_stock_that_the_model_left_out_has_its_outcome(long: MarketContext) -> None:
+    """The model needs a whole window; rankers do not."""
+    gap = without(BARS, ["L02"], previous_session("XNYS", AS_OF))
+    after_nights(replace(long, source=FrameSource(gap)), AS_OF, TARGET)
+    sql = "select predictor, symbol, realised_return from ranking_history where target = :target"
+    with reading(long.engine) as conn:
+        history = pd.read_sql(text(sql), conn, params={"target": str(TARGET)})
+        predicted = pd.read_sql(text("select * from prediction_history"), conn)
+    assert "L02" not in set(predicted["symbol"])
+    assert history["realised_return"].notna().all()
+    close = BARS[BARS["symbol"] == "L02"].set_index("session")["adj_close"]
+    expected = close[pd.Timestamp(TARGET)] / close[pd.Timestamp(AS_OF)] - 1
+    of_stock = history.loc[history["symbol"] == "L02", "realised_return"]
+    assert len(of_stock)
+    assert of_stock.to_numpy() == in_float64(np.full(len(of_stock), expected))
+    for predictor, rows in history.groupby("predictor"):
+        assert len(rows) == (8 if predictor == "dtml" else 9)

@@ -207,9 +207,7 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
         close_night(store, target)
     assert save_outcomes(store) == len(STOCKS)
     with reading(store) as conn:
-        waiting = outcomes.unsettled_directions(
-            conn, "toy", date.min, NEXT.date(), since=NEXT.date()
-        )
+        waiting = outcomes.unsettled(conn, "toy", date.min, NEXT.date(), since=NEXT.date())
         settled = outcomes.direction_counts(conn, "toy", NEXT.date())
     assert set(waiting["target"]) == {NEXT}
     assert len(waiting) == settled["n"].sum() == len(STOCKS)
