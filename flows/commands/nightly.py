@@ -38,6 +38,7 @@ from flows.markets.stored_night import (
     Night,
     finished_night,
     missed_nights,
+    passed_over,
     stored_night,
 )
 from flows.service.prefect_server import require_server
@@ -83,8 +84,10 @@ def nightly(
     announce(opened)
     if missed:
         return _catch_up(opened, request, last, as_json=as_json)
-    sessions = sessions_up_to(opened.market.calendar, last, nights)
-    done_nights = [_run_or_read_night(opened, request, session.date()) for session in sessions]
+    days = [session.date() for session in sessions_up_to(opened.market.calendar, last, nights)]
+    if nights > 1:
+        days = [day for day in days if passed_over(opened, day) is None]
+    done_nights = [_run_or_read_night(opened, request, day) for day in days]
     return _show_nights(opened, done_nights, as_json=as_json)
 
 

@@ -1,10 +1,13 @@
 """Find the nights that earlier runs have completed, without loading what runs a night."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from db.engine import reading
 from db.rows import fetches, nights
@@ -19,6 +22,8 @@ from flows.upkeep.training_states import drop_states
 if TYPE_CHECKING:  # these modules load torch
     from flows.nightly.fetch import FetchResult
     from flows.nightly.score import Scored
+
+log = logging.getLogger(__name__)
 
 # Of the sessions up to a day, the number that can be missed nights; `dtml backtest` predicts older
 # ones.
@@ -84,16 +89,45 @@ def missed_nights(opened: OpenedMarket, last: date, limit: int | None = LIMIT) -
     """Return which of the last `limit` sessions up to `last` lack a complete night, oldest first.
 
     Without a limit (None), they are of all sessions. Sessions before the market's first complete
-    night are not missed. If there is no complete night up to `last`, only `last` itself is.
+    night are not missed, nor are those that a night `passed_over`. If there is no complete night up
+    to `last`, only `last` itself is.
     """
-    with reading(opened.engine) as conn:
-        stored = nights.nights(conn, opened.name)
-    complete = stored.loc[stored["status"].isin(COMPLETE), "as_of"]
+    complete = _complete(opened)["as_of"]
     first = last if complete.empty else min(complete.min().date(), last)
     sessions = sessions_between(opened.market.calendar, first, last)
     if limit is not None:
         sessions = sessions[-limit:]
-    return [session.date() for session in sessions[~sessions.isin(complete)]]
+    missed = [session.date() for session in sessions[~sessions.isin(complete)]]
+    return [day for day in missed if passed_over(opened, day) is None]
+
+
+def passed_over(opened: OpenedMarket, day: date) -> date | None:
+    """Return the complete night before a session that predicted one after it; None without one.
+
+    The calendar got the session later, and the prediction of its target stays as it is: it has no
+    night of its own, and the log says so.
+    """
+    complete = _complete(opened)
+    session = pd.Timestamp(day)
+    past = complete.loc[(complete["as_of"] < session) & (complete["target"] > session), "as_of"]
+    if past.empty:
+        return None
+    night: date = past.iloc[-1].date()
+    log.info(
+        "%s: %s became a session after the night of %s had predicted the one after it, so it has "
+        "no night",
+        opened.name,
+        day,
+        night,
+    )
+    return night
+
+
+def _complete(opened: OpenedMarket) -> pd.DataFrame:
+    """Return the complete nights of a market."""
+    with reading(opened.engine) as conn:
+        stored = nights.nights(conn, opened.name)
+    return stored[stored["status"].isin(COMPLETE)]
 
 
 def last_page(opened: OpenedMarket, completed: Mapping[str, Any]) -> Path | None:

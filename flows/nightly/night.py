@@ -20,7 +20,7 @@ from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.rows import attention, nights, rankings
 from db.rows import predictions as stored_predictions
-from dtml.errors import DtmlError
+from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.pages.figures import counted
@@ -29,7 +29,7 @@ from flows.freezing.chain import extend, is_frozen
 from flows.freezing.chain_file import ChainFileError, add_lines
 from flows.log_lines import logged_run, logged_stage
 from flows.markets.files import settings_place
-from flows.markets.stored_night import Night, finished_night, is_complete, last_page
+from flows.markets.stored_night import Night, finished_night, is_complete, last_page, passed_over
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
@@ -162,6 +162,12 @@ def _locked_night(
             drop_states(context.name, as_of)
             report = _ensure_last_stages(context, completed)
             return Night(row=completed, report=report, changed=_own_code_change(context, as_of))
+        before = passed_over(context, as_of)
+        if before is not None:
+            raise UsageError(
+                f"{as_of} has no night: it became a session of {context.name} after the night of "
+                f"{before} had predicted the one after it, and that prediction stays"
+            )
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
             # The fetch also checks the bars, and compares them with a second source.

@@ -21,6 +21,8 @@ from db.engine import open_engine, reading, transaction
 from db.errors import StoreBusyError
 from db.rows import markets, predictions, prices, runs
 from db.rows import nights as stored_nights
+from dtml.errors import UsageError
+from dtml.markets.definition import Calendar
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
 from flows.markets.stored_night import LIMIT, missed_nights
@@ -338,3 +340,21 @@ def test_catching_up_finds_its_nights_by_itself() -> None:
         CliRunner().invoke(app, ["nightly", "simulated", "--catch-up", "--nights", "3"]).exit_code
         == 2
     )
+
+
+@pytest.mark.slow
+def test_a_session_added_after_a_night_predicted_past_it_has_no_night(
+    context: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    friday, saturday = date(2024, 6, 28), date(2024, 6, 29)
+    after_nights(context, friday, AS_OF)
+    calendar = Calendar(code="XNYS", extra=(saturday,))
+    later = replace(context, market=replace(context.market, calendar=calendar))
+    with caplog.at_level(logging.INFO):
+        assert missed_nights(later, AS_OF) == []
+    assert str(saturday) in caplog.text
+    caught_up = catch_up(later, AS_OF)
+    assert (caught_up.nights, caught_up.refused) == ([], {})
+    with pytest.raises(UsageError, match=str(saturday)):
+        run_night(later, saturday)
+    assert set(statuses(context)) == {friday, AS_OF}
