@@ -34,7 +34,12 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError, StatementError
 
 from db import migrations
-from db.connection.sqlite_connections import SqliteConnection, begin_sqlite, prepare_sqlite
+from db.connection.sqlite_connections import (
+    SqliteConnection,
+    begin_sqlite,
+    prepare_sqlite,
+    require_its_file,
+)
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
 from db.migrations.columns import difference, stored_columns
@@ -280,7 +285,8 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
     engine = create_engine(url, connect_args=arguments, json_serializer=_json, poolclass=pool)
     if not can_lock:
         event.listen(engine, "do_connect", partial(_connect_without_locks, path))
-    event.listen(engine, "connect", partial(prepare_sqlite, read_only))
+    event.listen(engine, "connect", partial(prepare_sqlite, read_only, path))
+    event.listen(engine, "checkout", partial(require_its_file, path))
     event.listen(engine, "begin", begin_sqlite)
     return engine
 

@@ -3,8 +3,13 @@
 import sqlite3
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+
+from db.errors import StoreError
 
 
 class SqliteConnection(sqlite3.Connection):
@@ -27,7 +32,9 @@ class SqliteConnection(sqlite3.Connection):
         """
 
 
-def prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
+def prepare_sqlite(
+    read_only: bool, path: Path, connection: sqlite3.Connection, record: ConnectionPoolEntry
+) -> None:
     """Set up a new connection; one that may write switches its file to a write-ahead log for good.
 
     SQLAlchemy calls this, with its record of the connection, for each that an engine opens.
@@ -46,6 +53,25 @@ def prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: obj
     journal_mode = connection.execute("pragma journal_mode").fetchone()
     if journal_mode != ("wal",) and not read_only:
         connection.execute("pragma journal_mode = wal")
+    record.info["inode"] = path.stat().st_ino
+
+
+def require_its_file(
+    path: Path, _: object, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection
+) -> None:
+    """Raise StoreError where the file of a pooled connection is gone; reopen one that was replaced.
+
+    The connection itself would go on, and what it writes would be lost with its file.
+    """
+    try:
+        inode = path.stat().st_ino
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{path} is gone: it was moved or deleted while it was in use, and nothing more is "
+            "stored. Put it back, or run the command again to begin a new store"
+        ) from error
+    if inode != record.info["inode"]:
+        raise DisconnectionError
 
 
 def begin_sqlite(conn: Connection) -> None:
