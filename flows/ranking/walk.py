@@ -140,8 +140,18 @@ class Walk:
 
     @cached_property
     def bars(self) -> tuple[pd.DataFrame, datetime]:
-        """Return the bars up to the last one that an outcome needs, and their watermark."""
-        return stored_bars(self.context, BEGINNING, self.plan.last + AFTERWARDS)
+        """Return the bars up to the last one that an outcome needs, and their watermark.
+
+        Raises UsageError where they end before the plan does.
+        """
+        bars, watermark = stored_bars(self.context, BEGINNING, self.plan.last + AFTERWARDS)
+        newest = bars["session"].max().date()
+        if self.plan.last > newest:
+            raise UsageError(
+                f"the store has prices of {self.context.name} up to {newest}, before --to "
+                f"{self.plan.last}: choose an earlier --to, or fetch later prices"
+            )
+        return bars, watermark
 
     @cached_property
     def history(self) -> History:

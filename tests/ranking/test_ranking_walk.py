@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from html import unescape
 from multiprocessing import active_children
 from pathlib import Path
@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.rows import prices, rankings
-from dtml.errors import DtmlError
+from dtml.errors import DtmlError, UsageError
 from dtml.evaluation import ranking
 from dtml.evaluation.ranking import score_ranking
 from dtml.pages.figures import quoted
@@ -347,11 +347,17 @@ def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(w
     assert len(ids) == 3
 
 
+def test_a_day_after_the_last_price_is_refused_before_any_feature_is_computed(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.ranking.walk.history_of", lambda *_: pytest.fail("too late"))
+    newest = walk.bars[0]["session"].max().date()
+    asked = Walk(walk.context, Plan(FIRST, newest + timedelta(days=1)))
+    with pytest.raises(UsageError, match=f"{newest}, before --to {asked.plan.last}"):
+        run_ranking(asked)
+
+
 def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
-    with pytest.raises(
-        DtmlError, match=r"enough stocks is 20\d\d-\d\d-\d\d, before 2030-01-02: choose an earlier"
-    ):
-        run_ranking(Walk(walk.context, Plan(FIRST, date(2030, 1, 2))))
     end = walk.history.panel.sessions[-1].date()
     with pytest.raises(DtmlError, match=f"from {end} to {end} .*next_close"):
         run_ranking(Walk(walk.context, Plan(end, end)))
