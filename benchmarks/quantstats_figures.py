@@ -27,7 +27,7 @@ def compared() -> Iterator[tuple[str, float, float]]:
     days = pd.bdate_range("2021-01-04", periods=SESSIONS)
     index = pd.Series(0.0003 + 0.01 * generator.standard_normal(SESSIONS), days)
     line = 0.6 * index + pd.Series(0.0002 + 0.006 * generator.standard_normal(SESSIONS), days)
-    own = ratios(line, index)
+    own = ratios(line, index, YEAR)
     net = line.to_numpy()
     yield "Sharpe", session_sharpe(net) * np.sqrt(YEAR), stats.sharpe(line)
     yield "volatility", float(line.std() * np.sqrt(YEAR)), stats.volatility(line)
@@ -43,7 +43,7 @@ def compared() -> Iterator[tuple[str, float, float]]:
     last = pd.Timestamp(month_returns(line).index[-1])
     its_last = float(months.loc[str(last.year), f"{last:%b}".upper()])
     yield "last month", float(month_returns(line).iloc[-1]), its_last
-    chart = rolling_chart({"long, next open": line, "index": index})
+    chart = rolling_chart({"long, next open": line, "index": index}, YEAR)
     assert chart is not None
     sharpe, volatility, beta = (float(chart.data[f"panel{n}"]["v0"].iloc[-1]) for n in range(3))
     theirs = {

@@ -87,7 +87,7 @@ def print_backtest(result: Result) -> None:
     portfolios["portfolio"] = [named(name) for name in portfolios["portfolio"]]
     print_frame(
         portfolios,
-        "portfolios after costs; a year has 252 sessions",
+        f"portfolios after costs; a year has {row['config']['sessions_a_year']} sessions",
         importance=(
             "portfolio",
             "return a year, net",

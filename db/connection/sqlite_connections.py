@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from db.errors import StoreError
@@ -59,19 +58,15 @@ def prepare_sqlite(
 def require_its_file(
     path: Path, _: object, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection
 ) -> None:
-    """Raise StoreError where the file of a pooled connection is gone; reopen one that was replaced.
+    """Raise StoreError where a pooled connection's file was moved, deleted or replaced.
 
     The connection itself would go on, and what it writes would be lost with its file.
     """
-    try:
-        inode = path.stat().st_ino
-    except FileNotFoundError as error:
+    if not path.exists() or path.stat().st_ino != record.info["inode"]:
         raise StoreError(
-            f"{path} is gone: it was moved or deleted while it was in use, and nothing more is "
-            "stored. Put it back, or run the command again to begin a new store"
-        ) from error
-    if inode != record.info["inode"]:
-        raise DisconnectionError
+            f"{path} was moved, deleted or replaced while it was in use, and nothing more is "
+            "stored: put it back, or run the command again to use what is there now"
+        )
 
 
 def begin_sqlite(conn: Connection) -> None:

@@ -1,6 +1,7 @@
 """The usual statistics of a portfolio, and how much of them chance and many trials explain.
 
-Sharpe ratios are of net returns, without a risk-free rate. A year has 252 sessions.
+Sharpe ratios are of net returns, without a risk-free rate. `year` is the number of sessions that
+the exchange has in a year (`dtml.prices.sessions.sessions_a_year`).
 """
 
 from collections.abc import Sequence
@@ -71,6 +72,7 @@ def performance(
     trials: Sequence[float] | None,
     index: pd.DataFrame | None = None,
     resamples: int = 4000,
+    year: int = YEAR,
 ) -> Performance:
     """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
 
@@ -86,12 +88,12 @@ def performance(
         )
     net = track["net"].to_numpy(dtype=float)
     of_one_model = net[:, None]  # [days models]
-    low, high = sharpe_interval(of_one_model, resamples=resamples)
-    gain = NO_GAIN if index is None else _gain(track, index, resamples)
-    annual_growth = equity(net)[-1] ** (YEAR / len(net))
+    low, high = sharpe_interval(of_one_model, resamples=resamples, year=year)
+    gain = NO_GAIN if index is None else _gain(track, index, resamples, year)
+    annual_growth = equity(net)[-1] ** (year / len(net))
     volatility = np.nan
     if len(net) > 1:  # a single return has no standard deviation
-        volatility = float(net.std(ddof=1) * np.sqrt(YEAR))
+        volatility = float(net.std(ddof=1) * np.sqrt(year))
     turnover = float(track["turnover"].mean())
     before_trading_costs = float((track["gross"] - track["borrow"]).mean())
     break_even = np.nan
@@ -101,7 +103,7 @@ def performance(
         days=len(net),
         annual_return=float(annual_growth - 1),
         annual_volatility=volatility,
-        sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
+        sharpe=float(session_sharpe(net) * np.sqrt(year)),
         sharpe_low=float(low[0]),
         sharpe_high=float(high[0]),
         index_gain=gain.value,
@@ -142,7 +144,9 @@ def session_sharpe(net: Float[ndarray, " days"]) -> float:
     return float(net.mean() / net.std(ddof=1))
 
 
-def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000) -> Ends:
+def sharpe_interval(
+    net: Float[ndarray, "days models"], *, resamples: int = 4000, year: int = YEAR
+) -> Ends:
     """Return the ends of the 95 % interval of each Sharpe ratio per year, from resampled days.
 
     NaN for a series that does not vary, and for all of them below
@@ -151,19 +155,19 @@ def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000
     varies = np.ptp(net, axis=0) > 0
     low, high = day_interval(_summands(net), _sharpe_of_totals, resamples=resamples, seed=0)
     return (
-        np.where(varies, low * np.sqrt(YEAR), np.nan),
-        np.where(varies, high * np.sqrt(YEAR), np.nan),
+        np.where(varies, low * np.sqrt(year), np.nan),
+        np.where(varies, high * np.sqrt(year), np.nan),
     )
 
 
-def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
+def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int, year: int) -> _Gain:
     """Return the gain over the index on the sessions of both; NaN where either does not vary."""
     # `merge` calls the returns of the track net_x, and those of the index net_y.
     paired = track[["session", "net"]].merge(index[["session", "net"]], on="session")
     net = paired[["net_x", "net_y"]].to_numpy()
     of_track = session_sharpe(net[:, 0])
     of_index = session_sharpe(net[:, 1])
-    gain = (of_track - of_index) * np.sqrt(YEAR)
+    gain = (of_track - of_index) * np.sqrt(year)
     if np.isnan(gain):
         return NO_GAIN
     # [days 1 6]: the summands of the track and then those of the index, as `difference` takes them.
@@ -173,8 +177,8 @@ def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
     )
     return _Gain(
         value=float(gain),
-        low=float(low[0] * np.sqrt(YEAR)),
-        high=float(high[0] * np.sqrt(YEAR)),
+        low=float(low[0] * np.sqrt(year)),
+        high=float(high[0] * np.sqrt(year)),
     )
 
 

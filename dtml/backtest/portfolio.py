@@ -131,6 +131,7 @@ class _Fills:
     limit: PerSession
     returns: PerSession  # to the next fill, or to the last price before an unexplained move
     returns_with_moves: PerSession  # to the next fill, whatever lies between
+    year: int
 
     @classmethod
     def of(cls, quotes: Quotes, fill: Fill) -> "_Fills":
@@ -145,6 +146,7 @@ class _Fills:
             limit=quotes.limits(fill),
             returns=_returns_to_next_fill(mark, quotes.exits(fill)),
             returns_with_moves=_returns_to_next_fill(mark, mark),
+            year=quotes.year,
         )
 
 
@@ -354,7 +356,7 @@ def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataF
     purchase_rate, sale_rate = costs.of_trades(sessions)
     # The turnover contains the sales, so they are charged the difference of the rates only.
     cost = trades.turnover * purchase_rate + trades.sold * (sale_rate - purchase_rate)
-    borrow = short * costs.of_shorts(sessions)
+    borrow = short * costs.of_shorts(sessions, fills.year)
     return pd.DataFrame(
         {
             "session": sessions,

@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from dtml.markets.definition import Rate, Returns, rate_on
+from dtml.markets.definition import YEAR, Rate, Returns, rate_on
 from dtml.prices.returns import adjusted_price, on_grid, traded
 
 Fill = Literal["next_open", "close"]
@@ -27,7 +27,7 @@ class Quotes:
     `moved` says whether an unexplained move lies between a session's prices and those before, so
     that they cannot be compared. None: no such move. `limit` is 1 where a stock opens at its
     upper price limit and cannot be bought, -1 where it opens at its lower one and cannot be sold,
-    else 0. None: no limits.
+    else 0. None: no limits. `year` is the number of sessions that the exchange has in a year.
     """
 
     sessions: pd.DatetimeIndex
@@ -36,6 +36,7 @@ class Quotes:
     symbols: tuple[str, ...]
     moved: Flags | None = None
     limit: PerSession | None = None
+    year: int = YEAR
 
     @classmethod
     def of(
@@ -48,6 +49,7 @@ class Quotes:
         max_return: float = np.inf,
         refused: pd.DataFrame | None = None,
         price_limit: Rate | None = None,
+        year: int = YEAR,
     ) -> "Quotes":
         """Return the quotes in a bars frame of stocks, or of an index whose volume is missing.
 
@@ -98,6 +100,7 @@ class Quotes:
             symbols=tuple(symbols),
             moved=moved,
             limit=limit,
+            year=year,
         )
 
     def fills(self, fill: Fill) -> PerSession:

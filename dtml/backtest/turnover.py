@@ -171,7 +171,7 @@ def after_costs(
         for smooth, band in product(SMOOTH, BANDS):
             way = replace(trading, smooth=smooth, band=band)
             track = track_of(scores[validation], as_of[validation], quotes, way)
-            rows.append(_row("validation", "", way, track, equal))
+            rows.append(_row("validation", "", way, track, equal, quotes.year))
             gain = track["net"] - equal["net"]
             trials.append(_Trial(trading=way, sharpe=session_sharpe(gain.to_numpy())))
 
@@ -180,8 +180,8 @@ def after_costs(
     chosen = _chosen(trials) or {DAILY: replace(trading, smooth=1, band=1.0)}
     for version, way in chosen.items():
         track = track_of(scores[test], as_of[test], quotes, way)
-        rows.append(_row("test", version, way, track, equal))
-    rows.append(_row("test", EQUAL, trading, equal, equal))
+        rows.append(_row("test", version, way, track, equal, quotes.year))
+    rows.append(_row("test", EQUAL, trading, equal, equal, quotes.year))
     return pd.DataFrame(rows)
 
 
@@ -216,13 +216,13 @@ def _preference(trial: _Trial) -> float:
 
 
 def _row(
-    span: str, version: str, trading: Trading, track: pd.DataFrame, equal: pd.DataFrame
+    span: str, version: str, trading: Trading, track: pd.DataFrame, equal: pd.DataFrame, year: int
 ) -> dict[str, Any]:
     """Return a row of `after_costs`: a way to trade and its figures.
 
     `track` is what it earned, `equal` what equal parts earned in the same sessions.
     """
-    result = performance(track, trials=None, index=equal)
+    result = performance(track, trials=None, index=equal, year=year)
     break_even = np.nan
     if version != EQUAL and result.turnover > 0:
         gain = float((track["gross"] - equal["gross"]).mean())

@@ -24,7 +24,7 @@ from dtml.evaluation.ranking import (
     mean_of_days,
     rank_ics,
 )
-from dtml.markets.definition import Costs
+from dtml.markets.definition import YEAR, Costs
 from dtml.ranking.panel import ranked
 
 POINTS = 30  # of the band around a cumulative rank IC, at most
@@ -217,7 +217,7 @@ def mean_of_known_days(daily: Daily) -> float:
 
 
 def net_spread(
-    scores: Days, gross: Daily, sessions: pd.DatetimeIndex, costs: Costs | None
+    scores: Days, gross: Daily, sessions: pd.DatetimeIndex, costs: Costs | None, year: int = YEAR
 ) -> pd.DataFrame:
     """Return what the best tenth earns more than the worst on each day, before and after costs.
 
@@ -233,7 +233,7 @@ def net_spread(
     cost = np.full(len(gross), np.nan)
     if costs is not None:
         purchase_rate, sale_rate = costs.of_trades(sessions)
-        cost = bought * purchase_rate + sold * sale_rate + costs.of_shorts(sessions)
+        cost = bought * purchase_rate + sold * sale_rate + costs.of_shorts(sessions, year)
     days = pd.DataFrame(
         {
             "session": sessions,

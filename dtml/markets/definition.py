@@ -117,7 +117,7 @@ SYMBOL_RULE = (
 )
 
 BASIS_POINT = 1e-4
-YEAR = 252  # sessions
+YEAR = 252  # sessions, where no calendar is given; see dtml.prices.sessions.sessions_a_year
 SMALLEST_LIMIT = 0.01  # of a price in a day: rounding to ticks may exceed a smaller one
 
 Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from its date on
@@ -204,7 +204,7 @@ class Costs:
 
     `commission` and `half_spread` (half of the quoted spread between bid and ask) are paid on the
     value of every purchase and of every sale, `purchase_tax` and `sale_tax` only on purchases and
-    on sales; `borrow` is paid per year of 252 sessions on the value held short.
+    on sales; `borrow` is paid per year on the value held short.
     """
 
     commission: Rate = 1.0
@@ -234,9 +234,9 @@ class Costs:
         of_sale = of_any_trade + rate_on(self.sale_tax, sessions)
         return of_purchase * BASIS_POINT, of_sale * BASIS_POINT
 
-    def of_shorts(self, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64]":
-        """Return the cost of a session as a share of the value held short."""
-        return rate_on(self.borrow, sessions) * BASIS_POINT / YEAR
+    def of_shorts(self, sessions: "pd.DatetimeIndex", year: int) -> "npt.NDArray[np.float64]":
+        """Return the cost of a session, one of `year`, as a share of the value held short."""
+        return rate_on(self.borrow, sessions) * BASIS_POINT / year
 
 
 FREE = Costs(commission=0.0, half_spread=0.0, borrow=0.0)

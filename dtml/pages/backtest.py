@@ -3,8 +3,8 @@
 Arguments, of the same names everywhere, hold the columns of db's tables: `backtest` those of a row
 of `backtest`, its `config` with the experiment and the plan; `folds`, `scores`, `tracks`,
 `performances` those of `backtest_fold`, `backtest_score`, `backtest_return`, `backtest_portfolio`.
-Returns are shares of the equity at the fill; a year has 252 sessions. Missing values, NaN or None,
-are printed as "-".
+Returns are shares of the equity at the fill; a year has the sessions of the calendar. Missing
+values, NaN or None, are printed as "-".
 """
 
 import json
@@ -277,17 +277,19 @@ def backtest_page(
         for portfolio in portfolios
     }
     best = _best(performances, net)
+    year = backtest["config"]["sessions_a_year"]
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
     return _template().render(
         served=served,
         backtest=backtest,
+        year=year,
         scores=scores,
         performances=performances,
         net=net,
         followed=portfolios,
         lead=lead(performances, best),
         tracks=_tracks(net, best),
-        rolling_returns=rolling_chart(_compared_lines(net, best)),
+        rolling_returns=rolling_chart(_compared_lines(net, best), year),
         extremes=[] if best is None else extremes(net[best]),
         rolled=ROLLED,
         best=best,
@@ -297,7 +299,7 @@ def backtest_page(
         rolling=predictor_charts(rolling, *rolled_scores),
         curve=_curve(curve),
         coverage=records(coverage),
-        held=_portfolio_rows(performances, tracks, net),
+        held=_portfolio_rows(performances, tracks, net, year),
         whole=_by_protocol(scores),
         folds=fold_rows(folds, scores),
         config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
@@ -374,15 +376,15 @@ def _curve(curve: pd.DataFrame) -> Chart | None:
 
 
 def _portfolio_rows(
-    performances: pd.DataFrame, tracks: pd.DataFrame, net: Net
+    performances: pd.DataFrame, tracks: pd.DataFrame, net: Net, year: int
 ) -> list[dict[str, Any]]:
     """Return each portfolio's performance with the figures of a year and the ratios."""
     index = net.get(INDEX)
     return [
         {
             **row,
-            **yearly(tracks, row["portfolio"]),
-            **ratios(net.get(row["portfolio"]), index),
+            **yearly(tracks, row["portfolio"], year),
+            **ratios(net.get(row["portfolio"]), index, year),
         }
         for row in _ordered(performances)
     ]

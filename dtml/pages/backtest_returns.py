@@ -1,7 +1,7 @@
 """The returns of a backtest's portfolios as its page shows them: ratios, drawdowns and charts.
 
 Returns are shares of the equity at the fill, after costs where they are called net. Ratios are a
-year's, of 252 sessions, without a risk-free rate. What is missing is NaN.
+year's, of `year` sessions, without a risk-free rate. What is missing is NaN.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,7 +13,6 @@ import pandas as pd
 
 from dtml.backtest.performance import drawdown
 from dtml.evaluation.metrics import MINIMUM_DAYS
-from dtml.markets.definition import YEAR
 from dtml.pages.charts import Chart, Panel, cells, over_sessions
 from dtml.pages.figures import day
 
@@ -27,7 +26,7 @@ MONTHS = tuple(f"{pd.Timestamp(2000, month, 1):%b}" for month in range(1, 13))
 Net = Mapping[str, "pd.Series[float]"]  # by portfolio
 
 
-def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
+def yearly(tracks: pd.DataFrame, portfolio: str, year: int) -> dict[str, float]:
     """Return a portfolio's `gross`, `costs` and `borrow` of a year, and `end`; NaN without rows.
 
     `gross` is the geometric return before costs. `costs` (of trades) and `borrow` (of borrowing)
@@ -38,9 +37,9 @@ def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
     if rows.empty:
         return {"gross": np.nan, "costs": np.nan, "borrow": np.nan, "end": np.nan}
     return {
-        "gross": float(np.prod(1 + rows["gross"]) ** (YEAR / len(rows)) - 1),
-        "costs": float(YEAR * rows["cost"].mean()),
-        "borrow": float(YEAR * rows["borrow"].mean()),
+        "gross": float(np.prod(1 + rows["gross"]) ** (year / len(rows)) - 1),
+        "costs": float(year * rows["cost"].mean()),
+        "borrow": float(year * rows["borrow"].mean()),
         "end": float(np.prod(1 + rows["net"])),
     }
 
@@ -66,7 +65,7 @@ def year_returns(net: Net) -> dict[int, dict[str, float]]:
 
 
 def ratios(
-    net_returns: "pd.Series[float] | None", index: "pd.Series[float] | None"
+    net_returns: "pd.Series[float] | None", index: "pd.Series[float] | None", year: int
 ) -> dict[str, float]:
     """Return `sortino`, `calmar`, `value_at_risk`, `expected_shortfall` and `beta` of a portfolio.
 
@@ -89,10 +88,10 @@ def ratios(
     downside_deviation = float(np.sqrt((net_returns.clip(upper=0) ** 2).mean()))
     sortino = np.nan
     if downside_deviation:
-        sortino = float(net_returns.mean()) / downside_deviation * np.sqrt(YEAR)
+        sortino = float(net_returns.mean()) / downside_deviation * np.sqrt(year)
     deepest = float(drawdown(net_returns.to_numpy()).min())
     annual_return = float(
-        np.prod(1 + net_returns.to_numpy(dtype=float)) ** (YEAR / len(net_returns)) - 1
+        np.prod(1 + net_returns.to_numpy(dtype=float)) ** (year / len(net_returns)) - 1
     )
     value_at_risk = float(net_returns.quantile(0.05))
     return {
@@ -166,7 +165,7 @@ def tracks_chart(
     return over_sessions("Each portfolio after costs", panels, hidden=hidden, dashed=dashed)
 
 
-def rolling_chart(net: Net) -> Chart | None:
+def rolling_chart(net: Net, year: int) -> Chart | None:
     """Return the Sharpe ratio, volatility and beta of portfolios over their last sessions.
 
     Each point covers the last `ROLLED` sessions. Beta is the slope on the index's return: how far a
@@ -179,9 +178,9 @@ def rolling_chart(net: Net) -> Chart | None:
         window = line.rolling(ROLLED)
         deviation = window.std()
         # Returns that are all equal have no ratio.
-        sharpe = window.mean() / deviation.replace(0, np.nan) * np.sqrt(YEAR)
+        sharpe = window.mean() / deviation.replace(0, np.nan) * np.sqrt(year)
         sharpe_lines[portfolio] = sharpe.dropna()
-        volatility_lines[portfolio] = (deviation * np.sqrt(YEAR)).dropna()
+        volatility_lines[portfolio] = (deviation * np.sqrt(year)).dropna()
         if INDEX in net and portfolio != INDEX:
             beta_lines[portfolio] = rolling_beta(line, net[INDEX])
     panels = [

@@ -21,6 +21,8 @@ REMEDY = (
     "upgrade exchange_calendars, or add its sessions to calendars.toml in the data folder (to "
     "[sessions] in the market's file, if that file has this table), and restart the service"
 )
+# The years whose sessions are counted: fixed, so that a figure a year never changes with the day.
+_COUNTED = (date(2015, 1, 1), date(2024, 12, 31))
 _RARE = 0.05  # a weekday with a smaller share of the sessions does not count as usual
 
 # Closures that exchange_calendars 4.13.2 still shows as sessions; its issue threads 574 and 583.
@@ -167,6 +169,14 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
         weekdays=usual,
         timezone=exchange.timezone,
     )
+
+
+def sessions_a_year(calendar: AnyCalendar) -> int:
+    """Return the mean number of sessions of a year: 252 on XNYS, 365 on 24/7."""
+    exchange = _exchange(calendar)
+    first = max(_COUNTED[0], exchange.first)
+    days = (_COUNTED[1] - first).days + 1
+    return round(len(sessions_between(calendar, first, _COUNTED[1])) * 365.25 / days)
 
 
 def last_closed_session(

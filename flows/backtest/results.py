@@ -33,10 +33,14 @@ from dtml.evaluation.breakdowns import (
 from dtml.evaluation.calibration import calibration_curve, coverage
 from dtml.evaluation.survivorship import Survivorship, survivorship_of
 from dtml.inference import choose_device
-from dtml.markets.definition import YEAR
 from dtml.pages.backtest import backtest_page
 from dtml.prices.returns import on_grid, returns_between
-from dtml.prices.sessions import previous_session, require_session, sessions_between
+from dtml.prices.sessions import (
+    previous_session,
+    require_session,
+    sessions_a_year,
+    sessions_between,
+)
 from flows.backtest.folds import Backtest, Runner, jobs_of, known_before, one_by_one, read_card
 from flows.nightly.bars import NightBars
 from flows.nightly.context import newest_source, quotes_of, read_bars
@@ -186,7 +190,12 @@ def _backtest_row(backtest: Backtest) -> dict[str, Any]:
         "first": plan.first,
         "last": plan.last,
         "retrain_every": plan.retrain_every,
-        "config": {**backtest.config, "list": survivorship, "source": newest_source(context)},
+        "config": {
+            **backtest.config,
+            "list": survivorship,
+            "source": newest_source(context),
+            "sessions_a_year": sessions_a_year(context.market.calendar),
+        },
         "seeds": list(range(context.experiment.seeds)),
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,
@@ -340,12 +349,13 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
     record = read_record(backtest, bars)
     scores = _slice_scores(record)
     traded = _trade_portfolios(backtest, record, bars)
-    trials = _trials(backtest, traded)
+    year = sessions_a_year(context.market.calendar)
+    trials = _trials(backtest, traded, year)
     # The yearly Sharpe ratio that the best of so many strategies would have without any skill.
     best_by_chance = 0.0
     if np.isfinite(trials).any():
-        best_by_chance = expected_best(trials) * np.sqrt(YEAR)
-    portfolios = pd.DataFrame(_performances(traded, trials))
+        best_by_chance = expected_best(trials) * np.sqrt(year)
+    portfolios = pd.DataFrame(_performances(traded, trials, year))
     is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
     tracks = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
     with transaction(context.engine) as conn:
@@ -405,7 +415,7 @@ class _Traded:
     indices: dict[str, pd.DataFrame]
 
 
-def _trials(backtest: Backtest, traded: _Traded) -> list[float]:
+def _trials(backtest: Backtest, traded: _Traded, year: int) -> list[float]:
     """Return the Sharpe ratio per session of every strategy tried on this market.
 
     Those of earlier backtests count too: the more strategies are tried, the better the best one
@@ -413,14 +423,14 @@ def _trials(backtest: Backtest, traded: _Traded) -> list[float]:
     """
     with reading(backtest.context.engine) as conn:
         yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
-    sharpe_ratios = list(yearly / np.sqrt(YEAR))
+    sharpe_ratios = list(yearly / np.sqrt(year))
     for name in traded.strategies:
         net_returns = traded.tracks[name]["net"].to_numpy()
         sharpe_ratios.append(session_sharpe(net_returns))
     return sharpe_ratios
 
 
-def _performances(traded: _Traded, trials: Sequence[float]) -> list[dict[str, Any]]:
+def _performances(traded: _Traded, trials: Sequence[float], year: int) -> list[dict[str, Any]]:
     """Return a row of the table `backtest_portfolio` for each portfolio, but for `backtest_id`.
 
     `trials` are the Sharpe ratios of all strategies tried. They concern only the portfolios that
@@ -432,6 +442,7 @@ def _performances(traded: _Traded, trials: Sequence[float]) -> list[dict[str, An
             track,
             trials=trials if name in traded.strategies else None,
             index=traded.indices.get(name),
+            year=year,
         )
         strategy = traded.strategies.get(name)
         rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})

@@ -15,12 +15,13 @@ from db.connection.suggestions import did_you_mean
 from db.rows import backtests, markets, nights, paper_account, predictions, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
-from dtml.errors import DtmlError
+from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.family import beside_strongest_rule
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
 from dtml.pages.figures import counted, interval, percent, records, signed_percent
+from dtml.prices.sessions import sessions_a_year
 from flows.dashboard.briefing import (
     END_STOCKS,
     Shown,
@@ -38,6 +39,7 @@ from flows.dashboard.briefing import (
     target_of,
 )
 from flows.dashboard.running import REFRESH_S, other_work, running_page
+from flows.markets.files import read_market
 from flows.service.status import Punctuality
 
 TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
@@ -332,11 +334,15 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
     if paper is None:
         paper = paper_account.paper_returns(conn, market)
     if len(paper) >= MINIMUM_DAYS:
+        try:
+            year = sessions_a_year(read_market(market).calendar)
+        except UsageError:  # no file defines the market any more
+            year = YEAR
         # Returns after costs, [sessions portfolios], of the last year.
         net = paper.pivot(index="session", columns="portfolio", values="net")
-        net = net.astype(float).tail(YEAR)
+        net = net.astype(float).tail(year)
         if len(net) >= MINIMUM_DAYS:
-            return _after_costs_of_paper_account(net)
+            return _after_costs_of_paper_account(net, year)
 
     walk = rankings.newest_ranking(conn, market)
     if walk is not None:
@@ -362,16 +368,16 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
     )
 
 
-def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
+def _after_costs_of_paper_account(net: pd.DataFrame, year: int) -> dict[str, Any]:
     """Return the gain of the account over equal parts of all stocks, in words.
 
     `net` has the returns of both after costs, a row for each session and a column for each.
     """
     differences = net["account"] - net["equal parts"]
     gain = mean_of_days(differences.to_numpy())
-    value = YEAR * gain.value
-    low = YEAR * gain.low
-    high = YEAR * gain.high
+    value = year * gain.value
+    low = year * gain.low
+    high = year * gain.high
     return {
         "left": told_apart(low, high),
         "left_beside": "equal parts",

@@ -21,7 +21,7 @@ from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market
 from dtml.model import ModelConfig
 from dtml.prices.bars import HINDSIGHT
-from dtml.prices.sessions import sessions_between
+from dtml.prices.sessions import sessions_a_year, sessions_between
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
 from flows.markets.opened import OpenedMarket, RunRequest, open_market, open_stored_market
@@ -204,6 +204,7 @@ def quotes_on(
         max_return=market.checks.max_return,
         refused=_lasting_leaps(rejected),
         price_limit=market.trading.price_limit,
+        year=sessions_a_year(market.calendar),
     )
 
 

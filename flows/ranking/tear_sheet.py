@@ -27,6 +27,7 @@ from dtml.evaluation.tear_sheet import (
 )
 from dtml.markets import Market
 from dtml.pages.rankings.page import HEADLINE
+from dtml.prices.sessions import sessions_a_year
 from dtml.ranking.outcomes import Leg, overlap_of
 from dtml.ranking.panel import Grid
 from dtml.ranking.rules import rule_scores
@@ -107,7 +108,9 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
         months=monthly_ic(of_predictor),
         halves=halves_ic(of_predictor, overlap=overlap),
         groups=group_returns(scores, outcome, overlap=overlap),
-        spread=net_spread(scores, spread, days.sessions, market.trading.costs),
+        spread=net_spread(
+            scores, spread, days.sessions, market.trading.costs, sessions_a_year(market.calendar)
+        ),
         horizons=by_horizon(scores),
         legs=_scores_by(figures, days.predictor, "all")[LEG_COLUMNS],
         sectors=_scores_by_sector(figures, days.predictor),

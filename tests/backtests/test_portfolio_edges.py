@@ -43,7 +43,7 @@ def test_the_defaults_are_the_ten_most_probable_at_the_next_open_with_a_tenth_ea
 def test_costs_by_hand() -> None:
     costs = Costs(commission=4.0, half_spread=3.0, borrow=25.2)
     assert costs.of_trades(CALENDAR[:1])[0] == in_float64(0.0007)
-    assert costs.of_shorts(CALENDAR[:1]) == in_float64(0.00001)
+    assert costs.of_shorts(CALENDAR[:1], 252) == in_float64(0.00001)
 
 
 def test_equal_parts_of_few_stocks_are_not_cut_off() -> None:

@@ -333,3 +333,23 @@ def test_each_fact_of_a_shipped_market_has_its_source() -> None:
         "ni225",
         "ftse100",
     }
+
+
+def test_figures_a_year_use_the_sessions_of_the_calendar() -> None:
+    first = SESSIONS[200]
+    usual = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), first)
+    daily = after_costs(SCORES, SESSIONS[:-1], replace(QUOTES, year=365), Trading(top=3), first)
+    more = 365 / 252
+    growth = np.log1p(daily["annual_return"]) / np.log1p(usual["annual_return"])
+    assert growth.to_numpy() == in_float64(np.full(len(usual), more))
+    for figure in ("annual_volatility", "sharpe", "sharpe_low", "index_gain", "index_gain_high"):
+        known = usual[figure].notna() & (usual[figure] != 0)
+        ratio = daily.loc[known, figure] / usual.loc[known, figure]
+        assert ratio.to_numpy() == in_float64(np.full(known.sum(), more**0.5))
+    sold = -np.full((2, 12), 1 / 12)
+    short = Strategy("long_short")
+    usual_fee, daily_fee = (
+        follow(sold, SESSIONS[:2], replace(QUOTES, year=year), short)["borrow"]
+        for year in (252, 365)
+    )
+    assert usual_fee.to_numpy() == in_float64(daily_fee.to_numpy() * more)

@@ -111,6 +111,15 @@ def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = MANY) -> N
     assert found["session"].tolist() == track["session"].tolist()
 
 
+def test_an_index_is_held_on_sessions_without_a_volume_too(traded: MarketContext) -> None:
+    bars = read_bars(traded, NIGHTS[0].date(), LAST)
+    index = (traded.market.index.symbol,)
+    silent = bars.assign(volume=1.0 * (bars["session"] == NIGHTS[0]))
+    assert np.isfinite(quotes_of(traded, silent, index).open).all()
+    stocks = quotes_of(traded, silent, traded.market.symbols).open
+    assert np.isfinite(stocks).sum() == np.isfinite(stocks[0]).sum()
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_many_nights_earn_what_the_backtest_of_their_orders_earns(

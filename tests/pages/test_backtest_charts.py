@@ -20,7 +20,7 @@ def test_a_portfolio_that_never_trades_is_drawn_without_a_sharpe_ratio() -> None
     sessions = pd.bdate_range("2018-01-02", periods=300)
     swings = pd.Series(np.tile([0.01, -0.02, 0.03], 100), sessions)
     net = {"idle": 0 * swings, "index": swings}
-    for chart in (tracks_chart(net, hidden=(), dashed=()), rolling_chart(net)):
+    for chart in (tracks_chart(net, hidden=(), dashed=()), rolling_chart(net, 252)):
         assert chart
         assert {key.name for key in chart.keys} == {"idle", "index"}
 
@@ -30,7 +30,7 @@ def test_rolling_figures_are_those_of_the_last_63_sessions_alone() -> None:
     sessions = pd.bdate_range("2018-01-02", periods=130)
     index = pd.Series(0.01 * generator.standard_normal(130), sessions)
     line = 0.5 * index + 0.001 * generator.standard_normal(130)
-    chart = rolling_chart({"long, next open": line, "index": index})
+    chart = rolling_chart({"long, next open": line, "index": index}, 252)
     assert chart
     last = line.to_numpy()[-63:]
     sharpe, volatility, beta = (

@@ -432,11 +432,12 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
         2,
     )
     assert latest["depth"] == in_float64(0.81 - 1)
-    assert all(np.isnan(each) for each in ratios(line, None).values())  # below 20 sessions none
+    none = ratios(line, None, 252)  # below 20 sessions
+    assert all(np.isnan(each) for each in none.values())
     long = pd.Series(
         np.random.default_rng(3).normal(0, 0.01, 500), pd.bdate_range("2018-01-01", periods=500)
     )
-    found = ratios(2 * long, long)
+    found = ratios(2 * long, long, 252)
     assert found["beta"] == in_float64(2)
     assert found["value_at_risk"] == in_float64(2 * long.quantile(0.05))
     assert found["expected_shortfall"] < found["value_at_risk"] < 0

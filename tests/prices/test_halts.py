@@ -23,10 +23,14 @@ HALTS = {"S03": (10, 14), "S04": (30, 31), "S05": (40, 125)}  # places in DAYS, 
 
 
 def bars_of_market() -> pd.DataFrame:
-    """Bars of six stocks, three of which are halted on `HALTS`, and of an index without volume."""
+    """Bars of six stocks, three of which are halted on `HALTS`, and of an index.
+
+    The index has a volume on its first session alone.
+    """
     bars = made_bars()
     bars = bars[bars["session"].isin(DAYS)]
-    bars["volume"] = bars["volume"].mask(bars["symbol"] == INDEX, 0.0)
+    is_later = (bars["symbol"] == INDEX) & (bars["session"] > DAYS[0])
+    bars["volume"] = bars["volume"].mask(is_later, 0.0)
     for symbol, (first, last) in HALTS.items():
         halted = bars["session"].between(DAYS[first], DAYS[last])
         bars = bars[~((bars["symbol"] == symbol) & halted)]

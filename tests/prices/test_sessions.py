@@ -22,6 +22,7 @@ from dtml.prices.sessions import (
     require_session,
     session_close,
     session_open,
+    sessions_a_year,
     sessions_between,
     usual_week,
 )
@@ -335,3 +336,9 @@ def test_sessions_of_a_market_s_file_keep_to_the_clock_of_summer() -> None:
     for month, hour in ((1, 21), (7, 20)):
         day = next_session(given, date(known.year + 2, month, 10))
         assert session_close(given, day).hour == hour
+
+
+def test_a_year_has_the_sessions_of_its_calendar() -> None:
+    assert [sessions_a_year(code) for code in ("XNYS", "XTKS", "24/7")] == [252, 244, 365]
+    weekends = tuple(pd.date_range("2015-01-01", "2024-12-31", freq="W-SAT").date)
+    assert sessions_a_year(Calendar(code="XNYS", extra=weekends)) == 304

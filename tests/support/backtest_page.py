@@ -40,7 +40,7 @@ BACKTEST: dict[str, Any] = {
     "tried": 7,
 }
 BACKTEST |= {
-    "config": {"note": "<script>alert(1)</script>"},
+    "config": {"note": "<script>alert(1)</script>", "sessions_a_year": 252},
     "seeds": [0, 1],
     "code_version": "0.3.0",
 }

@@ -22,6 +22,7 @@ def backtest(name: str = NAME, **changed: object) -> dict[str, Any]:
         "retrain_every": 1,
         "config": {
             "experiment": {"window": 3},
+            "sessions_a_year": 252,
             "costs": {"commission": 1.0},
             "strategies": ["long"],
         },
