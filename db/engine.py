@@ -12,6 +12,7 @@ import shutil
 import tomllib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from datetime import date
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -341,15 +342,23 @@ def _open_postgresql(url: URL, read_only: bool) -> Engine:
 
 
 def _json(value: object) -> str:
-    """Return a value as JSON text; raises StoreError for a value that JSON cannot hold."""
+    """Return a value as JSON text, days and moments in ISO 8601; raises StoreError for any other
+    value that JSON cannot hold.
+    """
     try:
         # NaN is not JSON: PostgreSQL refuses it, and SQLite would store it.
-        return json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False, default=_iso_text)
     except (TypeError, ValueError) as error:
         raise StoreError(
             f"the value that begins with {str(value)[:60]!r} cannot be stored as JSON ({error}): "
-            "use only finite numbers, booleans, text, lists and mappings"
+            "use only finite numbers, booleans, text, days, moments, lists and mappings"
         ) from error
+
+
+def _iso_text(value: object) -> str:
+    if isinstance(value, date):  # a moment is one too
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is no type of JSON")
 
 
 @contextmanager

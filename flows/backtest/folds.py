@@ -151,9 +151,8 @@ class Backtest:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return the settings as they come back from stored JSON."""
-        settings = {"experiment": asdict(self.context.experiment), "plan": asdict(self.plan)}
-        return dict(json.loads(json.dumps(settings, default=str)))
+        """Return every setting, for the column `config`."""
+        return {"experiment": asdict(self.context.experiment), "plan": asdict(self.plan)}
 
 
 @dataclass(frozen=True)

@@ -260,9 +260,8 @@ def _config(
 
 
 def _settings(config: RankersConfig) -> dict[str, Any]:
-    """Return every setting of the models as they come back from stored JSON."""
-    settings: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
-    return {**settings, "features": list(FEATURES), "dropout": asdict(Dropout())}
+    """Return every setting of the models."""
+    return {**asdict(config), "features": list(FEATURES), "dropout": asdict(Dropout())}
 
 
 def _id(data_set: Set, config: RankersConfig) -> str:
@@ -310,11 +309,10 @@ def _stored_rows(
     sessions = history.panel.sessions[split.scored]
     outcome = history.outcome[split.scored]
     tested = {name: grid[split.scored] for name, grid in scores.items()}
-    trading_as_json = json.dumps(asdict(data_set.market.trading), default=str)
     config = {
         "list": survivorship_of(data_set.market, sessions, data_set.bars).stored,
         "table": _table_as_json(data_set, table, split, tested),
-        "trading": json.loads(trading_as_json),
+        "trading": asdict(data_set.market.trading),
     }
     # [stocks], on any day tested. Ridge scores each stock that is ranked.
     is_ranked = np.isfinite(tested["ridge"]).any(axis=0)

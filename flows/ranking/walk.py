@@ -163,13 +163,11 @@ class Walk:
     def config(self) -> dict[str, Any]:
         """Return every setting, for the column `config`."""
         market = self.context.market
-        # The dates from which rates hold become text, as the column holds JSON.
-        trading_as_json = json.dumps(asdict(market.trading), default=str)
         return {
             **asdict(self.rankers),
             "features": list(FEATURE_SETS[market.features]),
             "max_return": market.checks.max_return,
-            "trading": json.loads(trading_as_json),
+            "trading": asdict(market.trading),
             **own_code_record(self.context),
         }
 

@@ -2,7 +2,9 @@
 in whole words what they refuse.
 """
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -20,6 +22,7 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import markets, nights, outcomes, prices, runs
 from db.rows import predictions as stored_predictions
 from db.rows import scores as stored_scores
+from dtml.markets import load_market, market_names
 from tests.support.prediction_rows import AS_OF, NEXT, STOCKS, TARGET, predictions, run, scores
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
@@ -282,6 +285,21 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
     toy = "the store has no night of toy as of 2024-01-05 to finish: run that night again"
     refused(store, far, end, "far", AS_OF.date())
     refused(store, toy, end, "toy", TARGET.date())
+
+
+def test_json_keeps_days_and_moments_as_iso_text_and_refuses_what_is_no_json(store: Engine) -> None:
+    trading = {name: asdict(load_market(name).trading) for name in market_names()}
+    settings = {"trading": trading, "at": NOW}
+    with transaction(store) as conn:
+        runs.save_run(conn, run("dated", config=settings))
+    with reading(store) as conn:
+        kept = runs.run(conn, "dated")["config"]
+    assert kept == {
+        "trading": json.loads(json.dumps(trading, default=date.isoformat)),
+        "at": NOW.isoformat(),
+    }
+    with pytest.raises(StoreError, match="set"), transaction(store) as conn:
+        runs.save_run(conn, run("odd", config={"stocks": {"A"}}))
 
 
 def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
