@@ -163,15 +163,24 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
     return print_frame(shown, importance=importance)
 
 
-def require_market(engine: Engine, market: str, option: str = "") -> None:
-    """Raise UsageError, which lists the stored markets, for a market that the store lacks.
+def require_market(engine: Engine, market: str | None, option: str = "") -> str:
+    """Return the name of a stored market; None stands for the only one.
 
-    `option` names the option that chooses a market, as in " with --market", if there is one.
+    Raises UsageError, which lists the stored markets, for a market that the store lacks, and for
+    None where it has several. `option` names the option that chooses a market, as in " with
+    --market", if there is one.
     """
     with reading(engine) as conn:
         markets = stored_markets.all_markets(conn)
+    if market is None and markets:
+        if len(markets) > 1:
+            raise UsageError(
+                f"the store has several markets: choose one of {', '.join(markets)}{option}"
+            )
+        return markets[0]
     if market in markets:
-        return
+        return market
+    market = market or "simulated"
     meant = did_you_mean(market, markets)
     is_of_package = market in market_names()
     if not markets:

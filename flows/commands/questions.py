@@ -14,7 +14,7 @@ from db.questions import Question, questions
 from dtml.errors import UsageError
 from flows.answer_files import MOMENT, stored_moment
 from flows.commands.history import require_market
-from flows.commands.options import STORED_MARKET, AsJson
+from flows.commands.options import AsJson, known_markets
 from flows.console import as_json_values, print_frame, print_json, rendered
 from flows.settings import out, shown
 
@@ -31,7 +31,12 @@ def show_questions(
             min=1, max=20, help="Number of a question; without it the questions are listed."
         ),
     ] = None,
-    market: Annotated[str, STORED_MARKET] = "simulated",
+    market: Annotated[
+        str | None,
+        typer.Option(
+            help="A market of the store; by default its only one.", autocompletion=known_markets
+        ),
+    ] = None,
     as_json: AsJson = False,
     as_markdown: Annotated[
         bool,
@@ -51,7 +56,7 @@ def show_questions(
     if number is None and not as_markdown:
         return _list(as_json=as_json)
     engine = open_reader()
-    require_market(engine, market, " with --market")
+    market = require_market(engine, market, " with --market")
     if as_markdown:
         return print(shown(questions_page(engine, market, only=number).strip()))  # noqa: T201 - not for people
     assert number is not None  # without a number, the list or the page was printed above

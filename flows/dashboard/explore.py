@@ -14,8 +14,10 @@ import pandas as pd
 from sqlalchemy import Engine
 
 from db.connection.user_sql import Interruption, select
+from db.engine import reading
 from db.errors import StoreUsageError
 from db.questions import literal, questions
+from db.rows.markets import all_markets
 from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
@@ -178,12 +180,15 @@ def sql_page(
 ) -> dict[str, Any]:
     """Return the page with the box for SQL, and the answer to `sql` unless it is empty.
 
-    The page offers the twenty questions about a market as examples: `starts` has the title, the
-    note and the SQL of each, and `about` is that market. Without an answer, `rows` is None.
+    The page offers the twenty questions about a market, by default the store's first, as examples:
+    `starts` has the title, the note and the SQL of each, and `about` is that market. Without an
+    answer, `rows` is None.
     """
-    about = market or "simulated"
-    starts = [(question.title, question.note, question.about(about)) for question in questions()]
-    page = {"sql": sql, "starts": starts, "about": about}
+    if market is None:
+        with reading(engine) as conn:
+            market = next(iter(all_markets(conn)), "simulated")
+    starts = [(question.title, question.note, question.about(market)) for question in questions()]
+    page = {"sql": sql, "starts": starts, "about": market}
     if not sql.strip():
         return {**page, "rows": None}
     return {**page, **answer(engine, sql, interruption)}

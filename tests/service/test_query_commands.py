@@ -356,10 +356,11 @@ def test_the_questions_are_listed_with_their_numbers(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_a_question_is_asked_of_the_market_that_is_named(
-    store: Engine, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("named", [["--market", "toy"], []])
+def test_a_question_is_asked_of_the_market_that_is_named_or_of_the_only_one(
+    store: Engine, capsys: pytest.CaptureFixture[str], named: list[str]
 ) -> None:
-    asked = CliRunner().invoke(commands, ["19", "--market", "toy", "--json"])
+    asked = CliRunner().invoke(commands, ["19", *named, "--json"])
     assert asked.exit_code == 0, asked.exception
     told = json.loads(asked.stdout)
     assert (told["number"], told["market"], told["title"]) == (19, "toy", all_questions()[18].title)
@@ -391,6 +392,10 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(
             show_questions(2, market, as_json=False, as_markdown=False)
         with pytest.raises(UsageError, match=f"no market .{market}.: choose one of toy"):
             list_runs(market, as_json=False)
+    with transaction(engine) as conn:
+        runs.save_run(conn, run("second", market="far"))
+    with pytest.raises(UsageError, match="far, toy with --market"):
+        show_questions(2, None, as_json=False, as_markdown=False)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
