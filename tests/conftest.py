@@ -15,6 +15,8 @@ os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", os.environ["PREFECT_API_
 # nobody ends. Both names: Prefect's first profile sets the first.
 os.environ.setdefault("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "false")
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_ENABLED", "false")
+# Our loggers are also used by threads outside flows, as a command tells Prefect before its import.
+os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
 
 import logging
 import shutil

@@ -42,9 +42,6 @@ def as_served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         settings.PREFECT_API_REQUEST_TIMEOUT: float(
             PREFECT_DEFAULTS["PREFECT_API_REQUEST_TIMEOUT"]
         ),
-        settings.PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: PREFECT_DEFAULTS[
-            "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"
-        ],
     }
     try:
         with settings.temporary_settings(told):

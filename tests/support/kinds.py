@@ -50,6 +50,7 @@ QUARTER = os.environ.setdefault(
 # A file is one worker's (`--dist loadfile`): those that take longest begin first, so that none ends
 # after all others.
 LONG = (
+    "test_markets_times_verbs",
     "test_command",
     "test_ranking_of_a_night",
     "test_night",

@@ -1,0 +1,260 @@
+"""Every command, view, question and page, on every market of the package.
+
+A market's prices are made up, in a store of its own; its calendar, currency, stocks, limits, lots,
+costs and network are those that ship. What is new, be it a market, a command, a view, a question or
+a route, is in it by itself, or a table below says why not.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import astuple
+from datetime import date
+from inspect import getclosurevars
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+import pandas as pd
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import Engine
+from starlette.routing import Match, Route
+
+from db.connection.user_sql import select
+from db.engine import open_engine
+from db.questions import questions
+from db.views import views
+from dtml.markets import Market, load_market, market_names
+from dtml.markets.definition import rate_on
+from dtml.prices.sessions import sessions_up_to
+from dtml.ranking.models import BoostingConfig
+from flows.commands.questions import ask
+from flows.dashboard.app import dashboard, link
+from tests.support.browser import Page, served
+from tests.support.commands import run_in, whole_command
+
+# Each command with what it is given, in this order; `write_prices` says what capitals stand for.
+LINES = """
+fetch MARKET --source files --prices earlier.parquet --as-of FIRST_NIGHT
+train MARKET --seeds 1 --epochs 1
+predict MARKET
+nightly MARKET --source files --prices prices.parquet --seeds 1 --epochs 1 --nights 2
+score MARKET
+report MARKET --level 0.9
+orders MARKET --capital 1000000000
+status
+history STOCK
+runs
+markets
+query select*from(latest_prediction)
+replay MARKET --all
+replay RECEIPT --retrain
+freeze MARKET
+freeze MARKET --check
+backtest MARKET --from FROM --to TO --train-sessions 64 --seeds 1 --epochs 1 --attention-on TO
+ranking MARKET --from FROM --to TO
+explain MARKET --seeds 3 --shuffles 4 --epochs 1
+questions 2
+questions --markdown
+db upgrade
+db dictionary
+db check
+db prune
+db redate MARKET
+db export exported
+db backup backup
+""".strip().splitlines()
+OUTPUTS = ("--json", "--csv", "--markdown")  # a command is run again with each that it has
+RUN_ONCE = {"train"}  # what computes everything again for another output
+NOT_RUN = {
+    "audit": "computes for minutes",
+    "serve": "runs until it is ended",
+    "dashboard": "runs until it is ended; its application is asked for every page instead",
+    "benchmark": "has markets of its own, the published sets",
+    "doctor": "judges the machine",
+    "db copy": "fills another store",
+    "db restore": "fills another store",
+    "db grant-reader": "is for PostgreSQL alone",
+    "translate": "knows no market",
+}
+WITHOUT_ROWS = {
+    "alert_log": "no channel is set",
+    "benchmark_configuration": "of the published sets",
+    "champion_log": "no market that ships lets its rankers compete",
+    "comparison_log": "no market that ships has a second source",
+    "price_disagreement": "no market that ships has a second source",
+    "price_warning": "no price looks wrong",
+    "run_score": "of the published sets",
+    "translation_": "no market's",
+}
+WITHOUT_PAGE = {"/benchmark/{name}": "of the published sets"}
+NO_LINK = ("/alive", "/health", "/metrics", "/live", "/charts.js", "/live.js")
+LATE = {"/health": 503}  # the last night is years ago
+OF_A_KIND = 3  # addresses visited that differ in names and values alone
+
+QUICKEST = "kospi200"  # in `make test`: rates with dates, a limit, prices in whole units
+WHOLE_PRICES = ("JPY", "KRW")
+LAST = date(2025, 11, 28)  # no night is later, nor later than the market's list of stocks
+SESSIONS, STOCKS, NIGHTS = 420, 40, 3
+
+
+def test_every_command_is_run_or_said_why_not() -> None:
+    known, run = set(options_of_commands()), {verb_of(line) for line in LINES}
+    assert {verb for verb in known - run if reason(verb, NOT_RUN) is None} == set()
+    assert {verb for verb in run if reason(verb, NOT_RUN)} == run - known == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.soak] * (each != QUICKEST)) for each in market_names()],
+)
+def test_a_market(
+    name: str, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    market = load_market(name)
+    days = sessions_up_to(market.calendar, min(LAST, market.constituents_as_of or LAST), SESSIONS)
+    meant = write_prices(market, days, tmp_path)
+    few_trees = astuple(BoostingConfig(trees=5))
+    monkeypatch.setattr(BoostingConfig.__init__, "__defaults__", few_trees)
+    monkeypatch.setattr("flows.explain.DAYS", 5)
+    folders = {"DTML_DATA": tmp_path / "data", "DTML_REPORTS": tmp_path / "reports"}
+    environment = {variable: str(folder) for variable, folder in folders.items()}
+    wrong: dict[str, object] = {}
+
+    def dtml(*words: str) -> str:
+        code, said, complaint = run_in(tmp_path, environment, prefect_api, *words)
+        if code != 0 or not said.strip() or ("--json" in words and not json.loads(said)):
+            wrong[" ".join(words)] = code, said[-2000:], complaint[-2000:]
+        return said
+
+    options = options_of_commands()
+    for line in LINES:
+        if "RECEIPT" in line:
+            answer = dtml("query", "select receipt from latest_prediction", "--json")
+            meant["RECEIPT"] = json.loads(answer)[0]["receipt"]
+        words = [meant.get(word, word) for word in line.split()]
+        dtml(*words)
+        if (verb := verb_of(line)) not in RUN_ONCE and "--markdown" not in line:
+            for output in (each for each in OUTPUTS if each in options[verb]):
+                dtml(*words, output)
+
+    store = open_engine(f"sqlite:///{folders['DTML_DATA'] / 'dtml.sqlite'}", read_only=True)
+    pages = {file.stem for file in folders["DTML_REPORTS"].glob(f"{name}/*.html")}
+    for kind in ("backtest", "ranking"):
+        (study,) = select(store, f"select distinct {kind}_id from {kind}_summary").iloc[:, 0]
+        wrong |= {study: "no page"} if f"{kind}-{study}" not in pages else {}
+    wrong |= {night: "no page" for night in map(str, days[-NIGHTS:].date) if night not in pages}
+    assert wrong | without_rows(store, name) | pages_with_faults(store) == {}
+
+
+def without_rows(store: Engine, market: str) -> dict[str, object]:
+    """The views and questions that answer nothing, and the exceptions that have rows."""
+    wrong = {}
+    for view in views():
+        is_empty = select(store, f"select 1 from {view} limit 1").empty
+        if is_empty != (reason(view, WITHOUT_ROWS) is not None):
+            wrong[view] = "no row" if is_empty else "rows, although excepted"
+    asked = {question.title: ask(store, question, market) for question in questions()}
+    return wrong | {title: "no row" for title, answer in asked.items() if answer.empty}
+
+
+def options_of_commands() -> dict[str, set[str]]:
+    """The options of each command, by its words."""
+    found = {}
+    waiting = list(whole_command().commands.items())
+    while waiting:
+        words, command = waiting.pop()
+        below = getattr(command, "commands", {})
+        waiting += [(f"{words} {name}", each) for name, each in below.items()]
+        if not below:
+            found[words] = {option for each in command.params for option in each.opts}
+    return found
+
+
+def verb_of(line: str) -> str:
+    words = line.split()
+    return " ".join(words[: 2 if words[0] == "db" else 1])
+
+
+def reason(name: str, exceptions: Mapping[str, str]) -> str | None:
+    """Why it is excepted, itself or all names that begin as it does; None if it is not."""
+    found = [why for each, why in exceptions.items() if f"{name} ".startswith(each)]
+    return found[0] if found else None
+
+
+def write_prices(market: Market, days: pd.DatetimeIndex, folder: Path) -> dict[str, str]:
+    """Write prices that stay within a market's limits; return what the capitals of LINES mean.
+
+    The later file restates a bar of the earlier one, and has a new bar that is rejected.
+    """
+    listed = [stay.symbol for stay in market.constituents_on(days[-1].date())][:STOCKS]
+    stocks = listed or [f"S{number:02d}" for number in range(STOCKS)]
+    limit = market.trading.price_limit
+    most = np.minimum(market.checks.max_return, 1.0 if limit is None else rate_on(limit, days))
+    whole = market.currency in WHOLE_PRICES
+    draw = np.random.default_rng(0)
+    of_all = draw.normal(0, 0.008, len(days))
+    tables = []
+    for symbol in (*stocks, market.index.symbol):
+        own = draw.normal(0, 0.012, len(days)) if symbol in stocks else 0
+        steps = np.clip(of_all + own, -most / 2, most / 2)
+        close = (50_000 if whole else 50) * np.exp(steps.cumsum())
+        opened = close * np.exp(draw.normal(0, 0.003, len(days)))
+        bars = pd.DataFrame({"open": opened, "close": close}).round(0 if whole else 2)
+        bars = bars.assign(high=bars.max(axis=1), low=bars.min(axis=1), adj_close=bars["close"])
+        bars = bars.assign(
+            symbol=symbol, date=days, volume=draw.integers(10_000, 90_000, len(days))
+        )
+        tables.append(bars)
+    bars = pd.concat(tables, ignore_index=True)
+    bars[bars["date"] <= days[-NIGHTS]].to_parquet(folder / "earlier.parquet")
+    restated = (bars["symbol"] == stocks[0]) & (bars["date"] == days[-NIGHTS - 2])
+    bars.loc[restated, ["open", "high", "low", "close", "adj_close"]] *= 1.02
+    bars.loc[(bars["symbol"] == stocks[1]) & (bars["date"] == days[-1]), "low"] *= 2
+    bars.to_parquet(folder / "prices.parquet")
+    told = {"FIRST_NIGHT": days[-NIGHTS], "FROM": days[-11], "TO": days[-2]}
+    meant = {name: str(day.date()) for name, day in told.items()}
+    return {"MARKET": market.name, "STOCK": stocks[0], **meant}
+
+
+def pages_with_faults(engine: Engine) -> dict[str, object]:
+    """Follow links from the first page on, some of each kind; return what is wrong, by address."""
+    app = dashboard(engine)
+    inner: Any = app
+    while not isinstance(inner, FastAPI):  # behind its guards
+        inner = inner.app if hasattr(inner, "app") else getclosurevars(inner).nonlocals["app"]
+    routes = [route for route in inner.routes if isinstance(route, Route)]
+
+    def kind_of(address: str) -> tuple[str, ...]:
+        parts = urlsplit(address)
+        asked = {"type": "http", "method": "GET", "path": parts.path}
+        path = next((each.path for each in routes if each.matches(asked)[0] is Match.FULL), "")
+        return path, *sorted({name for name, _ in parse_qsl(parts.query)})
+
+    wrong: dict[str, object] = {}
+    waiting = ["/", *NO_LINK, *(link(["table", view]) for view in views())]
+    kinds = Counter(kind_of(address) for address in waiting)
+    seen = set(waiting)
+    with served(app, engine) as site:
+        while waiting:
+            answer = site.get(address := waiting.pop(0))
+            if answer.status not in (200, 303, LATE.get(address)):
+                wrong[address] = answer.status, answer.body[-500:]
+            if "html" not in answer.headers.get("content-type", ""):
+                continue
+            page = Page(answer.body)
+            if missing := re.search(r".{30}\b(nan|NaN|NaT|None)\b.{30}", page.seen):
+                wrong[address] = missing[0]
+            for target in (each.partition("#")[0] for each in (*page.links, *page.sent)):
+                kind = kind_of(target)
+                if target[:1] == "/" and target not in seen and kinds[kind] < OF_A_KIND:
+                    seen.add(target)
+                    kinds[kind] += 1
+                    waiting.append(target)
+    reached = {path for path, *_ in kinds}
+    unreached = [each.path for each in routes if each.path not in reached | set(WITHOUT_PAGE)]
+    return wrong | dict.fromkeys(unreached, "no page links to it")
