@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pandas as pd
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from sqlalchemy import Engine
 from starlette.routing import Match, Route
 
@@ -32,16 +32,16 @@ from dtml.markets.definition import rate_on
 from dtml.prices.sessions import sessions_up_to
 from dtml.ranking.models import BoostingConfig
 from flows.commands.questions import ask
-from flows.dashboard.app import dashboard, link
+from flows.dashboard import app as app_of_pages
 from tests.support.browser import Page, served
 from tests.support.commands import run_in, whole_command
 
 # Each command with what it is given, in this order; `write_prices` says what capitals stand for.
 LINES = """
-fetch MARKET --source files --prices earlier.parquet --as-of FIRST_NIGHT
+fetch MARKET --source files --prices earlier.parquet --universe source --as-of FIRST_NIGHT
 train MARKET --seeds 1 --epochs 1
 predict MARKET
-nightly MARKET --source files --prices prices.parquet --seeds 1 --epochs 1 --nights 2
+nightly MARKET --source files --prices prices.parquet --universe source --seeds 1 --epochs 1 --nights 2
 score MARKET
 report MARKET --level 0.9
 orders MARKET --capital 1000000000
@@ -148,7 +148,8 @@ def test_a_market(
         (study,) = select(store, f"select distinct {kind}_id from {kind}_summary").iloc[:, 0]
         wrong |= {study: "no page"} if f"{kind}-{study}" not in pages else {}
     wrong |= {night: "no page" for night in map(str, days[-NIGHTS:].date) if night not in pages}
-    assert wrong | without_rows(store, name) | pages_with_faults(store) == {}
+    wrong |= without_rows(store, name) | pages_with_faults(store, name)
+    assert not wrong, "\n".join(f"{what}: {why}" for what, why in wrong.items())
 
 
 def without_rows(store: Engine, market: str) -> dict[str, object]:
@@ -221,13 +222,16 @@ def write_prices(market: Market, days: pd.DatetimeIndex, folder: Path) -> dict[s
     return {"MARKET": market.name, "STOCK": stocks[0], **meant}
 
 
-def pages_with_faults(engine: Engine) -> dict[str, object]:
+def pages_with_faults(engine: Engine, market: str) -> dict[str, object]:
     """Follow links from the first page on, some of each kind; return what is wrong, by address."""
-    app = dashboard(engine)
+    app = app_of_pages.dashboard(engine)
     inner: Any = app
     while not isinstance(inner, FastAPI):  # behind its guards
         inner = inner.app if hasattr(inner, "app") else getclosurevars(inner).nonlocals["app"]
-    routes = [route for route in inner.routes if isinstance(route, Route)]
+    routers = [each for each in vars(app_of_pages).values() if isinstance(each, APIRouter)]
+    routes = [
+        each for router in (inner, *routers) for each in router.routes if isinstance(each, Route)
+    ]
 
     def kind_of(address: str) -> tuple[str, ...]:
         parts = urlsplit(address)
@@ -236,7 +240,8 @@ def pages_with_faults(engine: Engine) -> dict[str, object]:
         return path, *sorted({name for name, _ in parse_qsl(parts.query)})
 
     wrong: dict[str, object] = {}
-    waiting = ["/", *NO_LINK, *(link(["table", view]) for view in views())]
+    waiting = ["/", *NO_LINK, *(app_of_pages.link(["table", view]) for view in views())]
+    waiting.append(app_of_pages.link(["market", market, "stock"], {"symbol": "typed"}))
     kinds = Counter(kind_of(address) for address in waiting)
     seen = set(waiting)
     with served(app, engine) as site:
