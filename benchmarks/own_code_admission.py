@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dtml.lookahead.pipeline import History
-from tests.support.own_code_ideas import IDEAS
+from tests.support.own_code_ideas import FILES
 from tests.support.own_code_leaks import LEAKS
 from tests.support.own_code_market import large_market, refusal
 
@@ -73,10 +73,13 @@ def judge_all(past: History) -> None:
         refused, seconds = count_refused(files, past, leaks=True)
         median = statistics.median(seconds)
         print(f"{kind}: {refused} of {len(files)} leaks refused, {median:.1f} s each", flush=True)
-    refused, seconds = count_refused(IDEAS, past, leaks=False)
-    admitted = len(IDEAS) - refused
+    refused, seconds = count_refused(FILES, past, leaks=False)
+    admitted = len(FILES) - refused
     median = statistics.median(seconds)
-    print(f"honest: {admitted} of {len(IDEAS)} ideas admitted, {median:.1f} s each", flush=True)
+    print(
+        f"honest: {admitted} of {len(FILES)} files admitted, {median:.1f} s each",
+        flush=True,
+    )
 
 
 def time_examples(past: History) -> None:
@@ -92,7 +95,7 @@ def main() -> None:
     """Print what is refused, what is admitted and how long it takes."""
     past = large_market()
     # The first judgement waits for imports, and is not timed.
-    first_idea = next(iter(IDEAS.values()))
+    first_idea = next(iter(FILES.values()))
     judged(first_idea, past)
     if "EXAMPLES" not in sys.argv[1:]:
         judge_all(past)
