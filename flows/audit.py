@@ -1,8 +1,7 @@
-"""Audit a market for look-ahead: its own bars, settings, stored nights, latest model, and leaks
-planted in all of them.
+"""Audit a market for look-ahead: its own bars, settings, stored nights, latest model and rankers.
 
-It uses only a part of the market and trains briefly, so that it takes a minute or two. What the
-command prints at the end says how much it used.
+It uses only a part of the market and trains briefly. What the command prints at the end says how
+much it used.
 """
 
 import os
@@ -13,15 +12,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pandas as pd
 
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import prices, runs
+from db.rows import prices, rankings, runs
 from dtml.lookahead import audit as look_ahead
+from dtml.lookahead import pipeline
 from dtml.lookahead.audit import Finding
 from dtml.lookahead.constituents import EarlierList, audit_list
-from dtml.lookahead.pipeline import History, Pipeline
-from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking, prove_ranking
+from dtml.lookahead.pipeline import History, Pipeline, Said
+from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OWN, OwnCode
 from dtml.own.process import IsolatedCode
@@ -31,7 +32,7 @@ from flows.backtest.folds import Fold, Nights
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, save_universe, stored_bars
 from flows.nightly.predict import forecast
-from flows.nightly.ranking import rankers_for
+from flows.nightly.ranking import load_trained
 from flows.nightly.train import load_model, train_model
 from flows.replay.archive import market_then
 
@@ -43,57 +44,17 @@ FETCHED = datetime(2000, 1, 1, tzinfo=UTC)
 FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True)
-class Audit:
-    """Hold findings, and which planted leaks were caught.
-
-    The columns of `findings` are `audited, check, at, passed, detail, has_power`; for the last five
-    see `dtml.lookahead.audit.Finding`. A row of `proof` is a pipeline with a leak planted on
-    purpose, or a clean one: `pipeline, planted, caught_by, caught`.
-    """
-
-    findings: pd.DataFrame
-    proof: pd.DataFrame
-
-    @property
-    def passed(self) -> bool:
-        """Return whether every check had power and found nothing, and each leak was caught."""
-        return bool(self.findings["passed"].all() and not self.alarm)
-
-    @property
-    def alarm(self) -> str | None:
-        """Return what is wrong, as the end of a sentence about the audit; None if nothing is.
-
-        Wrong is look-ahead that was found or, if none was, a planted leak that was missed or a
-        clean pipeline that was accused. A check without power is not wrong.
-        """
-        is_found = self.findings["has_power"] & ~self.findings["passed"]
-        if is_found.any():
-            checks = ", ".join(self.findings.loc[is_found, "check"].unique())
-            return (
-                f"found look-ahead: the column `detail` of {checks} says where; trust no "
-                "prediction or score until this is corrected"
-            )
-        is_wrong = self.proof["caught"] != self.proof["planted"]
-        if is_wrong.any():
-            faults = [
-                f"missed the leak planted in {row.pipeline}"
-                if row.planted
-                else f"accused {row.pipeline}, which is clean"
-                for row in self.proof[is_wrong].itertuples()
-            ]
-            return f"cannot be trusted, because it {' and '.join(faults)}: audit as of another day"
-        return None
-
-
-def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
+def audit_market(
+    context: MarketContext, as_of: date, tell: Callable[[str], object]
+) -> pd.DataFrame:
     """Audit the way from bars to predictions and rankings, on the last SESSIONS up to a day.
 
     Nights are run on stores of their own. The list of constituents is audited if it is dated, the
     latest model and rankers of the market's store if there are any, and the user's own code if the
-    market has some. At the end, pipelines with planted leaks show that the checks find leaks. The
-    market's store is only read. `tell` is called with the name of each step. Raises DtmlError for
-    a history that is too short, and where the user's own code fails.
+    market has some. The market's store is only read. `tell` is called with the name of each step.
+    Returns a row for each finding, with the columns `audited, check, at, passed, detail`; the last
+    four are those of `dtml.lookahead.audit.Finding`. Raises DtmlError for a history that is too
+    short, and where the user's own code fails.
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
@@ -102,7 +63,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     # Trainings use this part. Stored models and the user's code get the history of all stocks.
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
-    findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
+    findings = look_ahead.audit(Pipeline(context.experiment), part)
     rows = _finding_rows("pipeline", findings)
     if not market.is_snapshot:  # a list without dates says nothing of the past
         tell("the list of constituents")
@@ -110,39 +71,27 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
             "list", [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))]
         )
     tell("nights from a store")
-    # The nights end at the session that the first check of the pipeline drew from the seed.
     rows += _finding_rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
     with reading(context.engine) as conn:
-        is_trained = runs.latest_run(conn, context.name, on_or_before=as_of) is not None
-    if is_trained:
+        run = runs.latest_run(conn, context.name, on_or_before=as_of)
+        ranker = rankings.latest_ranker(conn, context.name, on_or_before=as_of)
+    if run is not None:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
-        rows += _finding_rows(
-            model.run_id, look_ahead.audit_model(model.ensemble, history, seed=SEED)
-        )
+        rows += _finding_rows(model.run_id, look_ahead.audit_model(model.ensemble, history))
     tell("the ranking of the stocks")
     largest_return = context.experiment.windows.largest_return
-    rankers = RankersConfig(market.leg, boosting=SMALL)
-    path = RankingPath(rankers, largest_return, market.features)
-    rows += _finding_rows("ranking", audit_ranking(path, part, seed=SEED))
-    trained = rankers_for(context, as_of, only_stored=True)
-    if trained is not None:
+    path = RankingPath(RankersConfig(market.leg, boosting=SMALL), largest_return, market.features)
+    rows += _finding_rows("ranking", audit_ranking(path, part))
+    if ranker is not None:
+        stored = load_trained(context, ranker).rankers
         # The checks ask a path to train: this one answers with the stored rankers.
-        path_of_stored = replace(path, fit=lambda *_: trained.rankers)
-        findings_of_stored = audit_ranking(path_of_stored, history, seed=SEED, trains=False)
-        rows += _finding_rows(trained.row["id"], findings_of_stored)
+        path_of_stored = replace(path, fit=lambda *_: stored)
+        rows += _finding_rows(ranker["id"], audit_ranking(path_of_stored, history, trains=False))
     if market.code:
         for finding in admit(IsolatedCode(OwnCode.read(market.code)), history, market.leg):
-            rows.append({"audited": OWN, "at": pd.Timestamp(as_of), "has_power": True, **finding})
-    tell("leaks planted on purpose")
-    proofs = [
-        look_ahead.prove(part, context.experiment, seed=SEED, dates=1),
-        prove_ranking(part, path, seed=SEED),
-    ]
-    # `prove_ranking` returns no rows for a history that is too short.
-    proof = pd.concat([proof for proof in proofs if len(proof)], ignore_index=True)
-    # The rows of the user's own code alone have a column `what`, which no other check fills.
-    return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), proof)
+            rows.append({"audited": OWN, "at": pd.Timestamp(as_of), **finding})
+    return pd.DataFrame(rows, columns=["audited", "check", "at", "passed", "detail"])
 
 
 def earlier_lists(context: MarketContext) -> list[EarlierList]:
@@ -163,7 +112,7 @@ def earlier_lists(context: MarketContext) -> list[EarlierList]:
 
 
 def _finding_rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return findings as rows of `Audit.findings`; `audited` says what they are about."""
+    """Return findings as rows of `audit_market`; `audited` says what they are about."""
     return [{"audited": audited, **asdict(finding)} for finding in findings]
 
 
@@ -181,6 +130,11 @@ class _Predicted:
     fold: pd.DataFrame
     refused: dict[str, str]
 
+    @property
+    def predictions(self) -> Said:
+        """Return both frames by name."""
+        return {"predictions of a fold": self.fold, "predictions of single nights": self.nights}
+
 
 def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Check that no later data in a store changes a training as of `at` or a night up to it.
@@ -188,41 +142,37 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     Later data are other bars after `at`, a second fetch that restates every bar, and a model
     trained on both. The nights are run by the code of a night, and by that of a backtest's fold
     that continues after `at`: both read the store. Neither the bars that the training reads, whose
-    digest is part of its run's name, nor any prediction may change by a bit. The finding has no
-    power where the single nights or the fold have no prediction.
+    digest is part of its run's name, nor any prediction may change by a bit. The check fails where
+    the single nights or the fold have no prediction.
     """
     # The bars after `at` change; with the original market, the memberships of the stocks stay.
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
     without_later = _predictions_of_nights(context, history, at)
-    # `tossed` draws the direction of every session anew: a fetch that restates all bars.
-    with_later = _predictions_of_nights(
-        context, scrambled, at, restated=scrambled.tossed(seed).bars
-    )
+    # A fetch that restates the prices of every bar by about 2 %.
+    noise = np.random.default_rng(seed).standard_normal((len(scrambled.bars), 1))
+    restated = scrambled.bars.copy()
+    restated[pipeline.ADJUSTED_TOO] *= np.exp(0.02 * noise)
+    with_later = _predictions_of_nights(context, scrambled, at, restated=restated)
     if without_later.nights.empty or without_later.fold.empty:
         reason = next(iter(without_later.refused.values()), "no night has a prediction")
         detail = f"no night can be checked: {reason}"
-        return Finding("stored_nights", at, passed=False, detail=detail, has_power=False)
-    # Each pair has the predictions without later data in the store, and those with them.
-    pairs = (
-        (without_later.nights, with_later.nights),
-        (without_later.fold, with_later.fold),
-    )
-    differing_pairs = [pair for pair in pairs if not pair[0].equals(pair[1])]
+        return Finding("stored_nights", at, passed=False, detail=detail)
     is_same_run = without_later.run_id == with_later.run_id
+    change = look_ahead.changes(without_later.predictions, with_later.predictions)
     if not is_same_run:
         detail = (
             f"the training as of {at.date()} reads bars of later sessions or fetches, or a "
             "later model is used"
         )
-    elif differing_pairs:
-        detail = look_ahead.changes(*differing_pairs[0])
+    elif change:
+        detail = f"{change} with later data in the store"
     else:
         detail = (
             f"{len(without_later.nights)} predictions of single nights and "
             f"{len(without_later.fold)} of a fold's are equal to the last bit, whatever later data "
             "the store has"
         )
-    return Finding("stored_nights", at, is_same_run and not differing_pairs, detail)
+    return Finding("stored_nights", at, is_same_run and not change, detail)
 
 
 def _predictions_of_nights(
@@ -230,7 +180,7 @@ def _predictions_of_nights(
 ) -> _Predicted:
     """Train briefly as of `at` on a new store with this history, and run the last nights up to it.
 
-    They are the night of `at` and the `look_ahead.LOOK_BACK` nights before it, run one by one and
+    They are the night of `at` and the `pipeline.LOOK_BACK` nights before it, run one by one and
     as a fold. The fold goes on after `at`, so that it reads later bars too; its predictions of
     these later nights are left out of the result. With `restated` bars, the store has a later fetch
     of these too, and a later model that was trained on them. Meanwhile the environment variable
@@ -241,7 +191,7 @@ def _predictions_of_nights(
         patch.dict(os.environ, DTML_DATA=folder),  # here the trainings write their models
     ):
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")
-        brief = look_ahead.hurried(context.experiment, look_ahead.SHORT, seeds=look_ahead.MEMBERS)
+        brief = look_ahead.hurried(context.experiment)
         audited = replace(
             context, market=history.market, engine=engine, experiment=brief, device="cpu"
         )
@@ -257,8 +207,8 @@ def _predictions_of_nights(
         is_index = history.bars["symbol"] == audited.market.index.symbol
         index_sessions = history.bars.loc[is_index, "session"]
         past_sessions = index_sessions[index_sessions <= at].sort_values()
-        days = [day.date() for day in past_sessions.iloc[-1 - look_ahead.LOOK_BACK :]]
-        later = history.sessions[history.sessions > at][look_ahead.LOOK_AHEAD - 1].date()
+        days = [day.date() for day in past_sessions.iloc[-1 - pipeline.LOOK_BACK :]]
+        later = history.sessions[history.sessions > at][pipeline.LOOK_AHEAD - 1].date()
         train_model(audited, at.date(), known_at=FETCHED)
         if restated is not None:
             train_model(audited, later)  # on all fetches: no night up to `at` may use this model

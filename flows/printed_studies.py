@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dtml.lookahead import audit as look_ahead
@@ -11,7 +10,7 @@ from dtml.pages import backtest as backtest_pages
 from dtml.pages import benchmark as benchmark_pages
 from dtml.pages.figures import named, records
 from dtml.pages.survivorship import of_backtest
-from flows.audit import SESSIONS, STOCKS, Audit
+from flows.audit import SESSIONS, STOCKS
 from flows.backtest.results import Result
 from flows.console import print_frame, print_scores, rendered
 from flows.settings import out
@@ -105,33 +104,20 @@ def print_backtest(result: Result) -> None:
     out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
 
 
-def print_audit(audit: Audit) -> None:
-    """Print every finding, then the planted leaks, then how much data the audit used."""
-    findings = audit.findings
-    # A check without power proves nothing in either case.
-    word_if_not_passed = np.where(findings["has_power"], "FAILED", "no power")
-    word_if_passed = np.where(findings["has_power"], "passed", "cannot tell")
-    verdicts = np.where(findings["passed"], word_if_passed, word_if_not_passed)
+def print_audit(findings: pd.DataFrame) -> None:
+    """Print every finding, then how much data the audit used."""
+    words = {True: "passed", False: "FAILED", None: "cannot tell"}
+    verdicts = pd.Series([words[passed] for passed in findings["passed"]])
     shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
     print_frame(
-        shown[["audited", "check", "at", "passed", "detail"]],
+        shown,
         "what was checked",
         importance=("audited", "check", "passed", "at", "detail"),
         prose=("audited", "check", "detail"),
     )
-    planted = audit.proof[audit.proof["planted"]]
-    leaks = planted[["pipeline", "caught_by"]]
-    print_frame(
-        leaks,
-        "leaks planted on purpose, and the checks that caught them",
-        importance=("pipeline", "caught_by"),
-        prose=("pipeline", "caught_by"),
-    )
     text = rendered(
         "audit.txt",
-        findings=findings,
-        planted=planted,
-        honest=audit.proof[~audit.proof["planted"]],
+        verdicts=verdicts,
         stocks=STOCKS,
         sessions=SESSIONS,
         checks=look_ahead,  # the module, for its constants

@@ -34,8 +34,8 @@ def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp)
     """Check that a market's list has the constituents that earlier lists had on their own day.
 
     Only earlier lists whose day is before the date of this list are compared, because a list agrees
-    with itself; all are, if this list has no date. Without such an earlier list the check has no
-    power. It passes all the same: no list can be known before it is recorded for the first time.
+    with itself; all are, if this list has no date. Without such an earlier list the check cannot be
+    made: no list can be known before it is recorded for the first time.
     """
     own_day = market.constituents_as_of
     comparable = [each for each in earlier if own_day is None or each.day < own_day]
@@ -44,7 +44,7 @@ def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp)
             f"no training recorded this list before {own_day or 'today'}, so it cannot be checked "
             "yet, for any day, whether a stock leaves the list before its removal was announced"
         )
-        return Finding(CHECK, at, passed=True, detail=detail, has_power=False)
+        return Finding(CHECK, at, passed=None, detail=detail)
     days = sorted({each.day for each in comparable})
     changes = [change for each in comparable for change in _changes(market, each)]
     if changes:

@@ -1,15 +1,13 @@
 """The honest path from bars to predictions, for the look-ahead audit and the test of attention.
 
 It repeats the path of a night and of a backtest without a store; the queries to the store are
-audited where they are made (`flows.audit`). A `History` is what may be read; it can be cut short,
-changed, or drawn by coin.
+audited where they are made (`flows.audit`). A `History` is what may be read; it can be cut short or
+changed.
 """
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -20,11 +18,13 @@ from dtml.experiments import Experiment
 from dtml.inference import predict
 from dtml.markets import Constituent, Market
 from dtml.prices.bars import PRICES
-from dtml.prices.returns import adjusted_price
 from dtml.training.fit import fit_members, stack_members
 from dtml.windows import Windows, build_windows
 
-Course = Literal["shuffled", "rising", "falling"]
+Answer = pd.DataFrame | np.ndarray
+Said = Mapping[str, Answer]  # what a path says of the sessions up to a date, by name
+LOOK_BACK = 10  # sessions before a date that are predicted when the date is checked
+LOOK_AHEAD = 5  # sessions after the date that are predicted too
 CPU = torch.device("cpu")
 ADJUSTED_TOO = [*PRICES, "adj_close"]
 NEVER = date(9999, 1, 1)  # an entry on this day is none
@@ -73,14 +73,10 @@ class History:
         lost_before = (session == day_before) & symbol.isin(struck[::2])
         return replace(self, bars=self.bars[~(lost | lost_before)])
 
-    def scrambled_after(
-        self, at: pd.Timestamp, seed: int, course: Course = "shuffled"
-    ) -> "History":
+    def scrambled_after(self, at: pd.Timestamp, seed: int) -> "History":
         """Return the history with another future after the session `at`.
 
         The future has other prices, volumes and memberships, rows missing, and stocks that end.
-        `course` says in what order each stock's prices come: shuffled, rising from session to
-        session, or falling.
         """
         generator = np.random.default_rng(seed)
         past = self.bars[self.bars["session"] <= at]
@@ -103,10 +99,6 @@ class History:
         times_dearer = DEARER ** generator.random(len(symbols))
         factor = drawn["symbol"].map(pd.Series(times_dearer, index=symbols))
         drawn[ADJUSTED_TOO] = drawn[ADJUSTED_TOO].mul(factor, axis=0)
-        if course != "shuffled":
-            price = adjusted_price(drawn, self.market.returns)
-            by_price = price.sort_values(ascending=course == "rising")
-            drawn = drawn.loc[by_price.index]
 
         # Each stock keeps its sessions: the first goes to the stock's first row in the new order,
         # and so on. The stable sort by symbol preserves that order.
@@ -135,45 +127,6 @@ class History:
         bars = self.bars.assign(**scaled)
         bars = bars.assign(adj_close=bars["adj_close"] / 2, volume=bars["volume"] / scale)
         return replace(self, bars=bars)
-
-    def tossed(self, seed: int) -> "History":
-        """Return the same history with the direction of every session drawn by coin.
-
-        One toss holds for all symbols. Whatever was known before, each stock then rises with
-        probability one half; sizes of returns, missing bars and common moves of stocks stay. Each
-        stock's price starts at 100, which is its close and its adjusted close, and bars whose
-        `adjusted_price` is not above 0 are dropped.
-
-        Shuffling sessions would not suffice: a stock that rises more often than it falls would
-        still do so, and a model that learns this is honest.
-        """
-        bars = self.bars.assign(price=adjusted_price(self.bars, self.market.returns))
-        # In time, because changes are taken from row to row; without prices that have no logarithm.
-        bars = bars[bars["price"] > 0].sort_values(["symbol", "session"], kind="stable")
-        days = pd.Index(bars["session"].unique())
-        generator = np.random.default_rng(seed)
-        tosses = generator.choice([-1.0, 1.0], len(days))
-        side = bars["session"].map(pd.Series(tosses, index=days))
-        # A tossed session has its return, or minus its return, as logarithms.
-        log_price = pd.Series(np.log(bars["price"]))
-        change = log_price.groupby(bars["symbol"]).diff().fillna(0.0)
-        tossed_change = side * change
-        growth = tossed_change.groupby(bars["symbol"]).cumsum()
-        # The price of every stock starts at 100, and is its close and its adjusted close.
-        level = 100 * np.exp(growth)
-        # A bar that is turned over has its high where its low was.
-        close = bars["close"]
-        opening = (bars["open"] / close) ** side
-        high = (bars["high"] / close) ** side
-        low = (bars["low"] / close) ** side
-        tossed = bars.drop(columns="price").assign(
-            open=level * opening,
-            high=level * np.maximum(high, low),
-            low=level * np.minimum(high, low),
-            close=level,
-            adj_close=level,
-        )
-        return replace(self, bars=tossed)
 
     def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
         """Return a smaller history: some drawn stocks and the index in the last `sessions`.
@@ -231,16 +184,10 @@ class History:
 class Pipeline:
     """The honest way from a history to predictions, in the steps of a night.
 
-    A leak overrides one of them. `fits` caches each ensemble by all that decides its weights: equal
-    days give equal weights, so that the checks of an audit do not repeat a training.
+    A leak overrides one of them.
     """
 
     experiment: Experiment
-    fits: dict[str, Ensemble] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
-
-    def received(self, history: History) -> History:
-        """Return the history as its source delivers it; a leak may spoil it already here."""
-        return history
 
     def windows(self, history: History) -> Windows:
         """Return the windows of all days; a stock is observed while it was a constituent."""
@@ -263,25 +210,16 @@ class Pipeline:
         return self.experiment.spans(windows, as_of.date())
 
     def fit(self, train: Windows, validation: Windows) -> Ensemble:
-        """Train all members, or return those of an earlier training on equal days and settings."""
-        key = hashlib.sha256(repr(self.experiment).encode())
-        for part in (train, validation):
-            # `digest` covers the inputs alone, but the outcomes decide the weights too.
-            movement = part.movement.contiguous().numpy().tobytes()
-            key.update(part.digest.encode() + movement)
-        digest = key.hexdigest()
-        if digest not in self.fits:
-            members = self.experiment.members_of()
-            fits = fit_members(train, validation, members, device=CPU)
-            self.fits[digest] = Ensemble(
-                market="audit",
-                symbols=train.symbols,
-                seeds=tuple(member.seed for member in members),
-                model=self.experiment.model,
-                windows=self.experiment.windows,
-                weights=stack_members(fits),
-            )
-        return self.fits[digest]
+        """Train all members."""
+        members = self.experiment.members_of()
+        return Ensemble(
+            market="audit",
+            symbols=train.symbols,
+            seeds=tuple(member.seed for member in members),
+            model=self.experiment.model,
+            windows=self.experiment.windows,
+            weights=stack_members(fit_members(train, validation, members, device=CPU)),
+        )
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
         """Return the model that serves from the close of a date on."""
@@ -300,3 +238,28 @@ class Pipeline:
             of_day = windows.days(slice(day, day + 1))
             predictions.append(predict(ensemble, of_day, CPU))
         return pd.concat(predictions, ignore_index=True)
+
+    def said(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> Said:
+        """Return the windows of the days up to `at` and the predictions of the last of them.
+
+        The model is trained as of `trained`. Predicted are `at` and `LOOK_BACK` days before it,
+        together with `LOOK_AHEAD` later days, as in a backtest, which are then dropped.
+        """
+        windows = self.windows(history)
+        rows = self.predict(self.model(windows, trained), days_around(windows, at, back=LOOK_BACK))
+        past = windows.days(slice(0, int((windows.as_of <= at).sum())))
+        days = pd.MultiIndex.from_arrays([past.as_of, past.target])
+        is_known = torch.from_numpy(past.target <= at)[:, None]
+        return {
+            "days and stocks": pd.DataFrame(past.observed.numpy(), days, list(past.symbols)),
+            "windows of stocks": past.stocks.numpy(),
+            "windows of the index": past.index.numpy(),
+            "outcomes": past.movement.where(is_known, torch.nan).numpy(),
+            "predictions": rows[rows["as_of"] <= at].reset_index(drop=True),
+        }
+
+
+def days_around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
+    """Return the day of a date, and up to `back` days before it and `LOOK_AHEAD` after it."""
+    place = int(windows.as_of.searchsorted(at))
+    return windows.days(slice(max(0, place - back), place + 1 + LOOK_AHEAD))

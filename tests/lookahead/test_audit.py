@@ -1,9 +1,12 @@
-"""The look-ahead audit: every planted leak is caught, honest pipelines are left
-alone, and each check can fail.
+"""The look-ahead audit: every planted leak is found by the questions that must find it, honest
+pipelines are left alone, and each question can fail.
+
+A draw is one of a date, of memberships and of another future.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,37 +15,14 @@ import torch
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.experiments import Experiment, nightly, nightly_of, vary
-from dtml.lookahead import audit as audit_module
+from dtml.experiments import Experiment, nightly_of, vary
 from dtml.lookahead.audit import (
     Finding,
-    appended_rows,
     audit,
     audit_model,
-    index_in_step,
-    permuted_labels,
-    prove,
-    rescaled_past,
-    scrambled_future,
+    questions,
     spans_apart,
     whole_days,
-)
-from dtml.lookahead.leaks import (
-    LEAKS,
-    AdjustmentAsFeature,
-    BackwardFill,
-    CentredAverage,
-    LabelInFeatures,
-    LabelledRowsOnly,
-    LaterCheckpoint,
-    LiquidUniverse,
-    LongerLabels,
-    MemberChosenOnTest,
-    ScaledByMaximum,
-    ShuffledSplit,
-    SurvivorsOnly,
-    TodaysConstituents,
-    ValidationOverTest,
 )
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.markets import load_market
@@ -50,7 +30,19 @@ from dtml.prices.returns import returns_of
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.windows import Windows
-from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
+from tests.support.bounds import assert_arrays_close_in_float32
+from tests.support.leaks import (
+    LEAKS,
+    AdjustmentAsFeature,
+    LabelInFeatures,
+    LabelledRowsOnly,
+    LongerLabels,
+    MemberChosenOnTest,
+    ShuffledSplit,
+    TodaysConstituents,
+    ValidationOverTest,
+    fit_for_leaks,
+)
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
 pytestmark = pytest.mark.slow
@@ -62,14 +54,14 @@ SNAPSHOT = History(
     sessions_between("XNYS", SIMULATED.market.start, next_session("XNYS", LAST)),
     load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols)),
 )
-AT, TRAINED = pd.Timestamp("2022-12-14"), pd.Timestamp("2022-12-07")
+AT = pd.Timestamp("2022-12-14")
 QUICK = {
     "window": 5,
     "hidden": 16,
     "heads": 2,
-    "epochs": 2,
+    "epochs": 1,
     "first_kept_epoch": 1,
-    "seeds": 1,
+    "seeds": 2,
     "batch_days": 16,
     "learning_rate": 0.01,
     "train_sessions": 64,  # the fewest: where rows come from does not depend on their number
@@ -93,7 +85,6 @@ def dated() -> History:
 
 
 DATED = dated()
-FITS: dict[str, Ensemble] = {}  # of the tests of one check, which train on the same days
 
 
 def experiment(**overrides: object) -> Experiment:
@@ -102,95 +93,116 @@ def experiment(**overrides: object) -> Experiment:
     )
 
 
-def alarms(findings: list[Finding]) -> list[Finding]:
-    """Whatever did not pass, for want of power too."""
-    return [finding for finding in findings if not finding.passed]
+def not_passed(findings: list[Finding]) -> set[str]:
+    return {finding.check for finding in findings if not finding.passed}
 
 
-@pytest.mark.soak
-def test_every_planted_leak_is_caught_and_honest_pipelines_raise_no_alarm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # fewer predictions to compare: a leak that shows in these shows in those of an audit, too
-    monkeypatch.setattr(audit_module, "LOOK_BACK", 2)
-    proof = prove(DATED, experiment(), dates=1).set_index("pipeline")
-    assert len(LEAKS) == 18
-    assert proof["planted"].sum() == len(LEAKS)
-    assert proof["caught"].equals(proof["planted"].rename("caught")), proof
-    assert list(proof.index[~proof["planted"]]) == ["honest, per_stock", "honest, shared"]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("normalisation", "seed"), [("shared", 1), ("per_stock", 2)])
-def test_an_honest_pipeline_raises_no_alarm_at_other_seeds_and_dates(
-    normalisation: str, seed: int
-) -> None:
-    findings = audit(Pipeline(experiment(normalisation=normalisation)), DATED, seed=seed, dates=2)
-    assert not alarms(findings)
-    assert [finding.check for finding in findings].count("scrambled_future") == 2
-
-
-@pytest.mark.soak
-def test_an_honest_pipeline_raises_no_alarm_on_a_list_without_dates() -> None:
-    assert SNAPSHOT.market.is_snapshot
-    assert not alarms(audit(Pipeline(experiment()), SNAPSHOT, dates=1))
-
-
-LEAKS_OF_THE_FUTURE = [
-    *(BackwardFill, LabelledRowsOnly, SurvivorsOnly, ShuffledSplit),
-    *(MemberChosenOnTest, LaterCheckpoint, LiquidUniverse, ScaledByMaximum),
-]
-
-
-@pytest.mark.soak
-@pytest.mark.one_case
-@pytest.mark.parametrize("leak", LEAKS_OF_THE_FUTURE)
-def test_a_prediction_that_changes_with_what_came_later_is_named(leak: type[Pipeline]) -> None:
-    found = scrambled_future(leak(experiment(seeds=2), fits=FITS), DATED, AT, TRAINED, seed=0)
-    assert not found.passed
-    assert found.at == AT
-    assert "predictions change with later data" in found.detail
-
-
-def test_an_honest_prediction_changes_with_no_future() -> None:
-    assert scrambled_future(
-        Pipeline(experiment(seeds=2), fits=FITS), DATED, AT, TRAINED, seed=0
-    ).passed
-
-
-def test_a_training_is_shared_between_equal_days_alone() -> None:
-    pipeline = Pipeline(experiment(epochs=1))
-    windows = pipeline.windows(DATED)
-    train, validation = pipeline.spans(windows, AT)
-    fitted = pipeline.fit(train, validation)
-    assert pipeline.fit(train, validation) is fitted
-    other = replace(train, movement=-train.movement)
-    assert pipeline.fit(other, validation) is not fitted
-    assert replace(pipeline, experiment=experiment(epochs=2)).fit(train, validation) is not fitted
-    (again,) = [Pipeline(experiment(epochs=1)).fit(train, validation)]
-    assert all(torch.equal(again.weights[name], fitted.weights[name]) for name in fitted.weights)
-
-
-def test_todays_members_for_every_day_are_seen_even_where_the_list_has_no_dates() -> None:
-    found = scrambled_future(
-        TodaysConstituents(experiment(seeds=2), fits=FITS), SNAPSHOT, AT, TRAINED, seed=0
+def found_in(pipeline: Pipeline, draw: int, history: History = SNAPSHOT) -> set[str]:
+    """The checks that do not pass in one draw."""
+    drawn = fit_for_leaks(history, draw)
+    at = SNAPSHOT.sessions[-40 - draw]
+    findings = questions(partial(pipeline.said, at=at, trained=at), drawn, at, seed=draw)
+    return not_passed(
+        [*findings, spans_apart(pipeline, drawn, at), whole_days(pipeline, drawn, at)]
     )
-    assert not found.passed
 
 
-@pytest.mark.parametrize(
-    ("leak", "changed"),
-    [
-        (LabelInFeatures, "stocks"),
-        (CentredAverage, "stocks, index, movement"),
-        (TodaysConstituents, "observed"),
-    ],
-)
-def test_old_windows_that_later_rows_change_are_named(leak: type[Pipeline], changed: str) -> None:
-    found = appended_rows(leak(experiment()), DATED, AT, seed=0)
-    assert not found.passed
-    assert f"change {changed} of" in found.detail
-    assert appended_rows(Pipeline(experiment()), DATED, AT, seed=0).passed
+FOUND_BY = {leak: {"cut"} for leak in LEAKS} | {
+    AdjustmentAsFeature: {"rescale"},
+    LabelledRowsOnly: {"cut", "whole_days"},
+    ValidationOverTest: {"spans_apart"},
+    LongerLabels: {"spans_apart"},
+    ShuffledSplit: {"cut", "spans_apart"},
+}
+# Independent draws: a leak is missed in all of them less often than once in 10,000. One missed
+# no leak in 40 tries, so it misses less than 7.2 % of the time, at 95 %; but the better of two
+# seeds in 47 of 100, less than 57 %, because the same seed may be the better in every future.
+DRAWS = dict.fromkeys(LEAKS, 4) | {MemberChosenOnTest: 17}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
+def test_every_planted_leak_is_found(leak: type[Pipeline]) -> None:
+    pipeline = leak(experiment())
+    assert any(found_in(pipeline, draw) >= FOUND_BY[leak] for draw in range(DRAWS[leak]))
+
+
+@pytest.mark.parametrize("leak", [LabelInFeatures, AdjustmentAsFeature])
+def test_a_planted_leak_is_found_by_its_question(leak: type[Pipeline]) -> None:
+    assert found_in(leak(experiment()), draw=0) == FOUND_BY[leak]
+
+
+def test_the_planted_leaks_are_seventeen() -> None:
+    assert len(LEAKS) == 17  # an index that is dated a session early: tests/prices/test_index_dates
+
+
+@pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
+def test_an_honest_pipeline_is_left_alone(normalisation: str) -> None:
+    assert found_in(Pipeline(experiment(normalisation=normalisation)), draw=0) == set()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("history", [DATED, SNAPSHOT], ids=["dated", "snapshot"])
+def test_an_audit_of_an_honest_pipeline_passes(history: History) -> None:
+    findings = audit(Pipeline(experiment()), history)
+    assert not_passed(findings) == set()
+    assert [finding.check for finding in findings] == [
+        *(["cut", "rescale", "repeat", "spans_apart"] * 2),
+        "whole_days",
+    ]
+
+
+class Unseeded(Pipeline):
+    """A training whose weights are not the same twice."""
+
+    def fit(self, train: Windows, validation: Windows) -> Ensemble:
+        ensemble = super().fit(train, validation)
+        noise = {name: torch.rand_like(each) / 100 for name, each in ensemble.weights.items()}
+        weights = {name: each + noise[name] for name, each in ensemble.weights.items()}
+        return replace(ensemble, weights=weights)
+
+
+@dataclass(frozen=True)
+class Remembering(Pipeline):
+    """A path that says another thing when it is asked for the fifth time, which is to repeat."""
+
+    asked: list[pd.Timestamp] = field(default_factory=list)
+
+    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
+        self.asked.append(windows.as_of[-1])
+        rows = super().predict(ensemble, windows)
+        return rows.assign(probability=rows["probability"] / (2 if len(self.asked) == 5 else 1))
+
+
+def test_a_path_that_says_another_thing_when_it_is_asked_again_is_found() -> None:
+    assert found_in(Unseeded(experiment()), draw=0) == {"cut", "rescale", "repeat"}
+    assert found_in(Remembering(experiment()), draw=0) == {"repeat"}
+
+
+class Silent(Pipeline):
+    """A path that predicts no stock."""
+
+    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
+        return super().predict(ensemble, windows).iloc[:0]
+
+
+def test_where_nothing_is_said_nothing_passes() -> None:
+    assert found_in(Silent(experiment()), draw=0) == {"cut", "rescale", "repeat", "whole_days"}
+
+
+def test_a_finding_names_what_changes_and_the_first_stock_and_day_on_which_it_does() -> None:
+    pipeline = LabelledRowsOnly(experiment())
+    cut = questions(partial(pipeline.said, at=AT, trained=AT), DATED, AT)[0]
+    assert (cut.check, cut.at) == ("cut", AT)
+    assert ", the first of " in cut.detail
+    assert "on 2022-12-14" in cut.detail
+
+
+@pytest.mark.soak
+def test_todays_members_for_every_day_are_seen_even_where_the_list_has_no_dates() -> None:
+    pipeline = TodaysConstituents(experiment())
+    found = questions(partial(pipeline.said, at=AT, trained=AT), SNAPSHOT, AT)
+    assert not_passed(found) == {"cut"}
 
 
 class Touching(Pipeline):
@@ -211,129 +223,10 @@ def test_training_days_too_close_to_those_they_must_not_touch_are_named(
     assert "gaps after these spans: 3 and 3 sessions" in honest.detail
 
 
-def test_labels_that_reach_beyond_their_day_are_found_by_another_future() -> None:
+def test_labels_that_reach_beyond_their_day_are_found_where_the_history_ends() -> None:
     found = spans_apart(LongerLabels(experiment()), DATED, AT)
-    assert (
-        found.passed,
-        "outcomes before 2022-12-14 depend on prices after it" in found.detail,
-    ) == (False, True)
-
-
-def test_stock_days_that_are_left_out_are_counted() -> None:
-    assert not whole_days(LabelledRowsOnly(experiment()), DATED, AT).passed
-    assert whole_days(Pipeline(experiment()), DATED, AT).passed
-
-
-@pytest.mark.soak
-def test_a_label_among_the_features_beats_a_coin_at_both_drawings() -> None:
-    learning = experiment(epochs=12, train_sessions=126)
-    found = permuted_labels(LabelInFeatures(learning), DATED, seed=0)
     assert not found.passed
-    assert ", then " in found.detail
-
-
-@pytest.mark.parametrize(
-    ("drawn", "passed", "has_power"),
-    [
-        ([(-0.1, 0.1, 0.5)], True, True),
-        ([(0.1, 0.2, 0.5), (-0.1, 0.1, 0.5)], True, True),
-        ([(0.1, 0.2, 0.5), (-0.2, -0.1, 0.5)], True, True),
-        ([(0.1, 0.2, 0.5), (0.1, 0.3, 0.5)], False, True),
-        ([(-0.2, -0.1, 0.5), (-0.3, -0.1, 0.5)], False, True),
-        ([(0.0, 0.0, 1.0), (-0.1, 0.1, 0.06)], True, True),
-        ([(0.0, 0.0, 0.0), (0.1, 0.2, 0.5), (-0.1, 0.1, 0.97), (0.1, 0.2, 0.5)], False, True),
-        ([(0.0, 0.0, 0.0), (0.1, 0.2, 0.5), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0)], False, False),
-    ],
-)
-def test_two_intervals_on_one_side_of_0_are_an_alarm_and_one_direction_throughout_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-    drawn: list[tuple[float, float, float]],
-    passed: bool,
-    has_power: bool,
-) -> None:
-    ends = iter(drawn)
-
-    def drawing(*_: object) -> tuple[pd.Timestamp, float, tuple[float, float], float]:
-        low, high, rises = next(ends)
-        return AT, 0.0, (low, high), rises
-
-    monkeypatch.setattr(audit_module, "_score_tossed", drawing)
-    found = permuted_labels(Pipeline(nightly()), DATED, seed=0)
-    assert (found.passed, found.has_power, found.is_alarm) == (
-        passed,
-        has_power,
-        has_power and not passed,
-    )
-    assert not list(ends)
-
-
-class AlwaysUp(Pipeline):
-    """Predicting that everything rises, whatever was trained."""
-
-    def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - there is none
-        return None  # type: ignore[return-value]
-
-    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:  # noqa: ARG002 - the same
-        day, stock = windows.observed.nonzero(as_tuple=True)
-        dates = {"as_of": windows.as_of[day.numpy()], "target": windows.target[day.numpy()]}
-        return pd.DataFrame(
-            dates | {"symbol": pd.Index(windows.symbols)[stock.numpy()], "probability": 0.6}
-        )
-
-
-def test_a_coin_that_meets_one_direction_throughout_is_no_evidence() -> None:
-    found = permuted_labels(AlwaysUp(experiment()), DATED, seed=0)
-    assert not found.passed
-    assert not found.is_alarm
-    assert "undefined (0% of the predictions are rises)" in found.detail
-
-
-@pytest.mark.parametrize(("sessions", "passed"), [(0, True), (-1, False), (1, False)])
-def test_an_index_a_session_early_or_late_is_seen(sessions: int, passed: bool) -> None:
-    index = SNAPSHOT.bars["symbol"] == SNAPSHOT.market.index.symbol
-    moved = SNAPSHOT.bars[index].assign(session=lambda bars: bars["session"].shift(-sessions))
-    shifted = replace(
-        SNAPSHOT, bars=pd.concat([SNAPSHOT.bars[~index], moved.dropna(subset="session")])
-    )
-    found = index_in_step(shifted)
-    assert found.passed == passed
-    assert found.has_power
-
-
-def test_an_index_that_moves_with_none_of_its_stocks_is_no_evidence() -> None:
-    index = SNAPSHOT.bars["symbol"] == SNAPSHOT.market.index.symbol
-    other = SNAPSHOT.bars[index].assign(
-        adj_close=100 + np.random.default_rng(0).random(int(index.sum()))
-    )
-    found = index_in_step(replace(SNAPSHOT, bars=pd.concat([SNAPSHOT.bars[~index], other])))
-    assert not found.passed
-    assert not found.is_alarm
-
-
-def test_a_feature_that_knows_later_dividends_is_named() -> None:
-    found = rescaled_past(AdjustmentAsFeature(experiment()), DATED, AT)
-    assert not found.passed
-    assert found.detail == "later dividends and splits change stocks of earlier days"
-    for z_close, returns in (("raw", "adj_close"), ("adjusted", "close")):
-        honest = vary(nightly_of({}, z_close=z_close, returns=returns, max_return=0.35), QUICK)
-        assert rescaled_past(Pipeline(honest), DATED, AT).passed
-
-
-def log_moves(history: History) -> pd.DataFrame:
-    wide = history.bars.pivot(index="session", columns="symbol", values="adj_close")
-    returns: pd.DataFrame = np.log(wide).diff().iloc[1:]
-    return returns
-
-
-def test_a_toss_turns_all_moves_of_a_session_or_none_and_leaves_their_sizes() -> None:
-    returns, tossed = log_moves(SNAPSHOT), log_moves(SNAPSHOT.tossed(3))
-    assert_arrays_close_in_float64(tossed.abs(), returns.abs())
-    heads = (tossed / returns).mean(axis=1)
-    assert_arrays_close_in_float64(heads.abs(), 1)
-    assert abs((heads > 0).mean() - 0.5) < 0.1  # 331 tosses of a fair coin: 3.6 standard deviations
-    bars = SNAPSHOT.tossed(3).bars
-    assert (bars["high"] >= bars[["open", "close"]].max(axis=1) - 1e-9).all()
-    assert (bars["low"] <= bars[["open", "close"]].min(axis=1) + 1e-9).all()
+    assert "outcomes before 2022-12-14 depend on prices after it" in found.detail
 
 
 def test_another_future_leaves_the_past_as_it_was() -> None:
@@ -361,31 +254,17 @@ def test_what_was_known_on_a_day_holds_no_later_bar_entry_or_exit() -> None:
 
 
 @pytest.mark.soak
-def test_the_same_seed_finds_the_same() -> None:
-    first, second, other = (
-        permuted_labels(Pipeline(experiment()), DATED, seed) for seed in (5, 5, 6)
-    )
-    assert first == second
-    assert first.detail != other.detail
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) -> None:
     pipeline = Pipeline(experiment(normalisation=normalisation))
-    windows = pipeline.windows(DATED)
-    ensemble = pipeline.model(windows, AT)
-    findings = audit_model(ensemble, DATED, dates=2)
-    assert [finding.check for finding in findings] == [
-        "scrambled_future",
-        "appended_rows",
-        "rescaled_past",
-    ] * 2
-    assert not alarms(findings)
+    ensemble = pipeline.model(pipeline.windows(DATED), AT)
+    findings = audit_model(ensemble, DATED)
+    assert [finding.check for finding in findings] == ["cut", "rescale", "repeat"] * 2
+    assert not_passed(findings) == set()
 
 
 def test_a_history_too_short_for_an_audit_is_refused_with_what_it_takes() -> None:
-    with pytest.raises(DtmlError, match="an audit of 3 dates needs"):
+    with pytest.raises(DtmlError, match="an audit of 2 dates needs"):
         audit(Pipeline(experiment()), SNAPSHOT.cut(stocks=5, sessions=120, seed=0))
 
 
@@ -412,6 +291,5 @@ def test_an_honest_pipeline_raises_no_alarm_on_real_prices() -> None:
     whole = History(
         bars, sessions_between("XNYS", first, next_session("XNYS", last)), load_market("kdd17")
     )
-    assert not alarms(
-        audit(Pipeline(experiment()), whole.cut(stocks=17, sessions=400, seed=0), dates=2)
-    )
+    found = audit(Pipeline(experiment()), whole.cut(stocks=17, sessions=400, seed=0))
+    assert not_passed(found) == set()

@@ -1,10 +1,12 @@
-"""The leaks that the look-ahead audit must catch: dishonest pipelines.
+"""The leaks that the look-ahead audit must catch: dishonest pipelines and dishonest ranking paths.
 
-Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) with a mistake found in
-practice.
+Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) or path
+(`dtml.lookahead.ranks`) with a mistake found in practice.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,13 @@ from dtml.checkpoints import Ensemble
 from dtml.features import FEATURES
 from dtml.inference import member_probabilities
 from dtml.lookahead.pipeline import ADJUSTED_TOO, CPU, NEVER, History, Pipeline
+from dtml.lookahead.ranks import fit_honestly, with_known_outcomes
+from dtml.ranking.panel import ranked
+from dtml.ranking.rankers import VALIDATION_DAYS, Rankers, RankersConfig, slope_of
+from dtml.ranking.walk import History as Ranked
 from dtml.windows import Windows
+
+LATER = 5  # sessions by which the outcomes of a leak begin later than the rankers are told
 
 
 class Leak(Pipeline):
@@ -199,7 +207,7 @@ class LaterCheckpoint(Leak):
     """The newest model serves every night, those before its training too."""
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - the leak
-        return super().model(windows, windows.as_of[-1])
+        return super().model(windows, windows.as_of[windows.observed.any(dim=1).numpy()][-1])
 
 
 class AdjustmentAsFeature(Leak):
@@ -250,21 +258,6 @@ class LiquidUniverse(Leak):
         return super().windows(replace(history, bars=bars[is_kept]))
 
 
-class IndexStampedEarly(Leak):
-    """The source stamps each bar of the index with the session before.
-
-    A source that confuses two time zones makes this mistake.
-    """
-
-    def received(self, history: History) -> History:
-        bars = history.bars
-        is_index = bars["symbol"] == history.market.index.symbol
-        index = bars[is_index].sort_values("session")
-        early = index.assign(session=index["session"].shift()).dropna(subset="session")
-        joined = pd.concat([bars[~is_index], early], ignore_index=True)
-        return replace(history, bars=joined)
-
-
 LEAKS: tuple[type[Leak], ...] = tuple(Leak.__subclasses__())
 
 
@@ -306,3 +299,68 @@ def _with_rows(windows: Windows, rows: Float[Tensor, "sessions symbols features"
     """Return the same windows with other values of all sessions, as `Windows.rows` returns them."""
     views = rows.unfold(0, windows.window, 1).permute(0, 1, 3, 2)  # [days symbols window features]
     return replace(windows, stocks=views[:, :-1], index=views[:, -1])
+
+
+def _fit_and_calibrate_on_the_same(
+    inputs: Ranked, at: pd.Timestamp, config: RankersConfig
+) -> Rankers:
+    """Return honest rankers, but with slopes measured on days to which they were fitted."""
+    rankers = fit_honestly(inputs, at, config)
+    past = with_known_outcomes(inputs, at)
+    days = slice(-VALIDATION_DAYS, None)
+    scores = rankers.scores(past.features, past.there, days)
+    relative = past.relative[days]
+    slopes = {name: slope_of(ranked(of_days), relative) for name, of_days in scores.items()}
+    return replace(rankers, slopes=slopes)
+
+
+def _with_first_feature(inputs: Ranked, values: np.ndarray) -> Ranked:
+    """Return the inputs with other values, [sessions stocks], of the first feature."""
+    first = values[..., None].astype(np.float32)
+    return replace(inputs, features=np.dstack([first, inputs.features[..., 1:]]))
+
+
+def _ranked_over_all_days(inputs: Ranked) -> Ranked:
+    """Return the inputs with a feature ranked over all days, later ones too."""
+    closes = inputs.panel.close
+    ratios = closes / np.roll(closes, 1, axis=0)
+    ranks = pd.Series(ratios.ravel()).rank(pct=True)
+    return _with_first_feature(inputs, ranks.to_numpy().reshape(closes.shape))
+
+
+def _scaled_over_all_days(inputs: Ranked) -> Ranked:
+    """Return the inputs with features scaled by their deviation over all days, later ones too."""
+    deviation = np.nanstd(inputs.features[inputs.there], axis=0)
+    return replace(inputs, features=inputs.features / (deviation + 1e-6))
+
+
+def _scaled_by_maximum(inputs: Ranked) -> Ranked:
+    """Return the inputs with the close over the stock's highest close of all days as a feature."""
+    highest = np.nanmax(np.nan_to_num(inputs.panel.close), axis=0)
+    return _with_first_feature(
+        inputs, inputs.panel.close / np.maximum(highest, np.finfo(float).tiny)
+    )
+
+
+def _with_later_outcomes(inputs: Ranked) -> Ranked:
+    """Return the inputs with the outcomes of `LATER` sessions later, as if they were known."""
+    later = np.full_like(inputs.outcome, np.nan)
+    later[:-LATER] = inputs.outcome[LATER:]
+    return replace(inputs, outcome=later)
+
+
+RANKING_LEAKS: Mapping[str, Mapping[str, Any]] = {
+    "OutcomeAsFeature": {"spoil": lambda inputs: _with_first_feature(inputs, inputs.relative)},
+    "RankOverHistory": {"spoil": _ranked_over_all_days},
+    "ScaledOverHistory": {"spoil": _scaled_over_all_days},
+    "ScaledByMaximum": {"spoil": _scaled_by_maximum},
+    "LaterLeg": {"spoil": _with_later_outcomes},
+    "OutcomeKnown": {"spoil": lambda inputs: replace(inputs, there=np.isfinite(inputs.outcome))},
+    "PriceAsFeature": {
+        "spoil": lambda inputs: _with_first_feature(inputs, ranked(inputs.panel.close))
+    },
+    "LaterRankers": {
+        "fit": lambda inputs, _, config: fit_honestly(inputs, inputs.panel.sessions[-1], config)
+    },
+    "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
+}
