@@ -99,13 +99,13 @@ def _rolling_means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "m
     return np.asarray((total[RECENT:] - total[:-RECENT]) / RECENT)
 
 
-def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
+def skill_drift(rank_ics: Daily, *, overlap: int = 1) -> dict[str, Any] | None:
     """Say in a row (`_row`) whether the last year's rank IC is below half of the earlier one.
 
-    `rank_ics` has a value a night, NaN where it is not known. Returns None with fewer than twice
-    `LEARNED` known nights, or where the earlier mean is not above 0. Each night the last year
-    begins a night later, which the theorem behind `evidence` does not cover; how often the answer
-    is wrong was measured instead (`benchmarks.drift`).
+    `rank_ics` has a value a night, NaN where it is not known; `overlap` is as in `evidence`.
+    Returns None with fewer than twice `LEARNED` known nights, or where the earlier mean is not
+    above 0. Each night the last year begins a night later, which the theorem behind `evidence` does
+    not cover; how often the answer is wrong was measured instead (`benchmarks.drift`).
     """
     known_ics = rank_ics[np.isfinite(rank_ics)]
     # The nights before are at least LEARNED, so the last "year" may be shorter than a year.
@@ -118,7 +118,7 @@ def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
     # A bet wins on a rank IC below half of the earlier mean. The rank IC may be -1, so the bets are
     # scaled for the largest win to be WIDEST, the limit of `evidence`.
     bets = (half - since) * WIDEST / (1 + half)
-    against = evidence(SKILL, bets)
+    against = evidence(SKILL, bets, overlap=overlap)
     return _row(
         measure=SKILL,
         value=float(since.mean()),

@@ -45,7 +45,12 @@ class Evidence:
 
 
 def evidence(
-    challenger: str, gains: Daily, *, challengers: int = 1, alpha: float = ALPHA
+    challenger: str,
+    gains: Daily,
+    *,
+    challengers: int = 1,
+    alpha: float = ALPHA,
+    overlap: int = 1,
 ) -> Evidence:
     """Return the evidence for a challenger on the nights since the champion was chosen.
 
@@ -54,7 +59,9 @@ def evidence(
     each has an equal share of `alpha`. Half of the stake is bet from the first night on, for small
     gains that last. The other half is bet on the present year alone, in equal parts that begin
     every `RESTART` nights; a year is `YEAR` nights, counted from the first. Each bet is divided
-    equally between the `RATES`. Raises ValueError for a gain outside of [-2, 2].
+    equally between the `RATES`. Where the outcomes of `overlap` nights share a session, one lucky
+    outcome would win on each of them: the stake is divided among so many bettors, each of whom
+    bets only on every `overlap`-th night. Raises ValueError for a gain outside of [-2, 2].
     """
     known_gains = gains[np.isfinite(gains)]
     outside = np.flatnonzero(np.isfinite(gains) & (np.abs(gains) > WIDEST))
@@ -63,28 +70,32 @@ def evidence(
             f"gains[{outside[0]}] of {challenger} is {gains[outside[0]]}: a gain must lie in "
             "[-2, 2], because rank ICs lie in [-1, 1]"
         )
-    rates = np.array(RATES)[:, None]  # [rates 1], to combine with the nights
-    log_growth = np.log1p(rates * known_gains).cumsum(axis=1)
-    # [rates nights + 1]: before the first night, and after each.
-    log_stakes = np.concatenate([np.zeros((len(RATES), 1)), log_growth], axis=1)
-    lasting = np.exp(log_stakes[:, -1]).mean()
-
-    # Every RESTART nights of the present year a bet starts from 1; those that start later in the
-    # year are still worth 1.
-    year_start = len(known_gains) - len(known_gains) % YEAR
-    starts = np.arange(year_start, year_start + YEAR, RESTART)
-    begun_starts = starts[starts <= len(known_gains)]
-    log_growth_since_start = log_stakes[:, -1:] - log_stakes[:, begun_starts]
-    since_start = np.exp(log_growth_since_start).mean(axis=0)
-    recent_total = since_start.sum() + len(starts) - len(begun_starts)
-    recent = recent_total / len(starts)
+    stakes = [_stake(known_gains, slice(first, None, overlap)) for first in range(overlap)]
     return Evidence(
         challenger=challenger,
-        stake=float((lasting + recent) / 2),
+        stake=float(np.mean(stakes)),
         needed=challengers / alpha,
         nights=len(known_gains),
         gain=float(known_gains.mean()) if len(known_gains) else np.nan,
     )
+
+
+def _stake(gains: Daily, nights: slice) -> float:
+    """Return what a stake of 1 has become that is bet on some of the nights."""
+    bets = np.zeros((len(RATES), len(gains)))
+    bets[:, nights] = np.log1p(np.outer(RATES, gains[nights]))
+    # [rates nights + 1]: before the first night, and after each.
+    log_stakes = np.pad(bets.cumsum(axis=1), ((0, 0), (1, 0)))
+    lasting = np.exp(log_stakes[:, -1]).mean()
+
+    # Every RESTART nights of the present year a bet starts from 1; those that start later in the
+    # year are still worth 1.
+    year_start = len(gains) - len(gains) % YEAR
+    starts = np.arange(year_start, year_start + YEAR, RESTART)
+    begun_starts = starts[starts <= len(gains)]
+    since_start = np.exp(log_stakes[:, -1:] - log_stakes[:, begun_starts]).mean(axis=0)
+    recent = (since_start.sum() + len(starts) - len(begun_starts)) / len(starts)
+    return float((lasting + recent) / 2)
 
 
 def promoted(candidates: Sequence[Evidence]) -> Evidence | None:

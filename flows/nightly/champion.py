@@ -20,6 +20,7 @@ from dtml.evaluation.evidence import Evidence, evidence, promoted
 from dtml.evaluation.ranking import both_known, rank_ics
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session
+from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.rankers import RankersConfig, trainings, walk
 from dtml.ranking.walk import History, folds
 from flows.nightly.context import MarketContext
@@ -121,7 +122,8 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     for name in challengers:
         gain = (daily_rank_ics[name] - daily_rank_ics[champion]).to_numpy()
         # The more challengers, the more evidence each needs: one of many is ahead by luck.
-        gathered.append(evidence(name, gain, challengers=len(challengers)))
+        overlap = overlap_of(market.leg)
+        gathered.append(evidence(name, gain, challengers=len(challengers), overlap=overlap))
     winner = promoted(gathered)
     if winner is None:
         return None

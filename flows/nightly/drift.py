@@ -20,6 +20,7 @@ from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, ski
 from dtml.features import FEATURES, HISTORY, MAX_GAP, features
 from dtml.prices.returns import traded
 from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.ranking.outcomes import overlap_of
 from dtml.windows import panel_on
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
@@ -102,7 +103,9 @@ def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, An
     is_of_shown = ranks["predictor"] == shown_ranker
     is_known_by_night = ranks["target"] <= pd.Timestamp(as_of)
     shown_ranks = ranks[is_of_shown & is_known_by_night]
-    skill = skill_drift(shown_ranks["rank_ic"].to_numpy(dtype=float))
+    skill = skill_drift(
+        shown_ranks["rank_ic"].to_numpy(dtype=float), overlap=overlap_of(market.leg)
+    )
     band = counts[np.isclose(counts["level"].astype(float), market.level)]
     covered = (band["covered"] / band["n"]).to_numpy(dtype=float)
     coverage = coverage_drift(covered, market.level)

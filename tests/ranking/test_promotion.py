@@ -28,6 +28,18 @@ def test_equals_are_exchanged_in_fewer_than_one_year_in_twenty(deviation: float)
 
 
 @pytest.mark.slow
+def test_equals_whose_outcomes_overlap_are_not_exchanged_by_one_lucky_outcome() -> None:
+    random = np.random.default_rng(8)
+    overlap, nights = 20, 2 * YEAR
+    stakes = []
+    for _ in range(25):
+        daily = random.normal(0, 0.15, nights + overlap - 1)
+        gains = np.convolve(daily, np.ones(overlap) / np.sqrt(overlap), "valid").clip(-2, 2)
+        stakes.append([evidence("b", gains[:k], overlap=overlap) for k in range(20, nights, 20)])
+    assert sum(any(each.suffices for each in of_nights) for of_nights in stakes) <= 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 97, 400])
 def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nights(
     before: int,
