@@ -1,6 +1,7 @@
 """Trading sessions of an exchange: their days, when they open and close, which closed last."""
 
 import warnings
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -293,11 +294,31 @@ def _calendar(code: str) -> "ExchangeCalendar":
         return exchange_calendars.get_calendar(code, start=_EARLIEST)
     except exchange_calendars.errors.InvalidCalendarName as problem:
         raise UsageError(f"unknown exchange calendar {code!r}; give one such as XNYS") from problem
+    except ValueError:  # the calendar begins later: Tokyo's in 1997, Tel Aviv's in 2026
+        return exchange_calendars.get_calendar(code, start=_first_day(code))
+
+
+def _first_day(code: str) -> pd.Timestamp:
+    """Return the first day from which a calendar can be built.
+
+    The calendar's own bound is right unless it allows a month that cannot be built.
+    """
+    month = _month(code, pd.Timestamp("2025-01-02"))
+    if month is not None:
+        first: pd.Timestamp = month.bound_min()
+        return first
+    days = pd.date_range(_EARLIEST, pd.Timestamp.now().normalize())
+    return days[bisect_left(days, True, key=lambda day: _month(code, day) is not None)]
+
+
+def _month(code: str, first: pd.Timestamp) -> "ExchangeCalendar | None":
+    """Return 30 days of a calendar, which are quickly built; None where they cannot be."""
+    import exchange_calendars
+
+    try:
+        return exchange_calendars.get_calendar(code, start=first, end=first + pd.Timedelta(days=29))
     except ValueError:
-        # The calendar begins later (Tokyo's in 1997). One month is quickly built and gives the
-        # first day allowed.
-        month = exchange_calendars.get_calendar(code, start="2025-01-02", end="2025-01-31")
-        return exchange_calendars.get_calendar(code, start=month.bound_min())
+        return None
 
 
 def _position(exchange: _Exchange, day: date) -> int:

@@ -1,9 +1,11 @@
 """Sessions of real exchanges on known days; the minute at which a session counts as closed."""
 
+import re
 import subprocess
 import sys
 import warnings
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import exchange_calendars
@@ -11,7 +13,7 @@ import pandas as pd
 import pytest
 
 from dtml.errors import DtmlError, UsageError
-from dtml.markets.definition import Calendar
+from dtml.markets.definition import CALENDARS, Calendar
 from dtml.prices.sessions import (
     is_session,
     last_closed_session,
@@ -24,6 +26,7 @@ from dtml.prices.sessions import (
     session_open,
     sessions_a_year,
     sessions_between,
+    sessions_up_to,
     usual_week,
 )
 from tests.support.calendars import end_calendar
@@ -342,3 +345,31 @@ def test_a_year_has_the_sessions_of_its_calendar() -> None:
     assert [sessions_a_year(code) for code in ("XNYS", "XTKS", "24/7")] == [252, 244, 365]
     weekends = tuple(pd.date_range("2015-01-01", "2024-12-31", freq="W-SAT").date)
     assert sessions_a_year(Calendar(code="XNYS", extra=weekends)) == 304
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_the_codes_that_are_offered_are_those_that_can_be_built() -> None:
+    """Each from the first day that can be: the month before it cannot, or is before 1990."""
+    names = exchange_calendars.get_calendar_names(include_aliases=False)
+    for code in sorted({*names, *CALENDARS} - {"us_futures"}):  # a code of the user cannot be that
+        try:
+            first = sessions_up_to(code, date(2026, 11, 24))[0]
+        except (NotImplementedError, ValueError):
+            assert code not in CALENDARS
+        else:
+            assert code in CALENDARS
+            if first > pd.Timestamp("1990-01-31"):
+                with pytest.raises(ValueError, match=code if code != "XTAE" else "not sessions"):
+                    exchange_calendars.get_calendar(code, start=first - pd.Timedelta(days=30))
+
+
+def test_a_calendar_begins_on_the_first_day_from_which_it_can_be_built() -> None:
+    """As Tel Aviv's does in exchange_calendars 4.13, which names no bound."""
+    assert sessions_up_to("XTAE", date(2026, 11, 24))[0] <= pd.Timestamp("2026-01-05")
+
+
+@pytest.mark.parametrize("page", ["README.md", "dtml/README.md", "flows/README.md", "db/README.md"])
+def test_the_codes_on_the_pages_are_offered(page: str) -> None:
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    assert set(re.findall(r"\bX[A-Z]{3}\b", text)) <= CALENDARS
