@@ -4,18 +4,21 @@ and one bad file of a folder is one stock's failure.
 
 import bz2
 import gzip
+import io
 import lzma
+import sys
 import zipfile
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from urllib.parse import quote
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from dtml.errors import UsageError
-from dtml.sources.files import FileSource
+from dtml.sources.files import FileSource, containers
 from tests.support.price_files import FIRST, LAST, MARKET, long
 
 
@@ -166,10 +169,7 @@ def test_a_workbook_with_two_filled_sheets_is_refused(tmp_path: Path) -> None:
 def test_without_openpyxl_a_workbook_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(*_: object, **__: object) -> None:
-        raise ImportError("no openpyxl")
-
-    monkeypatch.setattr(pd, "read_excel", missing)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
     (tmp_path / "p.xlsx").write_bytes(zipped("xl/workbook.xml", b"<workbook/>"))
     with pytest.raises(UsageError, match=r"install 'dtml-nightshift\[excel\]', or save the sheet"):
         read(FileSource(MARKET, tmp_path / "p.xlsx"))
@@ -266,3 +266,103 @@ def test_a_folder_of_days_has_the_symbols_of_its_columns(tmp_path: Path) -> None
     days = FileSource(MARKET, tmp_path)
     assert days.symbols() == ["AAA", "BBB"]
     assert len(read(days)) == 26
+
+
+# what grows
+
+
+def in_archive(content: bytes, names: tuple[str, ...] = ("AAA.csv", "BBB.csv")) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in names:
+            packed.writestr(name, content)
+    return archive.getvalue()
+
+
+def in_workbook(content: bytes) -> bytes:
+    workbook = io.BytesIO()
+    cells = [line.split(",") for line in content.decode().splitlines()]
+    pd.DataFrame(cells).to_excel(workbook, index=False, header=False)
+    return workbook.getvalue()
+
+
+def in_parquet(content: bytes) -> bytes:
+    return pd.read_csv(io.BytesIO(content)).to_parquet(compression="zstd")
+
+
+BOMB = b"symbol,date,close\n" + b"AAA,2024-03-04,1\n" * 40_000  # 680 kB
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("p.csv.gz", gzip.compress),
+        ("p.csv.bz2", bz2.compress),
+        ("p.csv.zst", zstandard),
+        ("p.csv.xz", lzma.compress),
+        ("p.csv.gz", lambda content: gzip.compress(gzip.compress(content))),
+        ("p.zip", lambda content: in_archive(content, ("p.csv",))),
+        ("p.zip", in_archive),
+        ("p.zip", lambda content: in_archive(gzip.compress(content))),
+        ("p.xlsx", in_workbook),
+        ("p.parquet", in_parquet),
+    ],
+)
+def test_a_small_file_that_grows_beyond_the_bound_is_refused(
+    name: str, pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = pack(BOMB)
+    (tmp_path / name).write_bytes(packed)
+    monkeypatch.setattr(containers, "GROWTH", 0)
+    monkeypatch.setattr(containers, "LEAST_BOUND", 400_000)
+    with pytest.raises(UsageError, match=rf"{name}.*0\.0004 GB"):
+        read(FileSource(MARKET, tmp_path / name))
+    monkeypatch.setattr(containers, "LEAST_BOUND", 20_000_000)
+    assert FileSource(MARKET, tmp_path / name).symbols()
+
+
+def test_a_file_may_grow_in_proportion_to_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.csv.gz").write_bytes(gzip.compress(text().encode()))
+    monkeypatch.setattr(containers, "LEAST_BOUND", 10)
+    pd.testing.assert_frame_equal(read(FileSource(MARKET, tmp_path / "p.csv.gz")), ours(tmp_path))
+
+
+def test_an_archive_of_too_many_tables_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "MOST_TABLES", 2)
+    (tmp_path / "p.zip").write_bytes(in_archive(BOMB))
+    assert len(FileSource(MARKET, tmp_path / "p.zip").symbols()) == 1
+    (tmp_path / "p.zip").write_bytes(in_archive(BOMB, ("AAA.csv", "BBB.csv", "CCC.csv")))
+    with pytest.raises(UsageError, match=r"p\.zip.* 3 tables"):
+        FileSource(MARKET, tmp_path / "p.zip")
+
+
+# folders named key=value
+
+
+@pytest.mark.parametrize("key", ["symbol", "Ticker"])
+def test_a_folder_gives_its_files_the_symbol_that_it_names(key: str, tmp_path: Path) -> None:
+    table = long(("BRK/B", "AAA"))
+    for symbol, bars in table.groupby("symbol"):
+        folder = tmp_path / "p" / f"{key}={quote(str(symbol), safe='')}" / "year=2024"
+        folder.mkdir(parents=True)
+        bars.drop(columns="symbol").to_parquet(folder / "part.0.parquet", index=False)
+    (tmp_path / "p" / "symbol=CCC").mkdir()
+    (tmp_path / "p" / "symbol=CCC" / "part.1.parquet").write_bytes(b"PAR1 cut off")
+    source = FileSource(MARKET, tmp_path / "p")
+    assert source.symbols() == ["AAA", "BRK/B", "CCC"]
+    pd.testing.assert_frame_equal(read(source), ours(tmp_path, ("BRK/B", "AAA")), check_exact=True)
+
+
+def test_a_folder_gives_its_files_the_date_that_it_names_and_keeps_a_column_of_the_file(
+    tmp_path: Path,
+) -> None:
+    for day, bars in long(("AAA", "BBB")).groupby("date"):
+        folder = tmp_path / "p" / "symbol=WRONG" / f"date={pd.Timestamp(day):%Y-%m-%d}"
+        folder.mkdir(parents=True)
+        bars.drop(columns="date").to_csv(folder / "part.csv", index=False)
+    found = read(FileSource(MARKET, tmp_path / "p"))
+    pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)

@@ -9,11 +9,14 @@ import gzip
 import lzma
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -22,30 +25,50 @@ from dtml.errors import UsageError
 TABLES = (".parquet", ".csv", ".tsv", ".txt", ".xlsx")
 PACKINGS = (".gz", ".bz2", ".zst", ".xz", ".zip")
 ENDINGS = f"{', '.join(TABLES)}, plain or packed ({', '.join(PACKINGS)})"
-GZIP = b"\x1f\x8b"
-BZIP2 = b"BZh"
-ZSTANDARD = b"\x28\xb5\x2f\xfd"
-XZ = b"\xfd7zXZ\x00"
+OPENERS: dict[bytes, Callable[[BytesIO], Any]] = {  # by the first bytes of what is packed
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\x28\xb5\x2f\xfd": partial(pa.CompressedInputStream, compression="zstd"),
+    b"\xfd7zXZ\x00": lzma.open,
+}
 ZIP = b"PK\x03\x04"
 PARQUET = b"PAR1"
 WORKBOOK = "xl/workbook.xml"  # the member that makes a zip archive an .xlsx
 DEEPEST = 3  # packings in one another; what is packed deeper is not unpacked
+# A file may unpack to so many bytes or, if it is large, to so many times its own size: prices are
+# packed to a tenth at best.
+LEAST_BOUND = 2_000_000_000
+GROWTH = 20
+MOST_TABLES = 15_000  # of an archive
+CHUNK = 1 << 24  # bytes
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class AdvisedError(ValueError):
     """A fault of a table whose message says what the user can do."""
 
 
+def require_room(size: int, bound: int) -> None:
+    """Raise AdvisedError for a table of more bytes than its file may unpack to."""
+    if size > bound:
+        raise AdvisedError(
+            f"it unpacks to more than {bound / 1e9:.3g} GB, the most for a file of its size: give "
+            "its prices as plain CSV, in several files of a folder"
+        )
+
+
 @dataclass(frozen=True)
 class Container:
     """One table as it is stored: a file, or a member of a zip archive.
 
-    The archive stays open, as one of thousands of members takes long to open; its members share it.
+    The archive stays open, as one of thousands of members takes long to open; its members share it,
+    and `grown`, the size of each that was packed once more.
     """
 
     file: Path
     member: str | None = None
     archive: zipfile.ZipFile | None = field(default=None, compare=False, repr=False)
+    grown: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def place(self) -> Path:
@@ -56,6 +79,21 @@ class Container:
     def stem(self) -> str:
         """Return the name without its endings, other dots kept: `BT-A.L` for BT-A.L.csv.gz."""
         return stem_of(self.place.name)
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """Return the values that folders named key=value, as of Hive, give to all rows."""
+        pairs = (part.partition("=") for part in self.place.parts[:-1])
+        return {
+            key: None if value == HIVE_NULL else unquote(value)
+            for key, is_pair, value in pairs
+            if is_pair
+        }
+
+    @property
+    def bound(self) -> int:
+        """Return the bytes that the file, all of its tables together, may unpack to."""
+        return max(LEAST_BOUND, GROWTH * self.file.stat().st_size)
 
     @property
     def is_note(self) -> bool:
@@ -72,9 +110,14 @@ class Container:
     def content(self) -> bytes:
         """Return the bytes of the table, unpacked; those of a workbook are a zip archive."""
         with self.readable():
-            if self.archive is not None and self.member is not None:
-                return _unpacked(self.archive.read(self.member))
-            return _unpacked(self.file.read_bytes())
+            if self.archive is None or self.member is None:
+                return _unpacked(self.file.read_bytes(), self.bound)
+            packed = self.archive.read(self.member)
+            content = _unpacked(packed, self.bound)
+            if content is not packed:
+                self.grown[self.member] = len(content)
+                require_room(sum(self.grown.values()), self.bound)
+            return content
 
     @contextmanager
     def readable(self) -> Iterator[None]:
@@ -117,10 +160,17 @@ def containers_of(file: Path) -> list[Container]:
         if not is_archive:
             return [whole]
         archive = zipfile.ZipFile(file)
-    names = [name for name in sorted(archive.namelist()) if is_table(PurePosixPath(name))]
-    tables = [Container(file, name, archive) for name in names]
-    if WORKBOOK in archive.namelist():
-        return [whole]
+        if WORKBOOK in archive.namelist():
+            return [whole]
+        names = [name for name in sorted(archive.namelist()) if is_table(PurePosixPath(name))]
+        if len(names) > MOST_TABLES:
+            raise AdvisedError(
+                f"it holds {len(names):,} tables, and of an archive at most {MOST_TABLES:,} are "
+                "read: unpack it into a folder, and give the folder"
+            )
+        require_room(sum(archive.getinfo(name).file_size for name in names), whole.bound)
+    grown: dict[str, int] = {}
+    tables = [Container(file, name, archive, grown) for name in names]
     if not tables:
         raise UsageError(
             f"{file}: the archive holds no table: put a file in it that ends in one of {ENDINGS}, "
@@ -164,20 +214,20 @@ def _endings(name: str) -> str:
     return name[len(inner) - len(table) :]
 
 
-def _unpacked(content: bytes) -> bytes:
-    """Return the content without its packings, of which up to `DEEPEST` may be in one another."""
+def _unpacked(content: bytes, bound: int) -> bytes:
+    """Return the content without its packings, of which up to `DEEPEST` may be in one another.
+
+    Raises AdvisedError once it has more bytes than `bound`.
+    """
     for _ in range(DEEPEST):
-        if content.startswith(GZIP):
-            content = gzip.decompress(content)
-        elif content.startswith(BZIP2):
-            content = bz2.decompress(content)
-        elif content.startswith(ZSTANDARD):
-            with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
-                content = stream.read()
-        elif content.startswith(XZ):
-            content = lzma.decompress(content)
+        opener = next(
+            (opened for begin, opened in OPENERS.items() if content.startswith(begin)), None
+        )
+        if opener is not None:
+            with opener(BytesIO(content)) as stream:
+                content = _read(stream, bound)
         elif content.startswith(ZIP):
-            only_member = _only_member(content)
+            only_member = _only_member(content, bound)
             if only_member is None:  # a workbook stays packed
                 return content
             content = only_member
@@ -186,7 +236,18 @@ def _unpacked(content: bytes) -> bytes:
     return content
 
 
-def _only_member(content: bytes) -> bytes | None:
+def _read(stream: Any, bound: int) -> bytes:
+    """Return all of a stream; AdvisedError once it has more bytes than `bound`."""
+    chunks = []
+    size = 0
+    while chunk := stream.read(CHUNK):
+        size += len(chunk)
+        require_room(size, bound)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _only_member(content: bytes, bound: int) -> bytes | None:
     """Return the one table of a zip archive; None for a workbook.
 
     Raises AdvisedError for an archive of no table or of several.
@@ -206,4 +267,5 @@ def _only_member(content: bytes) -> bytes | None:
                 f"it is a zip archive of {len(tables)} tables, where one is expected: put its "
                 "tables in its place"
             )
+        require_room(archive.getinfo(tables[0]).file_size, bound)
         return archive.read(tables[0])

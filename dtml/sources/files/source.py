@@ -210,7 +210,8 @@ class FileSource(Source):
         for table in self._tables:
             is_stock = table.path in self._faults and table.path not in self._strangers
             # `table.stem` would need the layout, which may be what cannot be read.
-            symbol = self._market_symbol(table.container.stem)
+            stem = table.partitions.get("symbol") or table.container.stem
+            symbol = self._market_symbol(stem)
             if is_stock and is_symbol(symbol):
                 unreadable[symbol] = str(self._faults[table.path])
         return unreadable

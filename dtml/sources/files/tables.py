@@ -16,9 +16,9 @@ from dtml.errors import UsageError
 from dtml.markets.columns import Columns
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources.files.cells import Cells, all_rows, plain
-from dtml.sources.files.containers import PARQUET, ZIP, Container
+from dtml.sources.files.containers import PARQUET, ZIP, Container, require_room
 from dtml.sources.files.dates import ISO, AmbiguousDateError, days_of, fault_of
-from dtml.sources.files.dialects import Dialect, dialect, header_key
+from dtml.sources.files.dialects import NAMES, Dialect, dialect, header_key, other_names
 from dtml.sources.files.header_rows import pairs_of_parquet, reshaped_parquet, reshaped_wide
 from dtml.sources.files.layouts import (
     BESIDES_CLOSE,
@@ -76,6 +76,23 @@ class TableFile:
             if stem.startswith(prefix):
                 return stem.removeprefix(prefix)
         return stem
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """Return the symbol and the date that folders named key=value give to all rows, by header.
+
+        The header is our own, or the one that the market's file names.
+        """
+        stated = {header_key(name) for name in self.stated.headers.values()}
+        known = {**other_names(), **NAMES}
+        ours = {"symbol": "symbol", "session": "date"}
+        found = {}
+        for key, value in self.container.partitions.items():
+            if header_key(key) in stated:
+                found[key] = value
+            elif known.get(header_key(key)) in ours:
+                found[ours[known[header_key(key)]]] = value
+        return found
 
     @property
     def has_symbols(self) -> bool:
@@ -197,7 +214,7 @@ class TableFile:
         In any other table, a column without a name may be that of the dates (`_dates_position`).
         """
         stated = self._fitting_statement()
-        cells = self._stored(stated)
+        cells = self._with_partitions(self._stored(stated))
         dialect_of_shape: Dialect | None = None
         if cells.row_in_file is not None:  # `_stored` found two names for each column
             dialect_of_shape = dialect("yfinance")
@@ -215,6 +232,22 @@ class TableFile:
         if dialect_of_shape is not None:
             layout = replace(layout, dialect=dialect_of_shape)
         return cells, self._with_decimal_mark(layout, cells)
+
+    def _with_partitions(self, cells: Cells) -> Cells:
+        """Return the cells with a column for each of `partitions` that the file itself lacks."""
+        keys = {header_key(name) for name in cells.header}
+        added = {
+            name: value for name, value in self.partitions.items() if header_key(name) not in keys
+        }
+        values = list(added.values())
+
+        def read(position: int) -> pa.ChunkedArray:
+            if position < len(cells.header):
+                return cells.read(position)
+            value = pa.scalar(values[position - len(cells.header)], pa.string())
+            return pa.chunked_array([pa.repeat(value, cells.rows)])
+
+        return replace(cells, header=[*cells.header, *added], read=read) if added else cells
 
     def _fitting_statement(self) -> Columns:
         """Return what the market's file states; nothing for an index that only fits without it.
@@ -254,7 +287,7 @@ class TableFile:
             if content.startswith(ZIP):  # a workbook, which `content` leaves packed
                 from dtml.sources.files.workbooks import csv_of_workbook
 
-                content = csv_of_workbook(content)
+                content = csv_of_workbook(content, self.container.bound)
                 # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
                 stated = replace(stated, encoding=None, separator=",")
             elif _is_named_parquet(self.container):
@@ -274,6 +307,8 @@ class TableFile:
             with pyarrow.parquet.ParquetFile(file) as opened:
                 names: list[str] = opened.schema_arrow.names
                 rows = opened.metadata.num_rows
+                # A value that is repeated takes next to nothing in the file, but 8 bytes in memory.
+                require_room(8 * rows * len(names), self.container.bound)
             cells = Cells(header=names, rows=rows, read=read)
             return reshaped_parquet(cells) if pairs_of_parquet(names) else cells
 
