@@ -50,6 +50,11 @@ FOLDER_VARIABLE = "DTML_DATA"  # the folder of the store when no URL is given
 LOCK_WAIT_S = 30  # for another writer to end
 READ_LIMIT_S = 30  # for one statement of a user, or of a reader on PostgreSQL
 CONNECT_LIMIT_S = 10
+NO_LIMITS = (  # that a database may set for its sessions
+    "statement_timeout",
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+)
 # The advisory lock of PostgreSQL that every writer takes. Any number would do, as long as all
 # writers of a store lock the same one.
 WRITER_LOCK = 0x64746D6C
@@ -94,7 +99,9 @@ def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
     else:
         engine = _open_postgresql(parsed, read_only)
     engine = engine.execution_options(read_only=read_only)
-    with reading(engine):  # connects, which raises for a store that cannot be used
+    with reading(engine) as conn:  # connects, which raises for a store that cannot be used
+        if conn.dialect.name == "postgresql" and not read_only:
+            _require_unicode(conn)
         return engine
 
 
@@ -320,16 +327,23 @@ def _is_file(path: Path) -> bool:
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:
-    """Return an engine for a PostgreSQL server, whose sessions are in UTC.
+    """Return an engine for a PostgreSQL server, whose sessions have the same settings anywhere.
 
     With `read_only` they refuse to write, and end each statement after `READ_LIMIT_S`. Raises
     StoreUsageError where the driver, psycopg, is not installed.
     """
-    # The server returns moments in UTC, as SQLite does, whatever its own time zone is.
-    options = f"{url.query.get('options', '')} -c timezone=UTC"
+    # The server returns moments in UTC and as psycopg reads them, whatever its own settings are.
+    settings: dict[str, object] = {"timezone": "UTC", "datestyle": "ISO"}
     if read_only:
-        options += f" -c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
-    arguments: dict[str, Any] = {"connect_timeout": CONNECT_LIMIT_S, "options": options}
+        settings |= {"default_transaction_read_only": "on", "statement_timeout": f"{READ_LIMIT_S}s"}
+    else:  # a night is long, and waits between its statements
+        settings |= dict.fromkeys(NO_LIMITS, 0)
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    arguments: dict[str, Any] = {
+        "connect_timeout": CONNECT_LIMIT_S,
+        "client_encoding": "UTF8",
+        "options": f"{url.query.get('options', '')} {options}",
+    }
     try:
         # Hours may pass between two steps of a night: pre_ping replaces a connection that the
         # server has dropped.
@@ -339,6 +353,16 @@ def _open_postgresql(url: URL, read_only: bool) -> Engine:
             "the database URL names a PostgreSQL server, but its driver psycopg cannot be "
             "imported: pip install 'dtml-nightshift[postgres]'"
         ) from error
+
+
+def _require_unicode(conn: Connection) -> None:
+    """Raise StoreUsageError for a database of PostgreSQL that cannot hold every character."""
+    encoding = conn.execute(text("show server_encoding")).scalar_one()
+    if encoding != "UTF8":
+        raise StoreUsageError(
+            f"{location(conn.engine)} has the encoding {encoding}, which cannot hold every name or "
+            "title: use a database with `encoding 'UTF8' template template0`"
+        )
 
 
 def _json(value: object) -> str:

@@ -32,6 +32,7 @@ from db.engine import (
     upgrade,
 )
 from db.errors import StoreError, StoreUsageError
+from tests.support.postgresql_databases import drop_database, url_of
 from tests.support.roles import as_role, run
 
 WRITERS, ROUNDS = 3, 7
@@ -401,3 +402,49 @@ def test_a_store_that_is_gone_or_another_file_is_not_written_to(
     with pytest.raises(StoreError, match=str(file)), open_connection(engine):
         pass
     assert file.exists() == is_replaced
+
+
+ODD = {
+    "datestyle": "'SQL, DMY'",
+    "timezone": "'Asia/Seoul'",
+    "client_encoding": "'LATIN1'",
+    "statement_timeout": "'1s'",
+    "idle_session_timeout": "'1s'",
+    "idle_in_transaction_session_timeout": "'1s'",
+}
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_settings_of_a_database_change_nothing_for_a_writer(store_url: str) -> None:
+    database = make_url(store_url).database
+    with transaction(open_engine(store_url)) as conn:
+        for name, value in ODD.items():
+            conn.execute(sa.text(f"alter database {database} set {name} = {value}"))
+    with reading(open_engine(store_url)) as conn:
+        told = [conn.execute(sa.text(f"show {name}")).scalar_one() for name in ODD]
+        assert told[0].startswith("ISO")
+        assert told[1:] == ["UTC", "UTF8", "0", "0", "0"]
+        moment, title = conn.execute(sa.text("select now(), '\ucf54\uc2a4\ud53c'")).one()
+        assert moment.utcoffset().total_seconds() == 0
+        assert title == "\ucf54\uc2a4\ud53c"
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_cannot_hold_every_character_is_refused_at_once(
+    encoding: str, postgresql_admin: Engine
+) -> None:
+    name = f"of_{encoding.lower()}"
+    with postgresql_admin.connect() as conn:
+        conn.execute(
+            sa.text(
+                f"create database {name} encoding '{encoding}' template template0 "
+                "lc_collate 'C' lc_ctype 'C'"
+            )
+        )
+    url = url_of(postgresql_admin, name)
+    try:
+        with pytest.raises(StoreUsageError, match=f"{name}.*{encoding}"):
+            open_engine(url)
+        assert is_read_only(open_engine(url, read_only=True))
+    finally:
+        drop_database(postgresql_admin, name)
