@@ -5,16 +5,18 @@ With it only one night of a market runs at a time.
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event, Thread, current_thread
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from db.engine import location, reading
-from db.errors import StoreBusyError
+from db.errors import StoreBusyError, StoreError
 
+ASK_S = 1  # between two questions whether the lock is still held
 WAIT_S = 2  # The lock of a process that was killed is released within that time.
 LOCK_NOT_AVAILABLE = "55P03"  # PostgreSQL's code for a lock that was not granted in time
 # The first of the two numbers of the advisory lock on PostgreSQL; the second is the market's hash.
@@ -98,27 +100,60 @@ def _file_lock(engine: Engine, market: str) -> Iterator[None]:
 def _advisory_lock(engine: Engine, market: str) -> Iterator[None]:
     """Lock a market of a PostgreSQL store by an advisory lock, on a connection of its own.
 
-    Raises StoreBusyError when another process holds it for `WAIT_S` seconds.
+    A thread asks every `ASK_S` whether that connection still lives, and takes a lock that was lost
+    again. While it cannot, as another process holds it, this process can begin no transaction.
+    Raises StoreBusyError when another process holds the lock for `WAIT_S` seconds.
     """
     # A transaction would stay open as long as the night and delay the server's cleanup of old rows.
-    with reading(engine.execution_options(isolation_level="AUTOCOMMIT")) as conn:
+    autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
+    lost: list[StoreError] = []
+    is_over = Event()
+
+    def keep(conn: Connection, connections: ExitStack) -> None:
+        while not is_over.wait(ASK_S):
+            try:
+                conn.execute(text("select 1"))
+            except SQLAlchemyError:
+                try:
+                    conn = _locked(autocommitting, market, connections)
+                    lost.clear()
+                except StoreError as error:
+                    lost[:] = [StoreBusyError(f"the lock of {market} was lost: {error}")]
+
+    def require_held(_conn: Connection) -> None:
+        if lost and current_thread() is not keeper:
+            raise lost[0]
+
+    with ExitStack() as connections:
+        conn = _locked(autocommitting, market, connections)
+        keeper = Thread(target=keep, args=(conn, connections), daemon=True)
+        event.listen(engine, "begin", require_held)
+        keeper.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            keeper.join()
+            event.remove(engine, "begin", require_held)
+
+
+def _locked(engine: Engine, market: str, connections: ExitStack) -> Connection:
+    """Return a connection that holds the lock of a market until `connections` close."""
+    with ExitStack() as opened:
+        conn = opened.enter_context(reading(engine))
         # Closing a connection of the pool only returns it there, with its lock. A detached one is
-        # really closed, which releases the lock even if the unlock fails.
+        # really closed, which releases the lock.
         conn.detach()
-        key = {"lock": MARKET_LOCK, "market": market}
         conn.execute(text(f"set lock_timeout = '{WAIT_S}s'"))
         try:
+            key = {"lock": MARKET_LOCK, "market": market}
             conn.execute(text("select pg_advisory_lock(:lock, hashtext(:market))"), key)
         except OperationalError as error:
             if getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE:
                 raise _busy(market) from error
             raise
-        try:
-            yield
-        finally:
-            # Closing the connection would release the lock too, but later.
-            with suppress(SQLAlchemyError):
-                conn.execute(text("select pg_advisory_unlock(:lock, hashtext(:market))"), key)
+        connections.push(opened.pop_all())
+        return conn
 
 
 def _busy(market: str) -> StoreBusyError:

@@ -4,6 +4,8 @@ alert is raised once.
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Event
@@ -218,6 +220,52 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     with market_lock(engine, "toy"):
         assert which_are_held(engine) == ["toy"]
     assert which_are_held(engine) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_lock_that_the_server_drops_is_taken_again_and_until_then_nothing_begins(
+    engine: Engine, store_url: str
+) -> None:
+    other = open_engine(store_url)
+    with market_lock(engine, "toy"):
+        end_sessions_with_locks(other)
+        wait_until(lambda: which_are_held(other) == ["toy"])
+        with reading(engine):
+            pass
+        end_sessions_with_locks(other)
+        with market_lock(other, "toy"):
+            wait_until(lambda: is_refused(engine))
+            with pytest.raises(StoreBusyError, match="toy"), transaction(engine):
+                pass
+        wait_until(lambda: not is_refused(engine))
+        assert which_are_held(engine) == ["toy"]
+    assert which_are_held(other) == []
+
+
+def end_sessions_with_locks(engine: Engine) -> None:
+    with reading(engine) as conn:
+        conn.execute(
+            sa.text(
+                "select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory'"
+            )
+        )
+
+
+def is_refused(engine: Engine) -> bool:
+    try:
+        with reading(engine) as conn:
+            conn.execute(sa.text("select 1"))
+    except StoreBusyError:
+        return True
+    return False
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def which_are_held(engine: Engine) -> list[str]:
