@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from translation.environment import prepare_torch
+from translation.environment import prepare_output, prepare_torch
 from translation.platforms import exit_on_windows
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
@@ -95,6 +95,7 @@ def main() -> None:
     wrong options in several.
     """
     exit_on_windows()
+    prepare_output()
     # Imports make many objects and no garbage: the default threshold costs a short command a tenth
     # of its time.
     gc.set_threshold(20_000, 20, 20)

@@ -16,7 +16,7 @@ import argparse
 import os
 from pathlib import Path
 
-from translation.environment import prepare_torch
+from translation.environment import prepare_output, prepare_torch
 from translation.platforms import exit_on_windows
 
 exit_on_windows()
@@ -25,6 +25,7 @@ prepare_torch()
 import torch
 
 from translation.cards import recipe_of
+from translation.data.corpus import lines_in
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
 from translation.models import load_model
@@ -95,21 +96,11 @@ def translate_lines(options: argparse.Namespace) -> None:
     settings = Search(beams=options.beams, alpha=options.alpha)
     require_device(options.device)
     model = load_model(options.model, torch.device(options.device))
-    lines = _input_lines()
+    lines = list(lines_in(sys.stdin.buffer, "standard input"))
     for translation in translate(model, lines, settings, name_of=_input_line):
         # A translation may have line separators, but each input line gets one output line.
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")
-
-
-def _input_lines() -> list[str]:
-    """Return the lines of standard input; raise UsageError where they are not UTF-8."""
-    try:
-        return sys.stdin.buffer.read().decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"standard input is not UTF-8 ({error}): save the text as UTF-8, and give it again"
-        ) from error
 
 
 def _input_line(index: int) -> str:
@@ -158,6 +149,7 @@ def main() -> int:
     interrupt among them, ends the program with a traceback. With several `--processes`, `train`
     exits by itself.
     """
+    prepare_output()
     options = _parser().parse_args()
     try:
         if options.command == "train":

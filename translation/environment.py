@@ -1,7 +1,9 @@
-"""Set the environment variables that torch reads when loaded, unless the user has set them."""
+"""Prepare a process: its output, and the variables that torch reads when loaded."""
 
 import os
+import sys
 from collections.abc import Mapping
+from io import TextIOWrapper
 
 VARIABLES: Mapping[str, str] = {
     # An idle thread sleeps. By default it spins, and so occupies a core for which a thread of
@@ -15,6 +17,16 @@ VARIABLES: Mapping[str, str] = {
     # 4 KB a sixth of its time goes into clearing them.
     "THP_MEM_ALLOC_ENABLE": "1",
 }
+
+
+def prepare_output() -> None:
+    """Write as `\\u20ac` what the encoding of standard output and error lacks; call it first.
+
+    By default it would end the program.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # not where a test has replaced it
+            stream.reconfigure(errors="backslashreplace")
 
 
 def prepare_torch() -> None:

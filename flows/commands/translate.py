@@ -22,7 +22,7 @@ from flows.translating import folder
 from flows.translating.listing import model_row
 from flows.translating.queue import in_words, nothing_to_do
 from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
-from translation.data.corpus import lines_of
+from translation.data.corpus import lines_in, lines_of
 from translation.data.languages import BleuTokenizer
 from translation.errors import UsageError
 
@@ -183,7 +183,7 @@ def text(
     sources: list[str] = []
     for argument in texts:
         if argument == "-":
-            sources.extend(_input_lines())
+            sources.extend(lines_in(sys.stdin.buffer, "standard input"))
         else:
             sources.append(argument)
     results = translate(model, sources, how)
@@ -214,19 +214,6 @@ def _print_translations(source: str, result: "Translation", *, with_scores: bool
             out.file.write(f"{score:8.3f}  {line}\n")
         else:
             out.file.write(f"{line}\n")
-
-
-def _input_lines() -> list[str]:
-    """Return the lines of standard input; raise UsageError for a line that is not UTF-8."""
-    lines = []
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"standard input is not UTF-8 at line {number}: convert it to UTF-8"
-            ) from error
-    return lines
 
 
 def _document(source: str, result: "Translation") -> dict[str, Any]:

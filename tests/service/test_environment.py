@@ -1,16 +1,21 @@
-"""What each kind of process sets before it loads torch: threads that wait sleep."""
+"""What each kind of process sets first: threads of torch that wait sleep, and output that cannot be
+shown is written otherwise.
+"""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from flows.settings import NEEDED
+from tests.support.nights import small_market
 from tests.support.places import ROOT
 from translation.environment import VARIABLES, prepare_torch
 
+DTML = Path(sys.executable).with_name("dtml")
 # Prints the variables as they are when torch is first imported, and ends there: importing it takes
 # seconds, which tell nothing more.
 WATCHED = """
@@ -85,3 +90,22 @@ def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["OMP_WAIT_POLICY"] == "active"
     assert "GOMP_SPINCOUNT" not in os.environ  # it would override the policy
     assert os.environ["THP_MEM_ALLOC_ENABLE"] == VARIABLES["THP_MEM_ALLOC_ENABLE"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii:strict", "euc_kr"])
+def test_what_a_terminal_cannot_show_ends_no_command(encoding: str, tmp_path: Path) -> None:
+    title = "\ucf54\uc2a4\ud53c \u2013 \u20ac \U0001f4c8"
+    (tmp_path / "my.toml").write_text(small_market(title=title), encoding="utf-8")
+    told = {**os.environ, "PYTHONIOENCODING": encoding, "DTML_DATA": str(tmp_path / "data")}
+    for command in (
+        ["fetch", "--market-file", "my.toml", "--as-of", "2024-07-01"],
+        ["markets"],
+        ["query", f"select '{title}' as title", "--csv"],
+        ["query", f"select '{title}' as title"],
+    ):
+        done = subprocess.run(
+            [DTML, *command], cwd=tmp_path, env=told, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"\\U0001f4c8" in done.stdout or command[0] == "fetch"

@@ -3,13 +3,23 @@ what is dropped is counted.
 """
 
 import gzip
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from translation.data.corpus import CHUNK, Corpus, Pair, Rules, check_languages, clean, shards
+from translation.data.corpus import (
+    CHUNK,
+    Corpus,
+    Pair,
+    Rules,
+    check_languages,
+    clean,
+    lines_in,
+    shards,
+)
 from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError, UsageError
 
@@ -280,3 +290,11 @@ def test_files_named_for_the_other_language_are_refused(
     else:
         with pytest.raises(UsageError, match=message):
             check_languages(corpus, "en", "de")
+
+
+def test_only_line_feeds_end_the_lines_of_a_stream() -> None:
+    inside = ["one", "t\u2028wo", "th\x0cree", "fo\x85ur", "fi\rve\x1c", "", "seven"]
+    given = io.BytesIO(("\ufeff" + "\n".join(inside) + "\r\n").encode())
+    assert list(lines_in(given, "standard input")) == inside
+    with pytest.raises(UsageError, match=r"standard input.* line 2"):
+        list(lines_in(io.BytesIO(b"one\n\xff\n"), "standard input"))

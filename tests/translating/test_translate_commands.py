@@ -202,7 +202,7 @@ def test_texts_are_translated_a_line_each_in_their_order(
     assert (code, len(lines), lines[-1], complaint) == (0, 6, "", "")
     assert len(set(lines)) == 6
     assert translate("text", *SOURCES[4::-1])[1].split("\n")[:-1] == lines[4::-1]
-    given = "".join(f"{line}\r\n" for line in SOURCES[:5]).encode()
+    given = ("\ufeff" + "".join(f"{line}\r\n" for line in SOURCES[:5])).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
     assert translate("text", "-", "")[1] == f"{said}\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xff\n")))

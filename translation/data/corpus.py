@@ -126,20 +126,16 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text, plain or gzip; only "\\n" and "\\r\\n" end a line.
+    """Yield the lines of a UTF-8 text, plain or gzip, as `lines_in` does.
 
-    Lines come without their end, the first one without a byte order mark. Raises UsageError for a
-    file that is missing or not UTF-8, and TranslationError for one that is damaged or cannot be
-    read.
+    Raises UsageError for a file that is missing or not UTF-8, and TranslationError for one that is
+    damaged or cannot be read.
     """
     try:
         with file.open("rb") as beginning:
             is_gzip = beginning.read(2) == GZIP
         with gzip.open(file) if is_gzip else file.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                without_end = line.removesuffix(b"\n").removesuffix(b"\r")
-                text = _decoded(without_end, file, number)
-                yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
+            yield from lines_in(stream, str(file))
     except FileNotFoundError as error:
         raise UsageError(f"{file} does not exist: correct its path, or restore it") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -150,15 +146,22 @@ def lines_of(file: Path) -> Iterator[str]:
         ) from error
 
 
-def _decoded(line: bytes, file: Path, number: int) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        byte = line[error.start]
-        raise UsageError(
-            f"{file} is not UTF-8 at line {number}, byte {error.start + 1} (0x{byte:02x}): "
-            "convert it to UTF-8"
-        ) from error
+def lines_in(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text; only "\\n" and "\\r\\n" end a line.
+
+    Lines come without their end, the first one without a byte order mark. Raises UsageError, with
+    the `name` of the text, for a line that is not UTF-8.
+    """
+    for number, line in enumerate(stream, start=1):
+        try:
+            text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            byte = line[error.start]
+            raise UsageError(
+                f"{name} is not UTF-8 at line {number}, byte {error.start + 1} (0x{byte:02x}): "
+                "convert it to UTF-8"
+            ) from error
+        yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
