@@ -116,19 +116,22 @@ def record_warnings(
     warnings: pd.DataFrame,
     *,
     known_at: datetime,
+    reason: str | None = None,
 ) -> None:
     """Store what is doubtful about prices: symbol, reason, value in words.
 
-    Earlier warnings of the `judged` symbols, whose whole history was checked, are deleted. Of other
-    symbols, only warnings with the same reason are replaced.
+    Earlier warnings of the `judged` symbols, whose whole history was checked, are deleted; with
+    `reason`, only those with that reason. Of other symbols, only warnings with the same reason are
+    replaced.
     """
     table = tables.symbol_warning
     ids = instrument_ids(conn, market)
     judged_ids = ids[ids.index.isin(list(judged))].tolist()
-    conn.execute(sa.delete(table).where(table.c.instrument_id.in_(judged_ids)))
+    of_reason = [] if reason is None else [table.c.reason == reason]
+    conn.execute(sa.delete(table).where(table.c.instrument_id.in_(judged_ids), *of_reason))
     rows = identified(conn, market, warnings)[["instrument_id", "reason", "value"]]
-    for instrument_id, reason in rows[["instrument_id", "reason"]].itertuples(index=False):
-        is_same = (table.c.instrument_id == instrument_id, table.c.reason == reason)
+    for instrument_id, new in rows[["instrument_id", "reason"]].itertuples(index=False):
+        is_same = (table.c.instrument_id == instrument_id, table.c.reason == new)
         conn.execute(sa.delete(table).where(*is_same))
     insert_frame(conn, table, rows.assign(known_at=known_at))
 

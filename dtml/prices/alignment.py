@@ -42,6 +42,13 @@ SAME = 1e-6  # relative; prices as close as this are the same price
 # beside another session than the stored one.
 MOST_MATCHES = 0.8
 LEAST_MATCHES = 3
+SAME_BARS = "same_bars"
+LEAST_CLOSES = 20  # different ones of `ENOUGH`; stocks that hardly move may have the same few
+RESCALED = "rescaled_past"
+STEADY = 0.01  # log; the largest difference between the factors of a symbol's closes that is one
+LEAST_FACTOR = 0.02  # log; a smaller factor is rounding
+# Log; closes that are adjusted for dividends, as adj_close is, change by such a factor with each.
+LARGEST_DIVIDEND = 0.22
 
 
 def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str | None:
@@ -256,6 +263,66 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     is_oldest = ~common.duplicated("symbol")
     scaled = _differs(common["close"], common["close_fresh"]) & is_oldest
     return sorted(common.loc[adjusted_anew | scaled, "symbol"].unique())
+
+
+def rescaled(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
+    """Return symbol, factor and is_unit of each symbol whose past closes were all multiplied.
+
+    Both arguments are bars frames. `factor` is fresh / stored close, the same on at least
+    `LEAST_MATCHES` common sessions. Left out are factors that the splits explain which only `fresh`
+    has, and, of a symbol whose closes are its adjusted closes, those of a dividend. `is_unit` says
+    that the factor is a power of ten and that volumes did not change, as they do with a split.
+    """
+    common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
+    ratios = pd.DataFrame(
+        {
+            "factor": common["close_fresh"] / common["close"],
+            "volume": common["volume_fresh"] / common["volume"],
+            "adjustment": common["adj_close_fresh"] / common["close_fresh"],
+        }
+    )
+    logs = ratios.where(ratios > 0).apply(np.log).groupby(common["symbol"])
+    factor, middle = logs["factor"], logs.median()
+    key = ["symbol", "session", "split"]
+    splits = fresh.loc[fresh["split"].notna(), key].merge(stored[key], how="left", indicator=True)
+    new = splits[splits["_merge"] == "left_only"]
+    split = new.groupby("symbol")["split"].prod().reindex(middle.index, fill_value=1.0)
+    is_one_factor = (factor.count() >= LEAST_MATCHES) & (factor.max() - factor.min() <= STEADY)
+    is_adjusted = middle["adjustment"].abs() <= LEAST_FACTOR
+    least = np.where(is_adjusted, LARGEST_DIVIDEND, LEAST_FACTOR)
+    size = middle["factor"].abs()
+    is_explained = np.abs(middle["factor"] + np.log(split)) <= STEADY
+    found = middle[is_one_factor & (size > least) & ~is_explained]
+    tens = found["factor"] / np.log(10)
+    is_power_of_ten = (tens - tens.round()).abs() * np.log(10) <= STEADY
+    return pd.DataFrame(
+        {
+            "symbol": found.index.astype(str),
+            "factor": np.exp(found["factor"]).to_numpy(),
+            "is_unit": (is_power_of_ten & ~(found["volume"].abs() > STEADY)).to_numpy(),
+        }
+    )
+
+
+def twin_stocks(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
+    """Return symbol, reason and value of each stock whose newest bars are those of another one.
+
+    They are its last `ENOUGH`, with at least `LEAST_CLOSES` different closes, and have the same
+    sessions, closes and volumes. `bars` is a bars frame of accepted bars.
+    """
+    stocks = bars[bars["symbol"] != index_symbol].sort_values(["symbol", "session"])
+    newest = stocks.groupby("symbol").tail(ENOUGH)
+    hashes = pd.util.hash_pandas_object(newest[["session", "close", "volume"]], index=False)
+    of_stock = newest.assign(hash=hashes).groupby("symbol")
+    is_judged = (of_stock.size() >= ENOUGH) & (of_stock["close"].nunique() >= LEAST_CLOSES)
+    sums = of_stock["hash"].sum()[is_judged]
+    rows = []
+    for _, twins in sums[sums.duplicated(keep=False)].groupby(sums):
+        for symbol in twins.index:
+            others = ", ".join(other for other in twins.index if other != symbol)
+            value = f"its last {ENOUGH} bars are those of {others}, volumes included"
+            rows.append((symbol, SAME_BARS, value))
+    return pd.DataFrame(rows, columns=["symbol", "reason", "value"], dtype=str)
 
 
 def unadjusted_again(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:

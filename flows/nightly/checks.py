@@ -3,6 +3,7 @@
 from datetime import date
 
 import pandas as pd
+from sqlalchemy import Connection
 
 from db.engine import reading
 from db.rows import prices
@@ -11,15 +12,23 @@ from dtml.prices.actions import doubtful_actions, has_actions
 from dtml.prices.alignment import (
     ENOUGH,
     ENOUGH_OF_INDEX,
+    RESCALED,
     index_fault,
     judged,
     over_corrected,
     redated_symbols,
+    rescaled,
     shifted_stocks,
+    twin_stocks,
     unadjusted_again,
 )
 from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check, no_bars
-from dtml.prices.sessions import last_known_day, next_known_session, sessions_between
+from dtml.prices.sessions import (
+    last_known_day,
+    next_known_session,
+    sessions_between,
+    sessions_up_to,
+)
 from dtml.sources import Fetched
 from flows.markets.files import CALENDARS, settings_place
 from flows.nightly.context import MarketContext
@@ -33,12 +42,15 @@ OFF_CALENDAR = 0.1
 # may be holidays that a source filled in.
 ENOUGH_TO_SHIFT = 6
 # Reasons that need a bar before or after: without it, the same bad bar would now pass.
-NEEDS_NEIGHBOURS = ("unexplained_return", "stale_day", *HINDSIGHT)
+NEEDS_NEIGHBOURS = ("unexplained_return", "repeated_bar", "stale_day", *HINDSIGHT)
+OTHER_UNIT = "other_unit"
+# Sessions in which the newest bar of a stock is looked for, to compare it with those of the others.
+RECENT = 5
 # Where a fetch brings at most so many symbols, the index is judged beside the stored stocks too.
 FEW_SYMBOLS = 100
 
 
-def check_bars(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
+def check_bars(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
     """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it.
 
     The earlier fetch compared such a bar with a neighbour (`NEEDS_NEIGHBOURS`). This fetch begins
@@ -46,20 +58,20 @@ def check_bars(context: MarketContext, bars: pd.DataFrame, last: date) -> Checke
     aside, and the other bars are checked again, until every symbol begins with a bar that was not
     so rejected before. The bars set aside are among those rejected, with the earlier reason.
     """
-    checked = _check(context, bars, last)
+    checked = _check(context, bars, last, market_size)
     set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
     rejected_before = _rejected_before(context, checked.accepted)
     while not rejected_before.empty:
         set_aside.append(rejected_before)
         known_bad = pd.MultiIndex.from_frame(pd.concat(set_aside)[["symbol", "session"]])
         bars = bars[~pd.MultiIndex.from_frame(bars[["symbol", "session"]]).isin(known_bad)]
-        checked = _check(context, bars, last)
+        checked = _check(context, bars, last, market_size)
         rejected_before = _rejected_before(context, checked.accepted)
     rejected = pd.concat([checked.rejected, *set_aside], ignore_index=True)
     return Checked(checked.accepted, rejected)
 
 
-def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
+def _check(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
     """Check bars by the rules of the market."""
     market = context.market
     first = last if bars.empty else bars["session"].min().date()
@@ -73,7 +85,7 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
         checks=market.checks,
         index_symbol=market.index.symbol,
         returns=market.returns,
-        market_size=len(market.symbols),
+        market_size=market_size,
     )
 
 
@@ -156,23 +168,62 @@ def without_lost_adjustments(
     )
 
 
+def bars_of_other_unit(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
+    """Return as rejected the fresh bars of each symbol whose prices came in another unit.
+
+    Pence that are called pounds are such a unit: without a split, all closes are a power of ten of
+    the stored ones, which would all be replaced. Both arguments are bars frames.
+    """
+    found = rescaled(stored, fresh)
+    bars = fresh.merge(found[found["is_unit"]], on="symbol")
+    values = [
+        f"close={row.close:.7g}; the closes of {row.symbol} are {row.factor:.4g} times the stored "
+        "ones, and no split explains that"
+        for row in bars.itertuples()
+    ]
+    return bars[["symbol", "session"]].assign(
+        reason=OTHER_UNIT, value=pd.Series(values, index=bars.index, dtype=str)
+    )
+
+
+def same_bars(conn: Connection, context: MarketContext, last: date) -> pd.DataFrame:
+    """Return `symbol, reason, value` of the stored stocks that have the bars of another one.
+
+    Only those that share their newest bar up to `last` are compared further.
+    """
+    calendar = context.market.calendar
+    recent = sessions_up_to(calendar, last, RECENT)[0].date()
+    newest = prices.prices(conn, context.name, recent, last).groupby("symbol").tail(1)
+    shared = newest.loc[newest.duplicated(["session", "close", "volume"], keep=False), "symbol"]
+    first = sessions_up_to(calendar, last, ENOUGH + RECENT)[0].date()
+    bars = prices.prices(conn, context.name, first, last, symbols=shared)
+    return twin_stocks(bars, context.market.index.symbol)
+
+
 def doubtful_stocks(
     context: MarketContext,
-    known_actions: pd.DataFrame,
+    stored: pd.DataFrame,
     accepted: pd.DataFrame,
     with_index: pd.DataFrame,
     begin: date,
 ) -> pd.DataFrame:
-    """Return `symbol, reason, value` of stocks with doubtful dates, adjusted closes or actions.
+    """Return `symbol, reason, value` of stocks with doubtful dates, closes or actions.
 
-    `known_actions` are the stored bars with a split or dividend, of the sessions fetched.
-    `with_index` has the accepted bars and those of the index, which may have come in an earlier
-    part. If few bars of a stock with a new action came, its stored ones from `begin` on are added.
-    Adjusted closes are judged only where the market's returns come from them.
+    `stored` has the stored bars of the sessions fetched. `with_index` has the accepted bars and
+    those of the index, which may have come in an earlier part. If few bars of a stock with a new
+    action came, its stored ones from `begin` on are added. Adjusted closes are judged only where
+    the market's returns come from them.
     """
     market = context.market
-    histories = _histories(context, known_actions, accepted, begin)
+    histories = _histories(context, stored[has_actions(stored)], accepted, begin)
+    scaled = rescaled(stored, accepted)
+    values = [
+        f"its closes are {factor:.4g} times those that were stored for the same sessions, and no "
+        "split explains that"
+        for factor in scaled["factor"]
+    ]
     faults = [
+        scaled[["symbol"]].assign(reason=RESCALED, value=pd.Series(values, dtype=str)),
         shifted_stocks(with_index, market.index.symbol, market.returns),
         doubtful_actions(histories, market.index.symbol, market.returns),
     ]

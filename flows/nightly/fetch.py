@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from itertools import pairwise
+from math import ceil
 from pathlib import Path
 
 import pandas as pd
@@ -13,20 +15,22 @@ from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
-from dtml.prices.actions import CONTRADICTED, has_actions
-from dtml.prices.alignment import judged, restated_symbols
+from dtml.prices.actions import CONTRADICTED
+from dtml.prices.alignment import SAME_BARS, judged, restated_symbols
 from dtml.prices.bars import BAR_COLUMNS, no_bars
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
 from flows.nightly.checks import (
     REJECTED,
+    bars_of_other_unit,
     bars_shown_bad,
     check_bars,
     doubtful_stocks,
     require_dates_as_stored,
     require_index_in_step,
     require_sessions,
+    same_bars,
     stored_beside,
     unadjusted_stocks,
     without_lost_adjustments,
@@ -175,7 +179,7 @@ class _Part:
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
-    """Fetch and check the symbols wanted, `SYMBOLS_AT_ONCE` at a time.
+    """Fetch and check the symbols wanted, at most `SYMBOLS_AT_ONCE` at a time.
 
     Once a source stops answering, it is not asked again. Several parts leave their bars in files in
     `folder`. If only a computed index is wanted, there is one empty part, for `FetchResult.of`.
@@ -183,15 +187,17 @@ def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_P
     asked = list(wanted.asked.items())
     stopped = ""  # the reason why the source stopped answering; empty while it answers
     index_bars = no_bars()
-    begins = range(0, max(1, len(asked)), SYMBOLS_AT_ONCE)
-    for number, begin in enumerate(begins):
-        first_sessions = dict(asked[begin : begin + SYMBOLS_AT_ONCE])
+    # Parts of equal size: each stands for the market where the share of stale stocks is judged.
+    count = max(1, ceil(len(asked) / SYMBOLS_AT_ONCE))
+    ends = [len(asked) * number // count for number in range(count + 1)]
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        first_sessions = dict(asked[begin:end])
         brought = _ask_source(context, first_sessions, wanted.last, stopped)
         part = _checked_part(context, wanted, brought, index_bars)
         if number == 0:  # the index comes first, so this part has it if any has
             accepted = part.accepted
             index_bars = accepted[accepted["symbol"] == context.market.index.symbol]
-        if len(asked) > SYMBOLS_AT_ONCE:
+        if count > 1:
             file = folder / f"{number}.parquet"
             part.accepted.to_parquet(file, index=False)
             part = replace(part, held=file)
@@ -222,9 +228,12 @@ def _checked_part(
 
     Raises DtmlError where dates or the index are wrong, by the `require_` functions of `checks`.
     """
-    brought, restated, known_actions = _with_restated_histories(context, wanted, brought)
-    checked = check_bars(context, brought.bars, wanted.last)
+    is_part = len(wanted.asked) > SYMBOLS_AT_ONCE
+    market_size = len(brought.outcomes) if is_part else len(context.market.symbols)
+    brought, restated, stored, other_unit = _with_restated_histories(context, wanted, brought)
+    checked = check_bars(context, brought.bars, wanted.last, market_size)
     accepted = checked.accepted
+    rejected = pd.concat([checked.rejected, other_unit], ignore_index=True)
     require_sessions(context, brought.bars)
     # Only later parts are given `index_bars`: the part that brings the index comes first.
     with_index = pd.concat([accepted, index_bars]) if len(index_bars) else accepted
@@ -233,14 +242,14 @@ def _checked_part(
         held=accepted,
         fetched=FetchResult(
             asked=len(brought.outcomes),
-            fetched=len(brought.bars),
+            fetched=len(brought.bars) + len(other_unit),
             stored=0,
-            rejected=checked.rejected,
+            rejected=rejected,
             outcomes=brought.outcomes,
             restated=restated,
             unadjusted=unadjusted_stocks(context, accepted),
             doubtful=doubtful_stocks(
-                context, known_actions, accepted, with_index, history_start(context, wanted.last)
+                context, stored, accepted, with_index, history_start(context, wanted.last)
             ),
         ),
         judged=judged(accepted),
@@ -270,6 +279,18 @@ def _store_parts(
             prices.record_warnings(
                 conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at
             )
+        if any(part.judged for part in parts):
+            twins = same_bars(conn, context, wanted.last)
+            prices.record_warnings(
+                conn,
+                context.name,
+                context.market.symbols,
+                twins,
+                known_at=known_at,
+                reason=SAME_BARS,
+            )
+            doubtful = pd.concat([result.doubtful, twins], ignore_index=True)
+            result = replace(result, doubtful=doubtful)
         prices.record_rejected(
             conn, context.name, result.rejected, source=context.source.name, known_at=known_at
         )
@@ -431,22 +452,26 @@ def _span_lacking(
 
 def _with_restated_histories(
     context: MarketContext, wanted: _Wanted, brought: Fetched
-) -> tuple[Fetched, list[str], pd.DataFrame]:
-    """Fetch restated symbols again from their start; return all that was brought, and two values.
+) -> tuple[Fetched, list[str], pd.DataFrame, pd.DataFrame]:
+    """Fetch restated symbols again from their start; return all that was brought, and three values.
 
-    They are the restated symbols, and the stored bars of the fetched sessions that have a split or
-    a dividend. Symbols that came from their start are not fetched again. For the others, the second
-    answers replace the first ones; a symbol without a second answer then has no bars, because a
-    part of a restated history must not be stored. Unless the whole history is fetched, symbols that
-    lost adjusted closes are left out, and DtmlError is raised for bars dated a session off.
+    They are the restated symbols, the stored bars of the fetched sessions, and the bars that were
+    rejected because they came in another unit. Symbols that came from their start are not fetched
+    again. For the others, the second answers replace the first ones; a symbol without a second
+    answer then has no bars, because a part of a restated history must not be stored. Unless the
+    whole history is fetched, symbols that lost adjusted closes and bars in another unit are left
+    out, and DtmlError is raised for bars dated a session off.
     """
     stored = stored_beside(context, brought.bars, wanted.last)
-    known_actions = stored[has_actions(stored)]
+    other_unit = pd.DataFrame(columns=REJECTED)
     if brought.bars.empty:
-        return brought, [], known_actions
+        return brought, [], stored, other_unit
     if not wanted.whole:  # a fetch of everything may correct what is wrong in the store
         require_dates_as_stored(context, stored, brought.bars)
         brought = without_lost_adjustments(context, stored, brought)
+        other_unit = bars_of_other_unit(stored, brought.bars)
+        is_kept = ~brought.bars["symbol"].isin(other_unit["symbol"])
+        brought = replace(brought, bars=brought.bars[is_kept].reset_index(drop=True))
     restated = restated_symbols(stored, brought.bars)
     lacking = {}  # the first session of each symbol that did not come from its start
     for symbol in restated:
@@ -454,7 +479,7 @@ def _with_restated_histories(
         if begin < wanted.first[symbol]:
             lacking[symbol] = begin
     if not lacking:
-        return brought, restated, known_actions
+        return brought, restated, stored, other_unit
     again = _ask_source(context, lacking, wanted.last, _why_stopped(brought.outcomes))
     again = without_lost_adjustments(context, stored, again)
     answered = again.outcomes.loc[again.outcomes["status"] == "ok", "symbol"]
@@ -465,7 +490,7 @@ def _with_restated_histories(
         pd.concat([other_bars, whole_histories], ignore_index=True),
         pd.concat([other_outcomes, again.outcomes], ignore_index=True),
     )
-    return replaced, restated, known_actions
+    return replaced, restated, stored, other_unit
 
 
 def _computed_index(

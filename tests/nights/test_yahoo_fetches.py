@@ -72,7 +72,9 @@ def made_market() -> dict[str, pd.DataFrame]:
     traded = {INDEX: walks[INDEX].assign(dividend=np.nan, split=np.nan)}
     for place, symbol in enumerate(STOCKS):
         walk = walks[of_stocks[place % len(of_stocks)]]
-        bars = walk.assign(symbol=symbol, dividend=np.nan, split=np.nan)
+        # Volumes of its own: stocks with the same bars are warned of.
+        own = {"symbol": symbol, "volume": walk["volume"] + place}
+        bars = walk.assign(**own, dividend=np.nan, split=np.nan)
         if symbol in FALLS:
             before = bars.loc[EX - 1, "close"]
             bars.loc[EX:, list(PRICES)] *= 1 - FALLS[symbol]

@@ -184,6 +184,55 @@ def test_a_stock_fetched_alone_is_held_against_the_size_of_its_market() -> None:
     assert judge(alone, market_size=7).rejected.empty
 
 
+def repeated(symbols: tuple[str, ...], **changed: float) -> pd.DataFrame:
+    """Bars whose session 5 is that of session 4 again, but for what is `changed`."""
+    bars = market()
+    for symbol in symbols:
+        for name in ("open", "high", "low", "close", "volume"):
+            earlier = bars.loc[row_of(bars, symbol, 4), name].iloc[0]
+            bars.loc[row_of(bars, symbol, 5), name] = changed.get(name, earlier)
+    return bars
+
+
+def test_a_bar_that_is_delivered_again_is_rejected_alone_or_with_the_index() -> None:
+    checked = judge(repeated(("CCC", INDEX)))
+    assert reasons(checked) == [
+        ("CCC", SESSIONS[5], "repeated_bar"),
+        (INDEX, SESSIONS[5], "repeated_bar"),
+    ]
+    assert judge(repeated(("CCC",), volume=103.0)).rejected.empty
+    assert judge(repeated(("CCC",), volume=np.nan)).rejected.empty
+
+
+@pytest.mark.parametrize("volume", [np.nan, 100.0])
+def test_bars_of_one_price_are_delivered_again_if_all_stocks_repeat_them(volume: float) -> None:
+    def repeated_closes(symbols: tuple[str, ...]) -> pd.DataFrame:
+        bars = repeated(symbols)
+        for name in ("open", "high", "low"):
+            bars[name] = bars["close"]
+        return bars.assign(volume=volume)
+
+    stale = {(symbol, SESSIONS[5], "stale_day") for symbol in STOCKS}
+    assert set(reasons(judge(repeated_closes(STOCKS)))) == stale
+    assert judge(repeated_closes(STOCKS[1:])).rejected.empty
+    assert judge(repeated_closes(STOCKS), market_size=8).rejected.empty
+
+
+@pytest.mark.parametrize(
+    ("split", "reason"), [(10.0, "unexplained_return"), (0.1, None), (np.nan, "unexplained_return")]
+)
+def test_a_split_explains_only_the_return_of_its_own_ratio(
+    split: float, reason: str | None
+) -> None:
+    bars = market()
+    scaled(bars, "DDD", 5, 13, 10)
+    bars.loc[row_of(bars, "DDD", 5), "split"] = split
+    expected = [] if reason is None else [("DDD", SESSIONS[5], reason)]
+    assert reasons(judge(bars)) == expected
+    if split > 1:
+        assert "10" in judge(bars).rejected["value"].iloc[0]
+
+
 def test_only_the_bar_that_jumps_is_rejected() -> None:
     bars = market()
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])

@@ -3,6 +3,7 @@ takes out more than the dividend.
 """
 
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -10,13 +11,14 @@ import pytest
 
 from db.engine import reading
 from db.rows import prices
-from dtml.prices.alignment import over_corrected
+from dtml.prices.alignment import over_corrected, twin_stocks
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from tests.support.nights import AS_OF, BARS, FrameSource
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
+NEXT = date(2024, 7, 2)
 FOUND = {"kdd17": ["NVS"], "acl18": ["BCH"]}
 FOUND["kospi200_2015"] = [
     "003410",
@@ -72,3 +74,92 @@ def test_a_night_warns_of_a_symbol_in_the_store_and_on_its_page_until_the_source
     assert "adj_close rises by" in page
     fetch_bars(context, AS_OF, whole=True)
     assert warned(context) == []
+
+
+def without_dividends(symbol: str) -> pd.DataFrame:
+    """The bars, with no dividend of a stock recorded or taken out of its adjusted close."""
+    bars = BARS.astype({"volume": float})
+    mine = bars["symbol"] == symbol
+    bars.loc[mine, "adj_close"] = bars.loc[mine, "close"]
+    bars.loc[mine, "dividend"] = np.nan
+    return bars
+
+
+PLAIN = without_dividends("L01")
+
+
+def again(factor: float, volume: float = 1.0) -> pd.DataFrame:
+    """The bars with all prices of L01 multiplied by `factor`, and its volumes by `volume`."""
+    bars = PLAIN.copy()
+    mine = bars["symbol"] == "L01"
+    bars.loc[mine, ["open", "high", "low", "close", "adj_close"]] *= factor
+    bars.loc[mine, "volume"] *= volume
+    return bars
+
+
+def closes(context: MarketContext, symbol: str) -> "pd.Series[float]":
+    with reading(context.engine) as conn:
+        bars = prices.prices(conn, context.name, date(2024, 1, 2), NEXT, symbols=[symbol])
+    return bars.set_index("session")["close"]
+
+
+def test_stocks_with_the_same_bars_are_named_until_one_of_them_has_its_own(
+    context: MarketContext,
+) -> None:
+    columns = ["open", "high", "low", "close", "adj_close", "volume"]
+    twins = BARS.sort_values(["symbol", "session"], ignore_index=True)
+    mine, other = (twins["symbol"] == symbol for symbol in ("L03", "F03A"))
+    twins.loc[mine, columns] = twins.loc[other, columns].to_numpy()
+    found = fetch_bars(replace(context, source=FrameSource(twins)), AS_OF)
+    assert found.doubtful["symbol"].tolist() == warned(context) == ["F03A", "L03"]
+    assert found.doubtful["reason"].unique() == ["same_bars"]
+    assert "F03A" in found.doubtful.set_index("symbol").loc["L03", "value"]
+    fetch_bars(replace(context, source=FrameSource(BARS)), NEXT)
+    assert warned(context) == []
+
+
+def test_a_stock_that_hardly_moves_is_no_twin() -> None:
+    flat = BARS[BARS["symbol"].isin(["L03", "F03A"])].assign(close=5.0, volume=0.0)
+    assert twin_stocks(flat, "^IDX").empty
+
+
+@pytest.mark.parametrize("factor", [100.0, 0.001])
+def test_bars_in_another_unit_are_rejected_and_the_past_stays(
+    context: MarketContext, factor: float
+) -> None:
+    fetch_bars(replace(context, source=FrameSource(PLAIN)), AS_OF)
+    before = closes(context, "L01")
+    other = replace(context, source=FrameSource(again(factor)))
+    found = fetch_bars(other, NEXT)
+    assert set(found.rejected["reason"]) == {"other_unit"}
+    assert set(found.rejected["symbol"]) == {"L01"}
+    assert pd.Timestamp(NEXT) in set(found.rejected["session"])
+    pd.testing.assert_series_equal(closes(context, "L01"), before)
+    fetch_bars(other, NEXT, whole=True)  # the user says that it is right
+    assert closes(context, "L01").iloc[0] == pytest.approx(before.iloc[0] * factor)
+    assert warned(context) == ["L01"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "volume", "split", "named"),
+    [
+        (0.5, 2.0, np.nan, True),
+        (0.5, 2.0, 2.0, False),
+        (0.1, 10.0, 10.0, False),
+        (0.1, 10.0, np.nan, True),  # a split, as the volumes say, without its record
+        (0.97, 1.0, np.nan, False),  # closes that are adjusted for a dividend
+    ],
+)
+def test_a_past_that_is_multiplied_is_named_unless_a_split_or_a_dividend_explains_it(
+    context: MarketContext, factor: float, volume: float, split: float, named: bool
+) -> None:
+    fetch_bars(replace(context, source=FrameSource(PLAIN)), AS_OF)
+    before = closes(context, "L01")
+    bars = again(factor, volume)
+    bars.loc[(bars["symbol"] == "L01") & (bars["session"] == pd.Timestamp(NEXT)), "split"] = split
+    found = fetch_bars(replace(context, source=FrameSource(bars)), NEXT)
+    assert found.rejected.empty
+    assert found.restated == ["L01"]
+    reasons = found.doubtful.set_index("symbol")["reason"].to_dict()
+    assert reasons == ({"L01": "rescaled_past"} if named else {})
+    assert closes(context, "L01").iloc[0] == pytest.approx(before.iloc[0] * factor)

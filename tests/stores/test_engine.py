@@ -417,16 +417,19 @@ ODD = {
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 def test_settings_of_a_database_change_nothing_for_a_writer(store_url: str) -> None:
     database = make_url(store_url).database
-    with transaction(open_engine(store_url)) as conn:
+    engine = open_engine(store_url)
+    with transaction(engine) as conn:
         for name, value in ODD.items():
             conn.execute(sa.text(f"alter database {database} set {name} = {value}"))
-    with reading(open_engine(store_url)) as conn:
+    engine.dispose()  # what follows has connections of its own
+    with reading(engine) as conn:
         told = [conn.execute(sa.text(f"show {name}")).scalar_one() for name in ODD]
         assert told[0].startswith("ISO")
         assert told[1:] == ["UTC", "UTF8", "0", "0", "0"]
         moment, title = conn.execute(sa.text("select now(), '\ucf54\uc2a4\ud53c'")).one()
         assert moment.utcoffset().total_seconds() == 0
         assert title == "\ucf54\uc2a4\ud53c"
+    engine.dispose()
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
@@ -445,6 +448,8 @@ def test_a_database_that_cannot_hold_every_character_is_refused_at_once(
     try:
         with pytest.raises(StoreUsageError, match=f"{name}.*{encoding}"):
             open_engine(url)
-        assert is_read_only(open_engine(url, read_only=True))
+        reader = open_engine(url, read_only=True)
+        assert is_read_only(reader)
+        reader.dispose()
     finally:
         drop_database(postgresql_admin, name)

@@ -241,6 +241,7 @@ def test_a_lock_that_the_server_drops_is_taken_again_and_until_then_nothing_begi
         wait_until(lambda: not is_refused(engine))
         assert which_are_held(engine) == ["toy"]
     assert which_are_held(other) == []
+    other.dispose()
 
 
 def end_sessions_with_locks(engine: Engine) -> None:
