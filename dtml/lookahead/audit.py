@@ -28,7 +28,7 @@ from dtml.windows import Windows
 
 DATES = 2  # at which a path is asked
 LATEST_RETRAINING = 20  # the most sessions from a training to a date that it serves
-TRAIN_DAYS = 252  # at most
+TRAIN_DAYS = 126  # at most
 VALIDATION_DAYS = 21  # at most
 EPOCHS = 2
 MEMBERS = 2  # seeds: a leak may choose one

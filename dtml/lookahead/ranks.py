@@ -30,7 +30,7 @@ from dtml.ranking.rankers import (
 from dtml.ranking.walk import MINIMUM_TRAIN_DAYS
 from dtml.ranking.walk import History as Ranked
 
-SMALL = BoostingConfig(trees=40, rate=0.1, rows_a_leaf=50)
+SMALL = BoostingConfig(trees=20, rate=0.1, rows_a_leaf=50)
 ROUNDING = 1e-6  # of a slope that is measured on outcomes turned round
 
 

@@ -41,7 +41,7 @@ LINES = """
 fetch MARKET --source files --prices earlier.parquet --universe source --as-of FIRST_NIGHT
 train MARKET --seeds 1 --epochs 1
 predict MARKET
-nightly MARKET --source files --prices prices.parquet --universe source --seeds 1 --epochs 1 --nights 2
+nightly MARKET --prices prices.parquet --universe source --seeds 1 --epochs 1 --nights 2
 score MARKET
 report MARKET --level 0.9
 orders MARKET --capital 1000000000
