@@ -54,7 +54,7 @@ def test_a_night_opens_the_prices_once_after_its_fetch(
     assert last_stored == last_stored_again == first_compared
     assert later == [of_the_night, of_a_training]
     of_the_lock = 1 if context.engine.dialect.name == "postgresql" else 0  # on SQLite it is a file
-    assert len(connections) <= 43 + of_the_lock
+    assert len(connections) <= 44 + of_the_lock
 
 
 def test_a_night_that_is_caught_up_opens_the_prices_once_for_each_of_its_two_moments(

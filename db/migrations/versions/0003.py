@@ -1,11 +1,11 @@
-"""Recreate the views: `ranking_summary` names the rule that is strongest on the days scored."""
+"""Recreate the views: `ranking_summary` names the strongest rule, `price_warning` more reasons."""
 
 revision = "0003"
 down_revision = "0002"
 
 # SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new
 # revision.
-schema = "55d4a9920be60e687f4c30eecea5fcc56afb089f438c83668e117fa8049b9375"
+schema = "41a09c07b9bf4fa0b856b032d4e90744482f7c5407d4b559bc687c45b201787d"
 
 # What this revision adds or changes, which an older store lacks: tables, and columns by table.
 new_tables: list[str] = []
