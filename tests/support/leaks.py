@@ -60,7 +60,8 @@ class BackwardFill(Leak):
     """
 
     def windows(self, history: History) -> Windows:
-        wide = history.bars.pivot(index="session", columns="symbol", values=ADJUSTED_TOO)
+        values = [*ADJUSTED_TOO, "volume"]
+        wide = history.bars.pivot(index="session", columns="symbol", values=values)
         filled = wide.bfill().stack("symbol", future_stack=True)
         bars = filled.dropna(how="all").reset_index()
         return super().windows(replace(history, bars=bars))
