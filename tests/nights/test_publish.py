@@ -56,7 +56,7 @@ def require_page_of(context: MarketContext, level: float) -> None:
     )  # type: ignore[index]
     assert rises + falls == direction(context, AS_OF, level)
     assert f"level of {100 * level:.0f} %" in words
-    assert "over 1 days and 9 stock-days of Simulated market" in words
+    assert "over 1 day and 9 stock-days of Simulated market" in words
     with reading(context.engine) as conn:
         night = stored_nights.night(conn, context.name, AS_OF)
         run = runs.runs(conn, context.name).iloc[0]
