@@ -86,7 +86,8 @@ def nightly(
         return _catch_up(opened, request, last, as_json=as_json)
     days = [session.date() for session in sessions_up_to(opened.market.calendar, last, nights)]
     if nights > 1:
-        days = [day for day in days if passed_over(opened, day) is None]
+        over = passed_over(opened, days)
+        days = [day for day in days if day not in over]
     done_nights = [_run_or_read_night(opened, request, day) for day in days]
     return _show_nights(opened, done_nights, as_json=as_json)
 
@@ -97,8 +98,10 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json:
     If none of these was missed, the complete night of that session is printed. Raises DtmlError,
     after printing the others, if a night is refused.
     """
-    days = missed_nights(opened, last)
-    older = [day for day in missed_nights(opened, last, limit=None) if day not in days]
+    first = sessions_up_to(opened.market.calendar, last, LIMIT)[0].date()
+    missed = missed_nights(opened, last, limit=None)
+    days = [day for day in missed if day >= first]
+    older = missed[: len(missed) - len(days)]
     if older:
         sessions = sessions_between(opened.market.calendar, older[0], older[-1])
         err.print(

@@ -1,7 +1,7 @@
 """Find the nights that earlier runs have completed, without loading what runs a night."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -98,29 +98,33 @@ def missed_nights(opened: OpenedMarket, last: date, limit: int | None = LIMIT) -
     if limit is not None:
         sessions = sessions[-limit:]
     missed = [session.date() for session in sessions[~sessions.isin(complete)]]
-    return [day for day in missed if passed_over(opened, day) is None]
+    over = passed_over(opened, missed)
+    return [day for day in missed if day not in over]
 
 
-def passed_over(opened: OpenedMarket, day: date) -> date | None:
-    """Return the complete night before a session that predicted one after it; None without one.
+def passed_over(opened: OpenedMarket, days: Iterable[date]) -> dict[date, date]:
+    """Return which days are sessions that a complete night before them predicted past, and it.
 
     The calendar got the session later, and the prediction of its target stays as it is: it has no
     night of its own, and the log says so.
     """
     complete = _complete(opened)
-    session = pd.Timestamp(day)
-    past = complete.loc[(complete["as_of"] < session) & (complete["target"] > session), "as_of"]
-    if past.empty:
-        return None
-    night: date = past.iloc[-1].date()
-    log.info(
-        "%s: %s became a session after the night of %s had predicted the one after it, so it has "
-        "no night",
-        opened.name,
-        day,
-        night,
-    )
-    return night
+    as_of, target = complete["as_of"], complete["target"]
+    found: dict[date, date] = {}
+    for day in days:
+        session = pd.Timestamp(day)
+        past = as_of[(as_of < session) & (target > session)]
+        if past.empty:
+            continue
+        found[day] = past.iloc[-1].date()
+        log.info(
+            "%s: %s became a session after the night of %s had predicted the one after it, so it "
+            "has no night",
+            opened.name,
+            day,
+            found[day],
+        )
+    return found
 
 
 def _complete(opened: OpenedMarket) -> pd.DataFrame:

@@ -162,7 +162,7 @@ def _locked_night(
             drop_states(context.name, as_of)
             report = _ensure_last_stages(context, completed)
             return Night(row=completed, report=report, changed=_own_code_change(context, as_of))
-        before = passed_over(context, as_of)
+        before = passed_over(context, [as_of]).get(as_of)
         if before is not None:
             raise UsageError(
                 f"{as_of} has no night: it became a session of {context.name} after the night of "
