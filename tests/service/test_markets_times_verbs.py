@@ -98,7 +98,7 @@ OF_A_KIND = 3  # addresses visited that differ in names and values alone
 QUICKEST = "kospi200"  # in `make test`: rates with dates, a limit, prices in whole units
 WHOLE_PRICES = ("JPY", "KRW")
 LAST = date(2025, 11, 28)  # no night is later, nor later than the market's list of stocks
-SESSIONS, STOCKS, NIGHTS = 440, 40, 3
+SESSIONS, STOCKS, NIGHTS = 420, 40, 3
 
 
 def test_every_command_is_run_or_said_why_not() -> None:
@@ -156,7 +156,6 @@ def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoostingConfig.__init__, "__defaults__", few_trees)
     one_epoch = vary(nightly(), {"epochs": 1, "first_kept_epoch": 1, "seeds": 1})
     monkeypatch.setattr("dtml.experiments.nightly", lambda: one_epoch)
-    monkeypatch.setattr("dtml.lookahead.audit.TRAIN_DAYS", 64)
     monkeypatch.setattr("flows.audit.STOCKS", 11)
     monkeypatch.setattr("flows.explain.DAYS", 5)
 
