@@ -95,7 +95,6 @@ WITHOUT_PAGE = {"/benchmark/{name}": "of the published sets"}
 NO_LINK = ("/alive", "/health", "/metrics", "/live", "/charts.js", "/live.js")
 OF_A_KIND = 3  # addresses visited that differ in names and values alone
 
-QUICKEST = "kospi200"  # in `make test`: rates with dates, a limit, prices in whole units
 WHOLE_PRICES = ("JPY", "KRW")
 LAST = date(2025, 11, 28)  # no night is later, nor later than the market's list of stocks
 SESSIONS, STOCKS, NIGHTS = 420, 40, 3
@@ -108,10 +107,8 @@ def test_every_command_is_run_or_said_why_not() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=[pytest.mark.soak] * (each != QUICKEST)) for each in market_names()],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("name", market_names())
 def test_a_market(
     name: str, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
