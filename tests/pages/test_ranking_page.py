@@ -1,5 +1,7 @@
 """A ranking's page compares the blend with the rule that is strongest on the days scored."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -11,7 +13,7 @@ from tests.support.tear_sheets import sheet
 CHOSEN, TWIN = "day_losers", "low_volatility"  # the best rule beforehand, and one like the blend
 
 
-def made(p: float | None, p_of_twin: float | None = None) -> Ranking:
+def made(p: float | None, p_of_twin: float | None = None, gain_of_twin: float = 0.0002) -> Ranking:
     """A blend far above the rule chosen beforehand; with `p_of_twin` beside one that equals it.
 
     The p-values are of all comparisons, None as in walks stored before there were such.
@@ -21,7 +23,7 @@ def made(p: float | None, p_of_twin: float | None = None) -> Ranking:
         {
             "predictor": "blend",
             "other": [CHOSEN, TWIN][: len(rules)],
-            "gain": [0.02, 0.0002][: len(rules)],
+            "gain": [0.02, gain_of_twin][: len(rules)],
             "gain_low": [0.001, -0.012][: len(rules)],
             "gain_high": [0.039, 0.012][: len(rules)],
             "gain_p": [p, p_of_twin][: len(rules)],
@@ -66,7 +68,8 @@ def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it
     assert f'the blend {words} "the day\'s losers"' in said
     assert f"+.020 {ends}" in said
     assert "strongest of 1 rules" in said
-    assert ("for all pairs" in said) is (p is not None)
+    assert ("adjusted p" in said) is (p is not None)
+    assert "widened" not in said
 
 
 @pytest.mark.parametrize("ps", [(0.0001, 0.98), (None, float("nan"))])
@@ -89,3 +92,15 @@ def test_a_blend_that_equals_a_rule_does_not_beat_the_rules(
         "Beats rules?",
         "Not proven",
     )
+
+
+def test_an_interval_is_said_to_be_widened_only_where_it_is() -> None:
+    widened = verdict(made(None, float("nan")))
+    assert "in hindsight the strongest of 2 rules (interval widened for 2 rules): " in widened
+    few_days = made(None, float("nan"))
+    differences = few_days.differences.assign(gain_low=float("nan"), gain_high=float("nan"))
+    said = verdict(replace(few_days, differences=differences))
+    assert (
+        'cannot be compared (there is no interval) with "low volatility", in hindsight the '
+        "strongest of 2 rules: rank IC difference +.000."
+    ) in said

@@ -28,6 +28,7 @@ from dtml.evaluation.tear_sheet import (
     score_groups,
 )
 from dtml.markets.definition import FREE, Costs
+from dtml.pages.figures import figure
 from dtml.pages.rankings.sheet import sheet_answers
 from tests.support.bounds import in_float64
 from tests.support.tear_sheets import DAYS, SECTORS, SESSIONS, made, sheet
@@ -231,7 +232,12 @@ def test_a_ranking_is_compared_with_the_strongest_rule_on_the_same_days(
     assert (strongest["other"], strongest["rules"]) == ("rule", 2)
     assert strongest["gain"] == in_float64(own.mean() - of_rule.mean())
     found = answers(sheet(0.3))
-    assert sheet_answers(found, "days", strongest)[-1].word == word
+    answer = sheet_answers(found, "days", strongest)[-1]
+    assert answer.word == word
+    # The p-value is adjusted for the rules, not for all pairs; a gain that never varies has none.
+    p = strongest["gain_p"]
+    how = "interval widened for 2 rules" if np.isnan(p) else f"adjusted p {figure(p, 4)}"
+    assert answer.unit == f'above "rule", in hindsight the strongest of 2 rules ({how})'
     assert len(sheet_answers(found, "days")) == 3
     assert beside_rules(daily["own"].to_numpy(), {}) is None
 

@@ -216,13 +216,15 @@ def _beside_rules(strongest: Row, too_early: str) -> Answer:
 
 
 def strongest_words(strongest: Row) -> str:
-    """Name the strongest rule, and say how it was chosen and that all rules were compared."""
+    """Name the strongest rule, and say how it was chosen and how all rules are allowed for."""
     p = strongest.get("gain_p")
-    how = "intervals of all rules hold at once" if pd.isna(p) else f"p {figure(p, 4)} for all pairs"
-    return (
-        f"{quoted(strongest['other'])}, in hindsight the strongest of {strongest['rules']} rules "
-        f"({how})"
-    )
+    rules = f"{strongest['rules']} rules"
+    how = ""
+    if not pd.isna(p):
+        how = f" (adjusted p {figure(p, 4)})"
+    elif strongest["verb"] is not None and strongest["rules"] > 1:
+        how = f" (interval widened for {rules})"
+    return f"{quoted(strongest['other'])}, in hindsight the strongest of {rules}{how}"
 
 
 def _steadiness(found: Answers, too_early: str) -> Answer:
