@@ -24,6 +24,8 @@ PerComparison = Float[ndarray, " comparisons"]
 
 RESAMPLES = 10_000
 ALPHA = 0.05  # probability that chance alone finds any difference in a family
+# Compares with the strongest of several rules where some other rule is not told apart.
+BEATS_NOT_ALL = "is not proven to beat every rule, but beats"
 CHUNK = 1000  # resamples that are in memory at once
 
 
@@ -83,18 +85,21 @@ def compared(gain: Any, p: Any) -> str | None:
     return "beats" if gain > 0 else "is beaten by"
 
 
-def beside_strongest_rule(gains: pd.DataFrame, name: str = "gain") -> dict[str, Any] | None:
+def beside_strongest_rule(
+    gains: pd.DataFrame, name: str = "gain", rule: str = "other"
+) -> dict[str, Any] | None:
     """Return how far a model is ahead of the strongest of several rules on the days scored.
 
-    `gains` has a row a rule: the model's figure less the rule's on the same days in the column
-    `name`, and the ends of its own 95 % interval in `NAME_low` and `NAME_high`. `NAME_p` may have
-    its p-value of `family_p`. Without it, the ends that are returned are widened, so that those of
-    all rules hold at once (Bonferroni).
+    `gains` has a row a rule: its name in the column `rule`, the model's figure less the rule's on
+    the same days in `name`, and the ends of its own 95 % interval in `NAME_low` and `NAME_high`.
+    `NAME_p` may have its p-value of `family_p`. Without it, the ends that are returned are widened,
+    so that those of all rules hold at once (Bonferroni).
 
-    The strongest rule is the one over which the model gains least: it is chosen in hindsight, on
-    the days scored themselves, which is to the model's disadvantage. Its row is returned, with the
-    number of `rules` and the `verb` that compares, None without an interval. The verb is "beats"
-    only if the model beats every rule. Without any gain, the result is None.
+    The strongest rule is the one over which the model gains least, of equal ones the first by name:
+    it is chosen in hindsight, on the days scored themselves, which is to the model's disadvantage.
+    Its row is returned, with the number of `rules` and the `verb` that compares, None without an
+    interval. The verb is "beats" only if the model beats every rule, and `BEATS_NOT_ALL` if it
+    beats this one but not all. Without any gain, the result is None.
     """
     known = gains[gains[name].notna()]
     # How many times as far out the end of an interval lies at a level of ALPHA / rules.
@@ -111,7 +116,10 @@ def beside_strongest_rule(gains: pd.DataFrame, name: str = "gain") -> dict[str, 
             verb = compared(gain, p)
         named = {str(column): value for column, value in row.items()}
         rows.append({**named, "rules": len(known), "verb": verb})
-    return min(rows, key=lambda row: (row["verb"] == "beats", row[name]), default=None)
+    strongest = min(rows, key=lambda row: (row[name], row[rule]), default=None)
+    if strongest and strongest["verb"] == "beats" and any(row["verb"] != "beats" for row in rows):
+        strongest["verb"] = BEATS_NOT_ALL
+    return strongest
 
 
 def _block_length(

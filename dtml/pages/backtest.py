@@ -96,7 +96,8 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
     # Rules of fewer days than the model have too short a history to be compared with it.
     rules = [] if model is None else [row for row in rows[1:] if row["days"] == model["days"]]
-    best = beside_strongest_rule(pd.DataFrame(rules), "model_gain") if rules else None
+    gains = pd.DataFrame(rules)
+    best = beside_strongest_rule(gains, "model_gain", "predictor") if rules else None
     if model is None or best is None:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
     return (

@@ -247,7 +247,7 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     if pair is None:
         return skill
     model, rules = pair
-    strongest = beside_strongest_rule(rules, "model_gain")
+    strongest = beside_strongest_rule(rules, "model_gain", "predictor")
     skill["scored_until"] = model["target"].date()
     skill["nights"] = model["running_nights"]
     skill["n"] = model["running_n"]

@@ -149,8 +149,9 @@ _TERMS = {
         word="naive rules, best naive rule",
         meaning=f"{_RULES}. The best one is that with the highest figure so far, which is chosen "
         'in hindsight and so favoured. "Beats" and "is beaten by" mean that the interval of the '
-        "difference on the same days excludes 0, widened for the number of rules; an interval that "
-        "includes 0 does not show that the two are equal.",
+        'difference on the same days excludes 0, widened for the number of rules; "beats" alone '
+        "means that this holds for every rule. An interval that includes 0 does not show that the "
+        "two are equal.",
     ),
 }
 TERMS: Final[Mapping[str, Term]] = MappingProxyType(_TERMS)

@@ -10,6 +10,7 @@ from benchmarks.overlapping_coverage import daily_ics, holds_0
 from dtml.evaluation.bootstrap import interval
 from dtml.evaluation.family import (
     ALPHA,
+    BEATS_NOT_ALL,
     beside_strongest_rule,
     compared,
     daily_gains,
@@ -72,13 +73,37 @@ def test_the_rules_are_beaten_only_where_each_of_them_is(*, with_p: bool) -> Non
     assert strongest is not None
     assert (strongest["verb"], strongest["rules"]) == ("beats", 3)
     assert strongest["gain"] == (figures[:, :1] - figures[:, 1:]).mean(axis=0).min()
+    named = strongest["other"]
     # A rule that is as good as the model, but for noise that makes it look the weakest of all.
     uncertain = figures[:, 0] + np.random.default_rng(1).normal(-0.2, 3, DAYS)
     beside = np.column_stack([figures, uncertain])
     strongest = beside_strongest_rule(rules_beside(beside, with_p=with_p))
     assert strongest is not None
-    assert (strongest["verb"], strongest["other"]) == ("does not differ significantly from", 4)
+    assert (strongest["verb"], strongest["other"]) == (BEATS_NOT_ALL, named)
     assert beside_strongest_rule(rules_beside(beside, with_p=with_p).assign(gain=np.nan)) is None
+
+
+def test_the_strongest_rule_is_the_one_of_least_gain_and_of_equal_ones_the_first_by_name() -> None:
+    """As the views `ranking_summary` and `backtest_summary` choose it, whatever its p-value."""
+    gains = pd.DataFrame(
+        {
+            "other": ["b", "c", "a"],
+            "gain": [0.03, 0.01, 0.01],
+            "gain_low": [-0.01, 0.004, 0.004],
+            "gain_high": [0.07, 0.016, 0.016],
+            "gain_p": [0.2, 0.01, 0.01],
+        }
+    )
+    strongest = beside_strongest_rule(gains)
+    assert strongest is not None
+    assert (strongest["other"], strongest["verb"]) == ("a", BEATS_NOT_ALL)
+    strongest = beside_strongest_rule(gains.assign(gain_p=0.01))
+    assert strongest is not None
+    assert (strongest["other"], strongest["verb"]) == ("a", "beats")
+    # A rule that cannot be compared is not shown to be beaten.
+    strongest = beside_strongest_rule(gains.assign(gain_p=None, gain_low=[np.nan, 0.004, 0.004]))
+    assert strongest is not None
+    assert (strongest["other"], strongest["verb"]) == ("a", BEATS_NOT_ALL)
 
 
 def test_a_model_with_skill_is_found_better_than_all_without() -> None:

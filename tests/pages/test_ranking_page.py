@@ -94,6 +94,18 @@ def test_a_blend_that_equals_a_rule_does_not_beat_the_rules(
     )
 
 
+def test_a_blend_that_beats_the_strongest_rule_alone_does_not_beat_the_rules() -> None:
+    """The rule over which it gains most is too uncertain to be told apart."""
+    found = made(0.2, 0.01, gain_of_twin=0.01)
+    assert (
+        'the blend is not proven to beat every rule, but beats "low volatility", in hindsight the '
+        "strongest of 2 rules (adjusted p .0100): rank IC difference +.010 "
+    ) in verdict(found)
+    answer = sheet_answers(answers(sheet(0.3)), "days", found.strongest)[-1]
+    assert answer.word == "Not proven"
+    assert answer.unit.endswith("(adjusted p .0100), but not proven above every rule")
+
+
 def test_an_interval_is_said_to_be_widened_only_where_it_is() -> None:
     widened = verdict(made(None, float("nan")))
     assert "in hindsight the strongest of 2 rules (interval widened for 2 rules): " in widened

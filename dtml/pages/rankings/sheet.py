@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from dtml.evaluation.family import BEATS_NOT_ALL
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import Estimate
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
@@ -212,7 +213,10 @@ def _beside_rules(strongest: Row, too_early: str) -> Answer:
     if strongest["verb"] is None:
         return Answer("Beats rules?", TOO_EARLY, f"{difference}; {too_early}")
     word = {"beats": YES, "is beaten by": NO}.get(strongest["verb"], UNCLEAR)
-    return Answer("Beats rules?", word, difference, unit=f"above {strongest_words(strongest)}")
+    unit = f"above {strongest_words(strongest)}"
+    if strongest["verb"] == BEATS_NOT_ALL:
+        unit += ", but not proven above every rule"
+    return Answer("Beats rules?", word, difference, unit=unit)
 
 
 def strongest_words(strongest: Row) -> str:
