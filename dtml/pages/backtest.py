@@ -100,11 +100,14 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     best = beside_strongest_rule(gains, "model_gain", "predictor") if rules else None
     if model is None or best is None:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
+    difference = _difference(best, "model_gain")
+    if difference and best["rules"] > 1:
+        difference += f", an interval widened for {best['rules']} rules"
     return (
         f"DTML {best['verb'] or NO_INTERVAL} {quoted(best['predictor'])}, in hindsight the "
         f"strongest of {counted(best['rules'], 'naive rule')}, over "
         f"{counted(model['days'], 'day')} and {model['n']:,} stock-days of "
-        f"{backtest['market']}{_difference(best, 'model_gain')}. "
+        f"{backtest['market']}{difference}. "
         f"DTML has an MCC of {with_interval(model, 'mcc')} and an ACC of "
         f"{with_interval(model, 'acc')}, the rule {written(best, 'mcc')} and "
         f"{written(best, 'acc')}."

@@ -241,17 +241,19 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "low_of_other", "said", "widened"),
     [
-        ((0.006, 0.056), "beats"),
+        ((0.006, 0.056), 0.03, "beats", "[+.002, +.060]"),
         # The interval of this difference alone is above 0, but not that of both rules at once.
-        ((0.001, 0.061), "does not differ significantly from"),
-        ((-0.09, -0.001), "is beaten by"),
-        ((NAN, NAN), "cannot be compared (there is no interval) with"),
+        ((0.001, 0.061), 0.03, "does not differ significantly from", "[-.003, +.065]"),
+        ((-0.09, -0.001), 0.03, "is beaten by", "[-.107, -.006]"),
+        # The model gains more over the other rule, but less certainly.
+        ((0.006, 0.056), -0.01, "is not proven to beat every rule, but beats", "[+.002, +.060]"),
+        ((NAN, NAN), 0.03, "cannot be compared (there is no interval) with", ""),
     ],
 )
 def test_the_verdict_on_directions_follows_the_paired_difference(
-    ends: tuple[float, float], said: str
+    ends: tuple[float, float], low_of_other: float, said: str, widened: str
 ) -> None:
     model = score(**dict(zip(SCORES, (0.52, 0.5, 0.54, 0.0411, -0.01, 0.09), strict=True)))
     gain = dict(zip(("model_gain_low", "model_gain_high"), ends, strict=True))
@@ -264,13 +266,18 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
         model_gain=0.0311,
         **gain,
     )
-    gain = {"model_gain": 0.0411, "model_gain_low": 0.03, "model_gain_high": 0.05}
+    gain = {"model_gain": 0.0411, "model_gain_low": low_of_other, "model_gain_high": 0.05}
     other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0, **gain)
     paper = score("always_up", protocol="published", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
     assert whole.startswith(
         f"DTML {said} {RULE}, in hindsight the strongest of 2 naive rules, over 252 days and 7,398 "
         "stock-days of sp500"
+        + (
+            f": difference on the same days +.031 {widened}, an interval widened for 2 rules. "
+            if widened
+            else ". "
+        )
     )
     assert (
         "DTML has an MCC of .041 [-.010, .090] and an ACC of 52.0 % [50.0, 54.0], "
