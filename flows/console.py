@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.pages.figures import WORDS, are_whole, named, records, with_interval
-from flows.settings import err, shown
+from flows.settings import err, print_text
 from flows.text_tables import Column, print_table
 
 if TYPE_CHECKING:  # commands that only read import this module, and must not wait for torch
@@ -25,7 +25,7 @@ def print_json(value: object) -> None:
     `as_json_values` says what it becomes.
     """
     document = json.dumps(as_json_values(value), ensure_ascii=False, indent=2, allow_nan=False)
-    print(shown(document))  # noqa: T201 - not for people
+    print_text(document)
 
 
 def as_json_values(value: Any) -> Any:

@@ -5,13 +5,14 @@ import re
 import stat
 import sys
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from dtml.errors import DtmlError
 from translation.atomic_files import write_whole
@@ -30,8 +31,22 @@ def shown(text: str) -> str:
     return ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def print_text(text: str, end: str = "\n") -> None:
+    """Print a text for a file as much as for a person, such as Markdown, without a width."""
+    print(shown(text), end=end)  # noqa: T201 - Rich would wrap it
+
+
+def print_csv(lines: Iterable[str]) -> None:
+    """Print lines of CSV or JSON as they are, and for people if it is to a terminal."""
+    sys.stdout.writelines(map(shown, lines) if sys.stdout.isatty() else lines)
+
+
 class TextConsole(Console):
     """A console whose texts can give no orders to the terminal; Rich's own styles can."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text as Rich lays it out, measured as it is printed."""
+        return super().render_str(shown(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -43,6 +43,11 @@ class Column:
     is_prose: bool = False
 
     @property
+    def heading(self) -> str:
+        """Return the name as it is printed."""
+        return shown(self.name).expandtabs()
+
+    @property
     def cells(self) -> list[str]:
         """Return the texts of the values."""
         return [_cell(value, self.write) for value in self.values]
@@ -69,7 +74,7 @@ def print_table(
     columns that are left do not fit either, the rows are printed as blocks of lines.
     """
     if title:
-        out.print(Text(title, style="italic"))
+        out.print(Text(shown(title), style="italic"))
     measured = [_fitted(column) for column in columns]
     widths = _widths(measured, out.width)
     left_out: list[str] = []
@@ -100,8 +105,8 @@ def _fitted(column: Column) -> _Fitted:
     cells = column.cells
     lines = [line for cell in cells for line in cell.split("\n")]
     body = max((cell_len(line) for line in lines), default=0)
-    heading = max(cell_len(line) for line in column.name.split("\n"))
-    longest_heading_word = max((cell_len(word) for word in column.name.split()), default=0)
+    heading = max(cell_len(line) for line in column.heading.split("\n"))
+    longest_heading_word = max((cell_len(word) for word in column.heading.split()), default=0)
     narrowest_body = body
     if column.is_prose:
         words = [word for line in lines for word in line.split()]
@@ -138,7 +143,7 @@ def _print_columns(columns: Sequence[_Fitted], widths: Sequence[int]) -> None:
     for fitted, width in zip(columns, widths, strict=True):
         is_right = fitted.column.is_number
         table.add_column(
-            Text(_broken(fitted.column.name, width)),
+            Text(_broken(fitted.column.heading, width)),
             justify="right" if is_right else "left",
             no_wrap=True,
             width=width,
@@ -157,16 +162,16 @@ def _print_blocks(columns: Sequence[_Fitted]) -> None:
     word that is longer than a line is left whole. Without rows, only the names are printed.
     """
     if not columns[0].cells:
-        names = ", ".join(fitted.column.name for fitted in columns)
+        names = ", ".join(fitted.column.heading for fitted in columns)
         out.print(_broken(names, out.width), markup=False)
         return
-    width = max(cell_len(fitted.column.name) for fitted in columns)
+    width = max(cell_len(fitted.column.heading) for fitted in columns)
     for number in range(len(columns[0].cells)):
         if number:
             out.print()
         for fitted in columns:
             text = fitted.cells[number]
-            name = fitted.column.name
+            name = fitted.column.heading
             if width + GAP + cell_len(text) <= out.width and "\n" not in text:
                 line = f"{name:<{width}}{' ' * GAP}{text}"
             else:

@@ -27,7 +27,7 @@ from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.printed_studies import print_benchmark
 from flows.service.prefect_server import require_server
-from flows.settings import err, out, page_of, shown
+from flows.settings import err, out, page_of, print_text
 
 commands = typer.Typer()
 # The options that have no effect on a benchmark.
@@ -153,8 +153,7 @@ def print_csi300(
     table = ranking_pages.published_table(found)
     assert table is not None  # `run_csi300` stores the published figures with each result
     if as_markdown:
-        report = f"{table.markdown}\n\n{ranking_pages.verdict(found)}"
-        return print(report)  # noqa: T201 - Markdown is for a file
+        return print_text(f"{table.markdown}\n\n{ranking_pages.verdict(found)}")
     out.print(f"[bold]{found.row['id']}[/bold]\n{table.sentence}")
     print_frame(
         pd.DataFrame(table.cells, columns=list(table.columns)),
@@ -201,7 +200,7 @@ def run_published(
         }
         return print_json(document)
     if as_markdown:
-        return print(shown(benchmark_pages.readme_table(result.row, result.scores)))  # noqa: T201 - Markdown is for a file
+        return print_text(benchmark_pages.readme_table(result.row, result.scores))
     print_benchmark(result.row, result.scores, result.number)
     out.print(f"page      {result.page}")
     return None

@@ -37,7 +37,7 @@ from dtml.pages.figures import counted
 from flows.commands.history import require_market
 from flows.commands.options import AsJson
 from flows.console import print_json
-from flows.settings import data_folder, err, out
+from flows.settings import data_folder, err, out, print_text
 from flows.text_tables import Column, print_table
 from flows.upkeep.backups import NOT_A_MODEL, Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
@@ -72,7 +72,7 @@ def dictionary() -> None:
 
     Example: dtml db dictionary
     """
-    print(data_dictionary())  # noqa: T201 - Markdown is for a file as much as for a person
+    print_text(data_dictionary())
 
 
 @store_commands.command()

@@ -6,7 +6,6 @@ most statements take, so only the forms that need them import them.
 
 import re
 import resource
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from db.engine import open_reader
 from dtml.errors import UsageError
 from dtml.pages.figures import counted
 from flows.commands.options import AsJson
-from flows.settings import err, out, shown
+from flows.settings import err, out, print_csv
 from flows.text_tables import print_rows, require_distinct, size_in_words
 
 commands = typer.Typer()
@@ -164,10 +163,7 @@ def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) ->
                         "a limit or a where clause, or write it with --parquet FILE"
                     )
         file.seek(0)
-        if sys.stdout.isatty():
-            sys.stdout.writelines(map(shown, file))
-        else:
-            shutil.copyfileobj(file, sys.stdout)
+        print_csv(file)
 
 
 def _standard_input() -> str:

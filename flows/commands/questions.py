@@ -16,7 +16,7 @@ from flows.answer_files import MOMENT, stored_moment
 from flows.commands.history import require_market
 from flows.commands.options import AsJson, known_markets
 from flows.console import as_json_values, print_frame, print_json, rendered
-from flows.settings import out, shown
+from flows.settings import out, print_text
 
 commands = typer.Typer()
 
@@ -58,7 +58,7 @@ def show_questions(
     engine = open_reader()
     market = require_market(engine, market, " with --market")
     if as_markdown:
-        return print(shown(questions_page(engine, market, only=number).strip()))  # noqa: T201 - not for people
+        return print_text(questions_page(engine, market, only=number).strip())
     assert number is not None  # without a number, the list or the page was printed above
     question = questions()[number - 1]
     answer = ask(engine, question, market)

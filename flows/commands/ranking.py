@@ -31,7 +31,7 @@ from flows.nightly.paper import Orders, next_orders
 from flows.ranking.stored import stored_ranking
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of
 from flows.service.prefect_server import require_server
-from flows.settings import err, out, page_of, shown
+from flows.settings import err, out, page_of, print_csv, print_text
 
 commands = typer.Typer()
 
@@ -92,7 +92,7 @@ def ranking(
         parts = {name: getattr(found, name) for name in ("differences", "portfolios")}
         return print_json(as_document(found) | parts)
     if as_markdown:
-        return print(shown(page.markdown_report(found)))  # noqa: T201 - Markdown is for a file
+        return print_text(page.markdown_report(found))
     print_ranking(found)
     return None
 
@@ -136,7 +136,7 @@ def orders(
     if as_json:
         return print_json({"target": found.target, "cash": found.cash, "orders": found.rows})
     if as_csv:
-        return print(found.rows.to_csv(index=False), end="")  # noqa: T201 - for a file
+        return print_csv([found.rows.to_csv(index=False)])
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
     print_orders(found, title)
     start = (
@@ -265,7 +265,7 @@ def rank_sets(
         found = _run_or_read_ranking(request, plan)
         rankings[name] = found
         if as_markdown:
-            print(f"**{name}**: {page.markdown_report(found)}\n")  # noqa: T201 - Markdown is for a file
+            print_text(f"**{name}**: {page.markdown_report(found)}\n")
         elif not as_json:
             print_ranking(found)
     if as_json:

@@ -27,7 +27,7 @@ from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_stored_context
 from flows.printed_studies import print_audit, print_backtest
 from flows.service.prefect_server import require_server
-from flows.settings import err, out, shown
+from flows.settings import err, out, print_text
 
 commands = typer.Typer()
 
@@ -144,7 +144,7 @@ def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
         }
         print_json(document)
     elif as_markdown:
-        print(shown(backtest_pages.readme_lines(result.row, result.scores, result.portfolios)))  # noqa: T201 - Markdown is for a file
+        print_text(backtest_pages.readme_lines(result.row, result.scores, result.portfolios))
     else:
         print_backtest(result)
 

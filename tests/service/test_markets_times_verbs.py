@@ -35,7 +35,7 @@ from dtml.ranking.models import BoostingConfig
 from flows.commands.questions import ask
 from flows.dashboard import app as app_of_pages
 from tests.support.browser import Page, served
-from tests.support.commands import run_in, whole_command
+from tests.support.commands import options_of_commands, run_in
 
 # Each command with what it is given, in this order; `write_prices` says what capitals stand for.
 LINES = """
@@ -166,19 +166,6 @@ def without_rows(store: Engine, market: str) -> dict[str, object]:
             wrong[view] = "no row" if is_empty else "rows, although excepted"
     asked = {question.title: ask(store, question, market) for question in questions()}
     return wrong | {title: "no row" for title, answer in asked.items() if answer.empty}
-
-
-def options_of_commands() -> dict[str, set[str]]:
-    """The options of each command, by its words."""
-    found = {}
-    waiting = list(whole_command().commands.items())
-    while waiting:
-        words, command = waiting.pop()
-        below = getattr(command, "commands", {})
-        waiting += [(f"{words} {name}", each) for name, each in below.items()]
-        if not below:
-            found[words] = {option for each in command.params for option in each.opts}
-    return found
 
 
 def verb_of(line: str) -> str:

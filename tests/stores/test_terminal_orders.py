@@ -1,14 +1,21 @@
 """A store may be somebody else's: no text of it gives orders to the terminal that shows it."""
 
+import ast
 import json
+from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from db.engine import open_engine, prepare
+from flows.console import print_frame
 from flows.log_lines import TextLines
-from flows.settings import ORDERS
-from tests.support.commands import Command
+from flows.nightly.paper import Orders
+from flows.settings import ORDERS, out
+from tests.support.commands import Command, options_of_commands
+from tests.support.places import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +44,62 @@ def test_what_people_read_shows_orders_and_what_programs_read_has_them(
         assert "\\u202eDER" in said
     assert json.loads(said)[0]["name"] == NAME
     assert NAME in command("query", "--csv", sql)[1]
+
+
+def test_csv_of_every_command_shows_orders_on_a_terminal_alone(
+    name: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = {"symbol": NAME, "side": "buy", "shares": 1.0, "price": 2.0, "value": 2.0, "cost": 0.0}
+    found = Orders(target=date(2026, 11, 23), rows=pd.DataFrame([order]), cash=1.0)
+    monkeypatch.setattr("flows.commands.ranking.next_orders", lambda *_: found)
+    asked = {
+        "query": ("query", f"select {name} as name", "--csv"),
+        "orders": ("orders", "simulated", "--capital", "9", "--csv"),
+    }
+    assert {verb for verb, options in options_of_commands().items() if "--csv" in options} == {
+        *asked
+    }
+    for words in asked.values():
+        with monkeypatch.context() as terminal:
+            terminal.setattr("sys.stdout.isatty", lambda: True)
+            _, said, _ = command(*words)
+        assert ORDERS.sub("", said) == said
+        assert "\\u001b]0;taken" in said
+        assert "\\u202eDER" in said
+        assert NAME in command(*words)[1]
+
+
+def test_no_command_prints_past_what_shows_orders() -> None:
+    assert list(bare_prints()) == []
+
+
+def bare_prints() -> Iterator[str]:
+    for file in (ROOT / "flows" / "commands").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "print",
+                "sys.stdout.write",
+                "sys.stdout.writelines",
+            ):
+                yield f"{file.name}:{node.lineno}"
+
+
+def test_orders_in_a_heading_or_a_text_take_nothing_of_it_away(
+    name: str, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heading = "name\x1b[31mprice\x07\u202ex\x08"
+    seen = r"name\u001b[31mprice\u0007\u202ex\u0008"
+    for value in ("1", "'text'", "null"):
+        assert command("query", f"select {value} as '{heading}'")[1].split("\n")[0].strip() == seen
+    for width in (200, 40):
+        with pytest.MonkeyPatch.context() as narrow:
+            narrow.setattr(out, "width", width)
+            said = command("query", f"select 1 as '{heading}', '{'x' * 70}' as b, 1 as c")[1]
+        assert seen in said
+    print_frame(pd.DataFrame({heading: [1]}), heading, importance=None)
+    assert capsys.readouterr().out.split() == [seen, seen, "1"]
+    out.print(heading, markup=False)
+    assert capsys.readouterr().out.split() == [seen]
 
 
 def test_errors_and_log_lines_show_orders(name: str, command: Command) -> None:

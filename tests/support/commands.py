@@ -58,6 +58,19 @@ def whole_command() -> Any:
     return group
 
 
+def options_of_commands() -> dict[str, set[str]]:
+    """The options of each command, by its words."""
+    found = {}
+    waiting = list(whole_command().commands.items())
+    while waiting:
+        words, command = waiting.pop()
+        below = getattr(command, "commands", {})
+        waiting += [(f"{words} {name}", each) for name, each in below.items()]
+        if not below:
+            found[words] = {option for each in command.params for option in each.opts}
+    return found
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run the command, or a part of it: exit code, standard output, standard error."""
