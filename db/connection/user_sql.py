@@ -27,8 +27,9 @@ if TYPE_CHECKING:  # a statement is asked without waiting for pandas
 
 # The messages of SQLite and of PostgreSQL about a statement that would write.
 READ_ONLY_ERRORS = ("attempt to write a readonly database", "in a read-only transaction")
-# Words with which a query may begin on PostgreSQL; a statement that begins otherwise may write.
-FIRST_WORDS = ("select", "with", "values", "table", "explain", "show")
+# Words with which a query may begin, by engine; a statement that begins otherwise may write.
+_OF_BOTH = ("select", "with", "values", "explain")
+FIRST_WORDS = {"sqlite": _OF_BOTH, "postgresql": (*_OF_BOTH, "table", "show")}
 # Of SQLite, within whose functions nothing can interrupt a statement: the bytes of a value and of a
 # LIKE pattern, so that none of them takes longer than some seconds, such as `instr` of two long
 # values; and the bytes of this process's whole heap of SQLite, which a short statement could fill
@@ -129,10 +130,10 @@ def open_answer(
     `is_trusted` marks a statement that this program wrote, not a user: any role of PostgreSQL may
     run it. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
     `interruption` ends any at once. Raises StoreUsageError, in one line, for SQL that does not run,
-    that writes, that holds more than one statement, returns no columns or begins with none of
-    FIRST_WORDS; for an engine that was not opened read only; for a user's SQL under a role that can
-    reach the server's files or programs, such as a superuser; for a statement that needs too much
-    memory on SQLite; and for one that was interrupted.
+    that writes, that holds more than one statement, returns no columns or begins with none of the
+    engine's FIRST_WORDS; for an engine that was not opened read only; for a user's SQL under a role
+    that can reach the server's files or programs, such as a superuser; for a statement that needs
+    too much memory on SQLite; and for one that was interrupted.
     """
     if not engines.is_read_only(engine):
         raise StoreUsageError(
@@ -288,22 +289,23 @@ def guarded(
 
     The options are as in `open_answer`. SQLite has no time limit of its own, so the statement is
     interrupted here after READ_LIMIT_S. PostgreSQL's readers are opened with that limit, which is
-    lifted for a statement that is not time-limited. The statement must begin with one of
-    FIRST_WORDS: a pragma of SQLite changes the connection, or even the process, of later readers.
-    Unless it `is_trusted`, it is refused under a role of PostgreSQL that can reach the server's
-    files or programs: such a role's SQL could get around every limit set here. Raises
+    lifted for a statement that is not time-limited. The statement must begin with one of the
+    engine's FIRST_WORDS: a pragma of SQLite changes the connection, or even the process, of later
+    readers. Unless it `is_trusted`, it is refused under a role of PostgreSQL that can reach the
+    server's files or programs: such a role's SQL could get around every limit set here. Raises
     StoreUsageError for a statement that is refused.
     """
     if not sql.strip():
         raise StoreUsageError("the SQL is empty: write a select")
     match = _FIRST_WORD.match(sql)
     first_word = "" if match is None else match[1]
-    if first_word.lower() not in FIRST_WORDS:
+    first_words = FIRST_WORDS[conn.dialect.name]
+    if first_word.lower() not in first_words:
         # No word is found before a block comment, for example: then the first characters are named.
         beginning = first_word or sql.strip()[:20]
         raise StoreUsageError(
             f"the SQL begins with {beginning!r}, so it may do more than read: begin it with one "
-            f"of {', '.join(FIRST_WORDS)}"
+            f"of {', '.join(first_words)}"
         )
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":

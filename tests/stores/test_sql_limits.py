@@ -263,6 +263,32 @@ def as_role(engine: Engine, name: str) -> Engine:
     )
 
 
+def test_the_first_words_that_are_advised_begin_a_query_of_the_engine(
+    engine: Engine, reader: Engine
+) -> None:
+    queries = {
+        "select": "select 1",
+        "with": "with n as (select 1) select * from n",
+        "values": "values (1)",
+        "explain": "explain select 1",
+        "table": "table night",
+        "show": "show server_version",
+    }
+    with pytest.raises(StoreUsageError, match="begin it with one of") as refused:
+        select(reader, "pragma user_version")
+    advised = str(refused.value).rpartition("one of ")[2].split(", ")
+    assert set(advised) == set(queries) - ({"table", "show"} if is_sqlite(engine) else set())
+    for word in advised:
+        select(reader, queries[word])
+    for word in queries.keys() - set(advised):
+        with pytest.raises(StoreUsageError, match=f"begins with '{word}', so .*{advised[-1]}$"):
+            select(reader, queries[word])
+
+
+def is_sqlite(engine: Engine) -> bool:
+    return engine.dialect.name == "sqlite"
+
+
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(
     "sql",
