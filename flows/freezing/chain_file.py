@@ -113,8 +113,8 @@ def _lines(engine: Engine, market: str, chain: Sequence[Link], after: int) -> It
 def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
     """Return what of a file of a chain differs from the stored links, or contradicts itself.
 
-    A file may end before the chain does, as a copy does that was kept from earlier. Raises
-    ChainFileError for a file that cannot be read.
+    A file may end before the chain does, as a copy does that was kept from earlier, but not before
+    its first link. Raises ChainFileError for a file that cannot be read.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -130,6 +130,9 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
         ) from error
     stored = {link["number"]: link for link in chain}
     changes: list[Change] = []
+    if not lines:
+        words = f"{file} has no link"
+        changes.append(Change(number=1, as_of=chain[0]["as_of"], what=LINK, words=words))
     previous = None
     for number, text in enumerate(lines, start=1):
         as_of = stored[number]["as_of"] if number in stored else None

@@ -313,7 +313,7 @@ def test_a_file_that_was_cut_off_is_completed_and_one_that_was_changed_is_left(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_command_freezes_checks_and_replays(
-    context: MarketContext, command: Command, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     url = context.engine.url.render_as_string(hide_password=False)
     monkeypatch.setenv("DTML_DATABASE_URL", url)
@@ -325,11 +325,18 @@ def test_the_command_freezes_checks_and_replays(
     assert (code, "1 link checked" in said, "nothing has changed" in said) == (0, True, True)
     assert "frozen       link 1, the same" in command("replay", "simulated")[1]
     assert "1 of 1 frozen and the same" in command("replay", "simulated", "--all")[1]
+    empty = write(tmp_path, [])
+    code, said, mistake = command("freeze", "simulated", "--check", str(empty))
+    assert (code, "1 link checked" in said, "1 change, " in said) == (1, True, True)
+    for words in (said, mistake):
+        assert f"link 1, night {AS_OF}: the link itself has changed: {empty} has no link" in words
     a_price(context.engine)
     code, said, mistake = command("freeze", "simulated", "--check")
     assert code == 1
     assert re.search(rf"link 1, night {AS_OF}: a price has changed", said)
     assert "1 change since the nights were frozen" in mistake
+    (line,) = re.findall("^frozen .*", command("replay", "simulated")[1], flags=re.MULTILINE)
+    assert re.fullmatch(rf"frozen       link 1, night {AS_OF}: a price has changed: [^;]*", line)
     code, _, mistake = command("replay", "simulated", "--all")
     assert code == 1
     assert "were not reproduced" in mistake
@@ -350,6 +357,9 @@ def test_the_script_of_the_page_checks_the_file_without_the_store(
     exec(program, {})
     assert capsys.readouterr().out == f"2 links, head {checked.head['digest']}\n"
     whole = file.read_text(encoding="utf-8")
+    file.write_text("", encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"^no link$"):
+        exec(program, {})
     for old, new in (
         ('"number":2', '"number":3'),
         ('"L02"', '"L20"'),
