@@ -61,7 +61,8 @@ def status(
         bool,
         typer.Option(
             "--check",
-            help="Send alerts about late or refused nights, and exit with 1 if there are any.",
+            help="Send alerts about late or refused nights of markets that `dtml serve` runs or "
+            "that had a night in the last 31 days, and exit with 1 if there are any.",
         ),
     ] = False,
     as_json: AsJson = False,
