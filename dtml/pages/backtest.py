@@ -159,17 +159,17 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
         )
     return (
         "The 95 % interval of the Sharpe ratio after costs lies above 0 for none of "
-        f"{len(traded)} tradable portfolios; the highest is {listed}.{of_index}"
+        f"{len(traded)} tradable portfolios; the highest is that of {listed}.{of_index}"
     )
 
 
 def _beside(row: Row, index: Row | None) -> str:
     """Return a portfolio and its Sharpe ratio in words, compared with the index if there is one."""
-    portfolio = f"{row['portfolio']} ({with_interval(row, 'sharpe')})"
+    portfolio = f"{quoted(row['portfolio'])} ({with_interval(row, 'sharpe')})"
     if index is None:
         return portfolio
     compared = _compared(row, "index_gain")
-    return f"{portfolio}, {compared} the index{_difference(row, 'index_gain')}"
+    return f"{portfolio}, which {compared} the index{_difference(row, 'index_gain')}"
 
 
 def _compared(row: Row, gain: str) -> str:

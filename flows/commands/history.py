@@ -17,7 +17,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets import Market, market_names
 from dtml.markets.definition import SourceName
-from dtml.pages.figures import figure, named, percent, quoted, records, signed_percent
+from dtml.pages.figures import counted, figure, named, percent, quoted, records, signed_percent
 from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import print_frame, print_json
@@ -65,7 +65,7 @@ def _print_symbol_scores(scores: pd.DataFrame) -> None:
         mcc = figure(score["mcc"])
         up_acc = percent(score["up_acc"])
         out.print(
-            f"all {score['n']} outcomes (a rise above 50 %): ACC {acc}, MCC {mcc}; "
+            f"in all {counted(score['n'], 'outcome')} (a rise above 50 %): ACC {acc}, MCC {mcc}; "
             # MCC is 0 where one class is never predicted.
             f"{quoted('always_up')}: ACC {up_acc}, MCC {figure(0)}",
             soft_wrap=True,

@@ -12,6 +12,7 @@ from db.rows import nights, paper_account, rankings
 from dtml.evaluation.drift import drift_words
 from dtml.pages.figures import (
     count,
+    counted,
     day,
     duration,
     figure,
@@ -452,7 +453,7 @@ def skill_line(
     if len(totals):
         shown.append(str(totals.idxmax()))
     ends = [f"{name} {figure(float(sums[name].dropna().iloc[-1]), 2)}" for name in shown]
-    words = f"rank IC added up over {len(daily)} nights: {', '.join(ends)}"
+    words = f"rank IC added up over {counted(len(daily), 'night')}: {', '.join(ends)}"
     return Sparkline(words=words, lines=_values(sums, shown), base=0.0)
 
 

@@ -329,38 +329,39 @@ def test_the_verdict_says_how_the_probabilities_order_the_stocks(
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (-0.1, 0.3),
-            "1 of 2 tradable portfolios: long, next open (.90 [.10, 1.70]), does not differ",
+            '1 of 2 tradable portfolios: "long, next open" (.90 [.10, 1.70]), which does not ',
         ),
         (
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (0.1, 0.3),
-            "(.90 [.10, 1.70]), beats the index: difference on the same days +.10 [",
+            "(.90 [.10, 1.70]), which beats the index: difference on the same days +.10 [",
         ),
         (
             (0.4, -0.4, 1.2),
             (0.2, -0.5, 0.9),
             (0.0, 1),
-            "none of 2 tradable portfolios; the highest is long, next open (.40 [-.40, 1.20]), d",
+            'none of 2 tradable portfolios; the highest is that of "long, next open" (.40 [-.40, '
+            "1.20]), which does not differ",
         ),
         (
             (0.1, -4, 2),
             (-5, -6, -4),
             (-1, -0.1),
-            "none of 2 tradable portfolios; the highest is long, next open (.10 [-4.00, 2.00]), "
-            "is be",
+            'none of 2 tradable portfolios; the highest is that of "long, next open" (.10 [-4.00, '
+            "2.00]), which is be",
         ),
         (
             (0.9, 0.1, 1.7),
             (1.9, 1.1, 2.7),
             (-1, 1),
-            "2 of 2 tradable portfolios: weighted, next open (1.90 [1.10, 2.70]), does not differ",
+            '2 of 2 tradable portfolios: "weighted, next open" (1.90 [1.10, 2.70]), which does ',
         ),
         (
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (NAN, NAN),
-            "cannot be compared (there is no interval) with the index.",
+            "which cannot be compared (there is no interval) with the index.",
         ),
         (
             (NAN, NAN, NAN),

@@ -265,7 +265,7 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     assert said[7].startswith("naive rules: up: every stock rises; reversal: the index fell")
     assert said[8] == "predictions: 5 by first"
     assert said[9] == (
-        "all 49 outcomes (a rise above 50 %): ACC 49.0 %, MCC -.028; "
+        "in all 49 outcomes (a rise above 50 %): ACC 49.0 %, MCC -.028; "
         '"every stock rises": ACC 34.7 %, MCC .000'
     )
     assert len(said) == 10
