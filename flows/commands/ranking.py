@@ -158,7 +158,10 @@ def orders(
 
 
 def print_orders(orders_found: Orders, title: str) -> None:
-    """Print the orders for the next open as a table under a title."""
+    """Print the orders for the next open as a table under a title, or why there are none."""
+    if orders_found.reason:
+        out.print(f"{title}\n{orders_found.reason}", markup=False, soft_wrap=True)
+        return
     money = "{:,.2f}".format
     print_frame(
         orders_found.rows,

@@ -30,6 +30,7 @@ from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import strategy_of, target_of_night
 from dtml.errors import DtmlError
 from dtml.markets import Market
+from dtml.pages.figures import counted
 from dtml.prices.returns import on_grid
 from dtml.prices.sessions import (
     next_known_session,
@@ -273,12 +274,14 @@ def _target_grids(
 class Orders:
     """Hold what to trade at the open of `target`, and the cash left after it.
 
-    `rows` has a row for each stock to trade, in the columns that `next_orders` describes.
+    `rows` has a row for each stock to trade, in the columns that `next_orders` describes. Without
+    any, `reason` says why.
     """
 
     target: date
     rows: pd.DataFrame
     cash: float
+    reason: str = ""
 
 
 def next_orders(
@@ -337,7 +340,36 @@ def next_orders(
     cost = value * np.where(change > 0, purchase_rate, sale_rate)
     value_held_after = ((held + change) * price).sum()
     cash = capital - float(value_held_after) - float(cost.sum())
-    return Orders(target=target, rows=_order_rows(change, price, value, cost, weight), cash=cash)
+    rows = _order_rows(change, price, value, cost, weight)
+    reason = "" if len(rows) else _why_none(price, held, weight, capital, trading.lot)
+    return Orders(target=target, rows=rows, cash=cash, reason=reason)
+
+
+def _why_none(
+    price: "pd.Series[float]",
+    held: "pd.Series[float]",
+    weight: "pd.Series[float]",
+    capital: float,
+    lot: int,
+) -> str:
+    """Say why there is no order: the capital is too little for any lot, or what is held suffices.
+
+    The series have an entry for each stock that is held or wanted.
+    """
+    parts = weight[weight > 0] * capital
+    lot_costs = lot * price[parts.index]
+    if (held > 0).any() or (parts >= lot_costs).any():
+        return (
+            "What is held is less than a lot from what the newest ranking wants and the cash "
+            "allows, or is kept."
+        )
+    nearest = str((parts / lot_costs).idxmax())
+    return (
+        f"A capital of {capital:,.2f} is too little for a lot of any of the "
+        f"{counted(len(parts), 'stock')} to hold: of {nearest}, {counted(lot, 'share')} "
+        f"{'costs' if lot == 1 else 'cost'} {lot_costs[nearest]:,.2f}, and its part of the capital "
+        f"is {parts[nearest]:,.2f}."
+    )
 
 
 def _no_close_error(without: str, market: Market, *, of_account: bool) -> DtmlError:

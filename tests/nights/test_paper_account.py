@@ -2,6 +2,7 @@
 night after night, on both engines.
 """
 
+import json
 import logging
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -254,6 +255,49 @@ def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(
         sold = orders.rows.loc[orders.rows["side"] == "sell", "value"].sum()
         assert sold <= capital
         assert orders.cash >= 0
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_orders_that_are_none_say_why(
+    tmp_path: Path, command: Command, traded: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", traded.engine.url.render_as_string(hide_password=False))
+    followed(traded, 1)
+    code, said, _ = command("orders", traded.name, "--capital", "1")
+    assert code == 0
+    assert "0 orders worth 0" in said
+    assert "symbol" not in said
+    with reading(traded.engine) as conn:
+        target = paper_account.last_target(conn, traded.name)
+        wanted = paper_account.targets(conn, traded.name, target, target).set_index("symbol")
+        found = next_orders(conn, traded.market, 1.0)
+    bars = read_bars(traded, NIGHTS[0].date(), NIGHTS[0].date()).set_index("symbol")
+    price = bars["close"].reindex(wanted.index)
+    needed = price / wanted["weight"]
+    least = needed.idxmin()
+    assert found is not None
+    assert found.reason in " ".join(said.split())
+    assert found.reason == (
+        f"A capital of 1.00 is too little for a lot of any of the {len(wanted)} stocks to hold: of "
+        f"{least}, 1 share costs {price[least]:,.2f}, and its part of the capital is "
+        f"{wanted.loc[least, 'weight']:,.2f}."
+    )
+    document = json.loads(command("orders", traded.name, "--capital", "1", "--json")[1])
+    assert document.keys() == {"target", "cash", "orders"}
+    file = tmp_path / "positions.csv"
+    shares = (1e6 * wanted["weight"] / price).rename("shares").rename_axis("symbol")
+    shares.to_csv(file)
+    held = ("--capital", "1e6", "--positions", str(file))
+    said = " ".join(command("orders", traded.name, *held)[1].split())
+    assert (
+        "What is held is less than a lot from what the newest ranking wants and the cash allows, "
+        "or is kept. " in said
+    )
+    assert "0 orders worth 0" in said
+    with reading(traded.engine) as conn:
+        more = next_orders(conn, traded.market, float(needed.min()) * 1.1)
+    assert more is not None
+    assert (len(more.rows) > 0, more.reason) == (True, "")
 
 
 @pytest.mark.soak
