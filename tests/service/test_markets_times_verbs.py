@@ -8,7 +8,7 @@ a route, is in it by itself, or a table below says why not.
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import astuple
 from datetime import date
 from inspect import getclosurevars
@@ -32,7 +32,9 @@ from dtml.markets import Market, load_market, market_names
 from dtml.markets.definition import rate_on
 from dtml.prices.sessions import sessions_up_to
 from dtml.ranking.models import BoostingConfig
+from flows import text_tables
 from flows.commands.questions import ask
+from flows.console import print_frame
 from flows.dashboard import app as app_of_pages
 from tests.support.browser import Page, served
 from tests.support.commands import options_of_commands, run_in
@@ -92,6 +94,18 @@ WITHOUT_ROWS = {
     "translation_": "no market's",
 }
 WITHOUT_PAGE = {"/benchmark/{name}": "of the published sets"}
+MISSING = re.compile(r".{0,30}\b(nan|NaN|NaT|None)\b.{0,30}")
+MAY_BE_EMPTY = {  # the lists of a command's JSON that tell what is wrong, new or asked for
+    "fetch": {"rejected", "outcomes", "restated", "unadjusted", "doubtful"},
+    "predict": {"gaps", "rejected", "scores", "coverage", "rank_scores"},  # no outcome is known
+    "nightly": {"gaps", "rejected"},
+    "score": {"nights"},
+    "replay": {"changes_since_frozen", "differing", "reasons"},
+    "freeze": {"replaced", "changes"},
+    "backtest": {"refused"},
+    "ranking": {"networks", "sources"},
+    "db check": {"found"},
+}
 NO_LINK = ("/alive", "/health", "/metrics", "/live", "/charts.js", "/live.js")
 OF_A_KIND = 3  # addresses visited that differ in names and values alone
 
@@ -116,14 +130,17 @@ def test_a_market(
     days = sessions_up_to(market.calendar, min(LAST, market.constituents_as_of or LAST), SESSIONS)
     meant = write_prices(market, days, tmp_path)
     be_brief(monkeypatch)
+    empty_tables = tables_without_rows(monkeypatch)
     folders = {"DTML_DATA": tmp_path / "data", "DTML_REPORTS": tmp_path / "reports"}
     environment = {variable: str(folder) for variable, folder in folders.items()}
     wrong: dict[str, object] = {}
 
     def dtml(*words: str) -> str:
+        empty_tables.clear()
         code, said, complaint = run_in(tmp_path, environment, prefect_api, *words)
-        if code != 0 or not said.strip() or ("--json" in words and not json.loads(said)):
-            wrong[" ".join(words)] = code, said[-2000:], complaint[-2000:]
+        faults = [*empty_tables, *faults_of(said, words)]
+        if code != 0 or faults:
+            wrong[" ".join(words)] = code, faults, said[-2000:], complaint[-2000:]
         return said
 
     options = options_of_commands()
@@ -145,6 +162,74 @@ def test_a_market(
     wrong |= {night: "no page" for night in map(str, days[-NIGHTS:].date) if night not in pages}
     wrong |= without_rows(store, name) | pages_with_faults(store, name)
     assert not wrong, "\n".join(f"{what}: {why}" for what, why in wrong.items())
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "faults"),
+    [
+        ("a  b\n1  2\n", "status", []),
+        (" \n", "status", ["nothing is said"]),
+        ("a  b\n1  NaT\n", "status", ["1  NaT"]),
+        ("a,b\n1,None\n", "query --csv", ["1,None"]),
+        ("symbol,side\n", "orders --csv", ["no row"]),
+        ('[{"a": null, "reasons": [], "b": "None"}]', "replay --all --json", []),
+        ("[]", "replay --all --json", ["no row in the document"]),
+        ('{"cash": 1.0, "orders": []}', "orders --json", ["no row in orders"]),
+        ('[{"scores": {"reasons": []}}]', "predict --json", ["no row in reasons"]),
+        ('[{"found": []}]', "db check --json", []),
+    ],
+)
+def test_a_fault_of_what_is_printed_is_found(said: str, words: str, faults: list[str]) -> None:
+    assert list(faults_of(said, words.split())) == faults
+
+
+def test_a_table_without_a_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tables_without_rows(monkeypatch)
+    print_frame(pd.DataFrame({"symbol": ["Z"]}), importance=None)
+    assert found == []
+    print_frame(pd.DataFrame({"symbol": [], "side": []}), importance=None)
+    assert found == ["no row below symbol", "no row below side"]
+
+
+def faults_of(said: str, words: Collection[str]) -> Iterator[str]:
+    """What is missing in the output of a command with these words."""
+    if "--json" in words:
+        may_be_empty = MAY_BE_EMPTY.get(verb_of(" ".join(words)), set())
+        for name in empty_lists(json.loads(said)):
+            if name not in may_be_empty:
+                yield f"no row in {name or 'the document'}"
+        return
+    if not said.strip():
+        yield "nothing is said"
+    for missing in MISSING.finditer(said):
+        yield missing[0]
+    if "--csv" in words and said.count("\n") == 1:
+        yield "no row"
+
+
+def empty_lists(value: object, name: str | None = None) -> Iterator[str | None]:
+    """The names of the lists of a JSON document that are empty, None of the document itself."""
+    if value in ([], {}):
+        yield name
+    elif isinstance(value, list):
+        for each in value:
+            yield from empty_lists(each, name)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from empty_lists(each, key)
+
+
+def tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The headings of columns without a value that are printed from now on."""
+    found: list[str] = []
+    measure = text_tables._fitted
+
+    def measured(column: text_tables.Column) -> Any:
+        found.extend([] if column.values else [f"no row below {column.name}"])
+        return measure(column)
+
+    monkeypatch.setattr(text_tables, "_fitted", measured)
+    return found
 
 
 def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +329,7 @@ def pages_with_faults(engine: Engine, market: str) -> dict[str, object]:
             if "html" not in answer.headers.get("content-type", ""):
                 continue
             page = Page(answer.body)
-            if missing := re.search(r".{30}\b(nan|NaN|NaT|None)\b.{30}", page.seen):
+            if missing := MISSING.search(page.seen):
                 wrong[address] = missing[0]
             for target in (each.partition("#")[0] for each in (*page.links, *page.sent)):
                 kind = kind_of(target)
