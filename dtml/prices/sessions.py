@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
 
 _EARLIEST = "1990-01-01"
+# The first day of a calendar that does not say itself when it begins: a search takes seconds.
+_BEGINS = {"XTAE": "2026-01-05"}
 # What to do where a calendar ends.
 REMEDY = (
     "upgrade exchange_calendars, or add its sessions to calendars.toml in the data folder (to "
     "[sessions] in the market's file, if that file has this table), and restart the service"
 )
-# The years whose sessions are counted: fixed, so that a figure a year never changes with the day.
+# The days whose sessions are counted: fixed, so that a figure a year never changes with the day.
 _COUNTED = (date(2015, 1, 1), date(2024, 12, 31))
+_YEAR = timedelta(days=365)
 _RARE = 0.05  # a weekday with a smaller share of the sessions does not count as usual
 
 # Closures that exchange_calendars 4.13.2 still shows as sessions; its issue threads 574 and 583.
@@ -152,10 +155,9 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     exchange = _exchange(calendar)
     if day < exchange.first:
         raise _error_before_calendar(exchange, day)
-    year = timedelta(days=365)
     # The day after the year, or after the last session that is known.
-    end = min(day + year, exchange.last + timedelta(days=1))
-    start = _position(exchange, end - year)
+    end = min(day + _YEAR, exchange.last + timedelta(days=1))
+    start = _position(exchange, end - _YEAR)
     stop = _position(exchange, end)
     sessions = exchange.sessions[start:stop]
     local_closes = exchange.closes[start:stop].tz_convert(exchange.timezone).tz_localize(None)
@@ -173,11 +175,15 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
 
 
 def sessions_a_year(calendar: AnyCalendar) -> int:
-    """Return the mean number of sessions of a year: 252 on XNYS, 365 on 24/7."""
+    """Return the mean number of sessions of a year: 252 on XNYS, 365 on 24/7.
+
+    Those of ten years are counted; of a calendar that begins later, those of a year at least.
+    """
     exchange = _exchange(calendar)
     first = max(_COUNTED[0], exchange.first)
-    days = (_COUNTED[1] - first).days + 1
-    return round(len(sessions_between(calendar, first, _COUNTED[1])) * 365.25 / days)
+    last = min(max(_COUNTED[1], first + _YEAR), exchange.last)
+    days = (last - first).days + 1
+    return round(len(sessions_between(calendar, first, last)) * 365.25 / days)
 
 
 def last_closed_session(
@@ -291,10 +297,10 @@ def _calendar(code: str) -> "ExchangeCalendar":
     import exchange_calendars
 
     try:
-        return exchange_calendars.get_calendar(code, start=_EARLIEST)
+        return exchange_calendars.get_calendar(code, start=_BEGINS.get(code, _EARLIEST))
     except exchange_calendars.errors.InvalidCalendarName as problem:
         raise UsageError(f"unknown exchange calendar {code!r}; give one such as XNYS") from problem
-    except ValueError:  # the calendar begins later: Tokyo's in 1997, Tel Aviv's in 2026
+    except ValueError:  # the calendar begins later: Tokyo's in 1997
         return exchange_calendars.get_calendar(code, start=_first_day(code))
 
 

@@ -12,6 +12,7 @@ import exchange_calendars
 import pandas as pd
 import pytest
 
+import dtml.prices.sessions as sessions_module
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import CALENDARS, Calendar
 from dtml.prices.sessions import (
@@ -345,6 +346,23 @@ def test_a_year_has_the_sessions_of_its_calendar() -> None:
     assert [sessions_a_year(code) for code in ("XNYS", "XTKS", "24/7")] == [252, 244, 365]
     weekends = tuple(pd.date_range("2015-01-01", "2024-12-31", freq="W-SAT").date)
     assert sessions_a_year(Calendar(code="XNYS", extra=weekends)) == 304
+
+
+def test_a_year_has_sessions_where_the_calendar_begins_after_the_years_that_are_counted() -> None:
+    assert [sessions_a_year(code) for code in ("AIXK", "XSAU", "XTAE")] == [245, 249, 259]
+    assert sessions_a_year(Calendar(code="XTAE")) == 259
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", sorted(CALENDARS))
+def test_a_year_of_every_calendar_has_the_sessions_of_a_year(code: str) -> None:
+    assert 230 <= sessions_a_year(code) <= 365
+
+
+@pytest.mark.slow
+def test_a_calendar_that_does_not_say_when_it_begins_begins_as_a_search_finds() -> None:
+    for code, first in sessions_module._BEGINS.items():
+        assert sessions_module._first_day(code) == pd.Timestamp(first)
 
 
 @pytest.mark.slow
