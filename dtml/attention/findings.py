@@ -75,8 +75,8 @@ def words(row: Mapping[str, Any] | None) -> str:
         f"energy distance {row['distance']:.3f}, p = {row['distance_p']:.2g}).",
         _agreement_in_words(row, agrees=_agrees(row)),
     ]
-    # None or NaN where no driver is known.
-    if row["drivers"] is not None and np.isfinite(row["drivers"]):
+    shares = [row[name] for name in ("drivers", "drivers_importance", "drivers_chance")]
+    if not pd.isna(shares).any():  # they are missing where no driver is known
         sentences.append(
             f"{row['drivers']:.0%} of the stocks with a known driver have it among the "
             f"{row['top']} stocks that they attend to most, and {row['drivers_importance']:.0%} "

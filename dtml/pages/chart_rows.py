@@ -64,19 +64,17 @@ def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
 
 def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a row without missing values, each number with five digits."""
-    known_row = {}
-    for name, value in row.items():
-        if not pd.isna(value):
-            known_row[str(name)] = short(value)
-    return known_row
+    shortened = {str(name): short(value) for name, value in row.items()}
+    return {name: value for name, value in shortened.items() if value is not None}
 
 
 def short(value: Any) -> Any:
-    """Return a number with five digits, None where it is missing; words unchanged."""
+    """Return a number with five digits, None where it is missing or infinite; words unchanged."""
     if pd.isna(value):
         return None
     if isinstance(value, (float, np.floating)):
-        return float(f"{value:.5g}")
+        rounded = float(f"{value:.5g}")  # the largest numbers become infinite, which JSON lacks
+        return rounded if np.isfinite(rounded) else None
     if isinstance(value, np.generic):
         return value.item()
     return value

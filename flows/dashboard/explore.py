@@ -274,10 +274,12 @@ def _newest_value(line: tuple[str, "pd.Series[Any]"]) -> float:
 def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
     """Return whether the values of a column can name the lines of a chart, one line for each value.
 
-    They can if they are no numbers, if there are at most `LINES` values, and if no value has two
-    rows of one day.
+    They can if they are neither numbers nor JSON, if there are at most `LINES` values, and if no
+    value has two rows of one day.
     """
-    if pd.api.types.is_numeric_dtype(values) or values.nunique() > LINES:
+    if pd.api.types.is_numeric_dtype(values) or not values.map(pd.api.types.is_hashable).all():
+        return False
+    if values.nunique() > LINES:
         return False
     days_of_lines = pd.concat([days, values], axis=1)
     return not days_of_lines.duplicated().any()
