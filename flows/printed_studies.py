@@ -86,7 +86,7 @@ def print_backtest(result: Result) -> None:
     portfolios["portfolio"] = [named(name) for name in portfolios["portfolio"]]
     print_frame(
         portfolios,
-        f"portfolios after costs; a year has {row['config']['sessions_a_year']} sessions",
+        f"portfolios after costs; a year has {backtest_pages.sessions_of_a_year(row)} sessions",
         importance=(
             "portfolio",
             "return a year, net",

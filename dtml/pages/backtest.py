@@ -19,6 +19,7 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.family import beside_strongest_rule
 from dtml.evaluation.metrics import told_apart
+from dtml.markets.definition import YEAR
 from dtml.pages.backtest_returns import (
     INDEX,
     ROLLED,
@@ -196,6 +197,15 @@ def vintage(backtest: Row) -> str:
     return f"Prices: as known on {now}, including restatements made after the sessions predicted."
 
 
+def sessions_of_a_year(backtest: Row) -> int:
+    """Return the sessions of a year in its figures: backtests of earlier versions have no number.
+
+    They counted 252 for every market.
+    """
+    sessions: int = backtest["config"].get("sessions_a_year", YEAR)
+    return sessions
+
+
 def settlements(performances: pd.DataFrame) -> str:
     """Say how many positions of each portfolio met an unexplained move; empty without any.
 
@@ -281,7 +291,7 @@ def backtest_page(
         for portfolio in portfolios
     }
     best = _best(performances, net)
-    year = backtest["config"]["sessions_a_year"]
+    year = sessions_of_a_year(backtest)
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
     return _template().render(
         served=served,

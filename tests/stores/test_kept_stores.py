@@ -6,8 +6,10 @@ import json
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import quote
 
 import pandas as pd
 import pytest
@@ -15,20 +17,27 @@ import sqlalchemy as sa
 import torch
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Engine
+from fastapi.routing import APIRoute
+from sqlalchemy import Connection, Engine
 
 from db import tables
 from db.admin.checks import check_store
 from db.engine import open_engine, reading, require_current_schema, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION, revisions
+from db.rows import backtests
 from db.rows.nights import alerts, raise_alert
+from db.views import views
 from dtml.markets import load_market
 from dtml.training.state import StateFolder, start
+from flows.backtest.results import Result
+from flows.dashboard.app import dashboard, pages
+from flows.printed_studies import print_backtest
 from flows.replay.archive import Archive, replay_of
 from flows.service.alerts import Kind
 from flows.settings import data_folder
 from flows.upkeep.training_states import states_folder
+from tests.support.browser import served
 from tests.support.kept_store import (
     ABOUT,
     NIGHTS,
@@ -120,6 +129,70 @@ def test_an_upgraded_store_takes_every_kind_of_alert_and_no_other(kept: Engine) 
     with reading(kept) as conn:
         stored = alerts(conn, "toy")
     assert set(stored.loc[stored["as_of"] == pd.Timestamp(day), "kind"]) == set(kinds)
+
+
+def addresses_of(conn: Connection) -> list[str]:
+    """Every page of the dashboard, with every name that the store has for it."""
+    names: dict[str, list[str]] = {"table": list(views())}
+    for kind in ("run", "backtest", "benchmark", "ranking"):
+        ids = sa.select(tables.metadata.tables[kind].c.id)
+        names[kind] = [str(name) for name in conn.execute(ids).scalars()]
+    symbols = "select distinct market, symbol from price_latest order by market, symbol"
+    stocks = [(row.market, row.symbol) for row in conn.execute(sa.text(symbols))]
+    markets = sorted({market for market, _symbol in stocks})
+    found: list[str] = []
+    for route in pages.routes:
+        assert isinstance(route, APIRoute)
+        path = route.path
+        if "{symbol}" in path:
+            filled = [{"market": market, "symbol": symbol} for market, symbol in stocks]
+        elif "{market}" in path:
+            filled = [{"market": market} for market in markets]
+        elif "{name}" in path:
+            filled = [{"name": name} for name in names[path.split("/")[1]]]
+        else:
+            filled = [{}]
+        assert filled, f"the store has nothing for {path}"
+        for values in filled:
+            quoted = {key: quote(value, safe="") for key, value in values.items()}
+            found.append(path.format_map(quoted))
+    return found
+
+
+@pytest.mark.slow
+def test_every_page_shows_an_upgraded_store(kept: Engine, store_url: str) -> None:
+    upgrade(kept)
+    with reading(kept) as conn:
+        addresses = addresses_of(conn)
+    engine = open_engine(store_url, read_only=True)
+    with served(dashboard(engine), engine) as site:
+        answers = {address: site.get(address) for address in addresses}
+        for answer in list(answers.values()):
+            if answer.status == HTTPStatus.SEE_OTHER:
+                address = answer.headers["location"]
+                answers[address] = site.get(address)
+    statuses = {address: answer.status for address, answer in answers.items()}
+    good = (HTTPStatus.OK, HTTPStatus.SEE_OTHER)
+    assert {address: status for address, status in statuses.items() if status not in good} == {}
+
+
+def test_a_backtest_of_an_upgraded_store_is_printed_again(
+    kept: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upgrade(kept)
+    with reading(kept) as conn:
+        (name,) = conn.execute(sa.text("select id from backtest")).scalars()
+        row = backtests.backtest(conn, name)
+        assert row is not None
+        result = Result(
+            row=row,
+            folds=backtests.backtest_folds(conn, name).assign(validation_acc=0.5),
+            scores=backtests.backtest_scores(conn, name),
+            portfolios=backtests.backtest_portfolios(conn, name),
+            page=Path("page.html"),
+        )
+    print_backtest(result)
+    assert "a year has 252 sessions" in capsys.readouterr().out
 
 
 @pytest.mark.soak
