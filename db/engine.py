@@ -86,18 +86,21 @@ def database_url() -> URL:
     return URL.create("sqlite", database=str(file.absolute()))
 
 
-def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
+def open_engine(
+    url: str | None = None, *, read_only: bool = False, unlimited: bool = False
+) -> Engine:
     """Return an engine, after connecting once to see that the store can be used.
 
-    With `read_only` every write is refused, even by a user's SQL. `url` defaults to
-    `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and, read only, a
-    missing file; StoreError when the server, the folder or the file cannot be used.
+    With `read_only` every write is refused, even by a user's SQL, and a statement on PostgreSQL
+    ends after `READ_LIMIT_S` unless it is `unlimited`. `url` defaults to `database_url()`. Raises
+    StoreUsageError for a bad URL, a missing driver and, read only, a missing file; StoreError when
+    the server, the folder or the file cannot be used.
     """
     parsed = database_url() if url is None else _parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = _open_sqlite(parsed, read_only)
     else:
-        engine = _open_postgresql(parsed, read_only)
+        engine = _open_postgresql(parsed, read_only, unlimited or not read_only)
     engine = engine.execution_options(read_only=read_only)
     with reading(engine) as conn:  # connects, which raises for a store that cannot be used
         if conn.dialect.name == "postgresql" and not read_only:
@@ -105,14 +108,25 @@ def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
         return engine
 
 
-def open_reader() -> Engine:
-    """Open the store read only.
+def open_reader(*, unlimited: bool = False) -> Engine:
+    """Open the store read only, as `open_engine` does.
 
     Raises StoreUsageError where there is none, or one with another version of the schema.
     """
-    engine = open_engine(read_only=True)
+    engine = open_engine(read_only=True, unlimited=unlimited)
     require_current_schema(engine)
     return engine
+
+
+def open_reader_or_new() -> Engine:
+    """Open the store read only, after creating it where there is none.
+
+    Raises what `open_store` raises.
+    """
+    url = database_url()
+    if url.get_backend_name() != "sqlite" or not _is_file(Path(str(url.database))):
+        open_store().dispose()
+    return open_reader()
 
 
 def open_store() -> Engine:
@@ -326,18 +340,20 @@ def _is_file(path: Path) -> bool:
         ) from error
 
 
-def _open_postgresql(url: URL, read_only: bool) -> Engine:
+def _open_postgresql(url: URL, read_only: bool, unlimited: bool) -> Engine:
     """Return an engine for a PostgreSQL server, whose sessions have the same settings anywhere.
 
-    With `read_only` they refuse to write, and end each statement after `READ_LIMIT_S`. Raises
-    StoreUsageError where the driver, psycopg, is not installed.
+    With `read_only` they refuse to write, and unless `unlimited` they end each statement after
+    `READ_LIMIT_S`. Raises StoreUsageError where the driver, psycopg, is not installed.
     """
     # The server returns moments in UTC and as psycopg reads them, whatever its own settings are.
     settings: dict[str, object] = {"timezone": "UTC", "datestyle": "ISO"}
     if read_only:
-        settings |= {"default_transaction_read_only": "on", "statement_timeout": f"{READ_LIMIT_S}s"}
-    else:  # a night is long, and waits between its statements
+        settings["default_transaction_read_only"] = "on"
+    if unlimited:  # a night is long, and waits between its statements
         settings |= dict.fromkeys(NO_LIMITS, 0)
+    else:
+        settings["statement_timeout"] = f"{READ_LIMIT_S}s"
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_LIMIT_S,

@@ -133,7 +133,7 @@ def _interrupted(engine: Engine) -> Rows:
     """Return nights with status running although no process works on their market.
 
     Each row says what to do. The process that ran such a night has ended without finishing it. To
-    see that, each market with a running night is locked for a moment (`is_free`).
+    see that, each market with a running night is looked at (`is_free`).
     """
     table = tables.night
     running = (

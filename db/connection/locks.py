@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread, current_thread
+from time import monotonic, sleep
 
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection, Engine, event, text
@@ -46,12 +47,14 @@ def market_lock(engine: Engine, market: str) -> Iterator[None]:
 
 
 def is_free(engine: Engine, market: str) -> bool:
-    """Return whether nobody, not even this process, holds a market, by locking it for a moment."""
-    try:
-        with market_lock(engine, market):
-            return True
-    except StoreBusyError:
-        return False
+    """Return whether nobody, not even this process, holds a market within `WAIT_S` s."""
+    until = monotonic() + WAIT_S
+    with reading(engine) as conn:
+        while is_held(conn, market):
+            if monotonic() > until:
+                return False
+            sleep(0.1)
+    return True
 
 
 def is_held(conn: Connection, market: str) -> bool:

@@ -84,7 +84,7 @@ def check(as_json: AsJson = False) -> None:
 
     Example: dtml db check
     """
-    engine = _open_existing()
+    engine = open_engine(read_only=True, unlimited=True)
     findings = []
     for finding in _findings(engine):
         findings.append(finding)
@@ -138,8 +138,7 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")
 
     Example: dtml db backup /backups/2026-11-20
     """
-    engine = _open_existing()
-    require_current_schema(engine)
+    engine = open_reader(unlimited=True)
     with _progress() as progress:
         manifest = back_up(engine, folder, progress)
     _say(out, f"{folder}: {_counted(manifest.rows)} and {_models(manifest)} of {location(engine)}")
@@ -243,9 +242,13 @@ def prune(
 
     Example: dtml db prune --keep 252 --apply
     """
-    engine = _open_existing()
-    require_current_schema(engine)
-    planned = prune_store(engine, keep) if apply else plan_of_pruning(engine, keep)
+    if apply:
+        engine = _open_existing()
+        require_current_schema(engine)
+        planned = prune_store(engine, keep)
+    else:
+        engine = open_reader(unlimited=True)
+        planned = plan_of_pruning(engine, keep)
     for market, first in planned.first_kept.items():
         _say(out, f"{market}: the last {keep} nights keep everything, from {first} on")
     if not planned.first_kept:

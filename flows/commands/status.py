@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import pandas as pd
 import typer
+from sqlalchemy import Engine
 
 from db.engine import open_engine, open_reader
+from db.errors import StoreError
 from dtml.pages.figures import counted, named, with_interval, written
 from flows.commands.options import AsJson, MarketFiles, TestedDevice
 from flows.console import print_frame, print_json
@@ -75,8 +77,9 @@ def status(
     """
     engine = open_reader()  # opened to write, a missing store would be made
     chosen = named_markets(engine, markets or [], market_file or [])
-    if check:
-        found = watch_markets(open_engine(), chosen)  # it stores which alerts were sent
+    alert_store = _alert_store() if check else None
+    if alert_store is not None:
+        found = watch_markets(alert_store, chosen)
     else:
         now = datetime.now(UTC)
         found = [market_status(engine, name, market, now) for name, market in chosen.items()]
@@ -136,6 +139,15 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
         print_json([asdict(each) for each in found])
     if any(each.needed and not each.is_well for each in found):
         raise typer.Exit(1)
+
+
+def _alert_store() -> Engine | None:
+    """Open the store to write which alerts were sent; None, with a warning, where that fails."""
+    try:
+        return open_engine()
+    except StoreError as error:
+        err.print(f"warning: no alert is stored or sent: {error}", markup=False, soft_wrap=True)
+        return None
 
 
 def _sessions(age: int | None) -> str | None:

@@ -201,7 +201,7 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     Example: dtml audit kdd17
     """
-    context = open_stored_context(request)
+    context = open_stored_context(request, read_only=True)
     day = choose_as_of(context, day_of(as_of))
     with err.status("auditing") as status:
         findings = audit_market(context, day, lambda step: status.update(f"auditing {step}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from db.engine import open_reader, open_store, reading, transaction
+from db.engine import open_reader, open_reader_or_new, open_store, reading, transaction
 from db.rows import translation_queue
 from db.rows import translations as stored_translations
 from dtml.pages.figures import counted, figure
@@ -422,7 +422,7 @@ def models(as_json: AsJson = False) -> None:
 
     Example: dtml translate models
     """
-    with reading(open_store()) as conn:
+    with reading(open_reader_or_new()) as conn:
         scores = stored_translations.scores(conn)
     rows = [model_row(card, scores) for card in folder.cards()]
     if as_json:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Engine
 
-from db.engine import open_store, reading
+from db.engine import open_reader, open_store, reading
 from db.rows import fetches, markets
 from db.rows import prices as stored_prices
 from dtml.errors import UsageError
@@ -100,10 +100,10 @@ def open_market(request: RunRequest) -> OpenedMarket:
     return opened
 
 
-def open_stored_market(request: RunRequest) -> OpenedMarket:
+def open_stored_market(request: RunRequest, *, read_only: bool = False) -> OpenedMarket:
     """Open a market that works with what the store holds and asks no source."""
     market = read_market(request.market, request.market_file)
-    engine = open_store()
+    engine = open_reader(unlimited=True) if read_only else open_store()
     return _with_stocks(market, StoredSource(engine, market), engine, "source")
 
 

@@ -42,9 +42,9 @@ def open_context(request: RunRequest) -> MarketContext:
     return with_experiment(open_market(request), request)
 
 
-def open_stored_context(request: RunRequest) -> MarketContext:
+def open_stored_context(request: RunRequest, *, read_only: bool = False) -> MarketContext:
     """Open a market context that works with what the store holds and asks no source."""
-    return with_experiment(open_stored_market(request), request)
+    return with_experiment(open_stored_market(request, read_only=read_only), request)
 
 
 def with_experiment(opened: OpenedMarket, request: RunRequest) -> MarketContext:
