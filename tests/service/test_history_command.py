@@ -1,8 +1,15 @@
 """Laws of `dtml history`."""
 
 import pandas as pd
+import pytest
 
-from flows.commands.history import _decided
+from flows.commands.history import _decided, _print_symbol_scores
+
+
+def test_a_single_outcome_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"kind": ["nightly"], "n": [1], "acc": [1.0], "mcc": [0.0], "up_acc": [1.0]}
+    _print_symbol_scores(pd.DataFrame(scores))
+    assert capsys.readouterr().out.startswith("in all 1 outcome (a rise above 50 %): ACC 100.0 %")
 
 
 def test_what_is_correct_is_said_of_the_direction_that_is_printed() -> None:
