@@ -64,6 +64,16 @@ class Experiment:
             + self.windows.history
         )
 
+    @property
+    def needed_days(self) -> int:
+        """Return the number of days with a whole window that a training needs at least.
+
+        Settings with which no history is long enough (`_why_too_few`) need no more than they read.
+        """
+        left_out = 2 * self.gap_sessions  # before and after the validation days
+        trained = min(MINIMUM_TRAIN_DAYS, self.train_sessions or MINIMUM_TRAIN_DAYS)
+        return trained + left_out + self.validation_sessions
+
     def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
         """Return the training days, and the validation days that choose the epoch.
 
@@ -91,13 +101,13 @@ class Experiment:
                 f"{MINIMUM_TRAIN_DAYS}: raise it in [model] of the market's file"
             )
         left_out = 2 * self.gap_sessions  # before and after the validation days
-        needed = MINIMUM_TRAIN_DAYS + left_out + self.validation_sessions
         # With `train_sessions`, no more bars are read than these need (`history`).
         more = "Fetch a longer history, choose a later day"
         if self.train_sessions is not None:
             more += f", raise train_sessions (now {self.train_sessions})"
         return (
-            f"{days} days up to {as_of} have a whole window, but training needs at least {needed}: "
+            f"{days} days up to {as_of} have a whole window, but training needs at least "
+            f"{self.needed_days}: "
             f"{MINIMUM_TRAIN_DAYS} to train on, {left_out} left out and {self.validation_sessions} "
             f"for validation. {more} or lower validation_sessions in [model] of the market's file"
         )

@@ -158,7 +158,7 @@ def build_windows(
     the bars do not suffice for them; on such a day no stock is observed. Raises DtmlError where the
     bars suffice for no day.
     """
-    bars = bars[traded(bars) | (bars["symbol"] == index_symbol)]
+    bars = _counted_bars(bars, index_symbol)
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
     values = features(
@@ -231,6 +231,27 @@ def _no_window(
         f"bars of {len(symbols)} stocks cover {bars['session'].nunique()} sessions, {with_index} "
         "of them with a bar of the index; use prices that begin earlier or have fewer gaps"
     )
+
+
+def days_with_history(
+    bars: pd.DataFrame,
+    *,
+    sessions: pd.DatetimeIndex,
+    symbols: tuple[str, ...],
+    index_symbol: str,
+    config: WindowConfig,
+) -> pd.DatetimeIndex:
+    """Return the days with as many sessions up to them as a whole window needs.
+
+    The arguments are those of `build_windows`, whose days are these or fewer, as bars have gaps.
+    """
+    grid = _grid(_counted_bars(bars, index_symbol), sessions, symbols, index_symbol)
+    return grid[config.history - 1 :]
+
+
+def _counted_bars(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
+    """Return the bars of the index, and those of stocks that somebody traded."""
+    return bars[traded(bars) | (bars["symbol"] == index_symbol)]
 
 
 def _grid(

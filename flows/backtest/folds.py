@@ -30,7 +30,14 @@ from dtml.evaluation.splits import walk_forward
 from dtml.inference import choose_device
 from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
-from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
+from dtml.prices.sessions import (
+    next_session,
+    previous_session,
+    session_open,
+    sessions_between,
+    sessions_up_to,
+)
+from dtml.windows import days_with_history
 from flows.backtest.bars_digest import digest_of, digest_of_rejected
 from flows.markets.files import settings_place
 from flows.markets.opened import RunRequest
@@ -186,7 +193,8 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
 
     Raises UsageError where the store lacks prices of the last sessions of the plan, where the plan
-    has no session, and where `retrain_every` is below 1. For a plan with prices known "then", it is
+    has no session, where its first training has too short a history, and where `retrain_every` is
+    below 1. For a plan with prices known "then", it is
     also raised where too few bars of the first training's last session were known when the next
     session opened.
     """
@@ -203,7 +211,13 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid_out = folds(sessions, plan.first, plan.last, plan.retrain_every)
     first_training = laid_out[0].as_of
-    bars = read_bars(context, history_start(context, first_training), plan.last)
+    start = history_start(context, first_training)
+    with reading(context.engine) as conn:
+        bars = prices.prices(conn, context.name, start, plan.last)
+    # Those before the training, as the last outcome that it knows is that of its own day.
+    days_before = _days_with_history(context, bars).searchsorted(pd.Timestamp(first_training))
+    if days_before < context.experiment.needed_days:
+        raise _error_before_history(context, plan.first, last)
     if plan.prices_known == "then":
         # Later days need no check: a night of which too few bars were known is refused by itself.
         _require_known(context, first_training)
@@ -214,6 +228,44 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
         folds=tuple(laid_out),
         known_at=bars["known_at"].max().to_pydatetime(),
         bars_digest=f"{digest_of(bars)} {digest_of_rejected(context, bars)}",
+    )
+
+
+def _days_with_history(context: MarketContext, bars: pd.DataFrame) -> pd.DatetimeIndex:
+    """Return the days of some bars, at most, on which a model may look back over a window."""
+    if bars.empty:
+        return pd.DatetimeIndex([])
+    market = context.market
+    days = bars["session"]
+    return days_with_history(
+        bars,
+        sessions=sessions_between(market.calendar, days.min().date(), days.max().date()),
+        symbols=market.symbols,
+        index_symbol=market.index.symbol,
+        config=context.experiment.windows,
+    )
+
+
+def _error_before_history(context: MarketContext, first: date, last: date) -> UsageError:
+    """Return the error that names the first day that a backtest of the stored bars can predict."""
+    beginning = sessions_up_to(context.market.calendar, last)[0].date()
+    bars = read_bars(context, beginning, last)
+    days = _days_with_history(context, bars)
+    needed = context.experiment.needed_days
+    stored = f"the store has prices of {context.name} from {bars['session'].min().date()}"
+    fetch = (
+        f"fetch earlier prices with `dtml fetch {context.name} --as-of DAY`, with --prices FILE if "
+        "they come from files"
+    )
+    if len(days) < needed + 2:  # a day to train on after them, and one to predict
+        return UsageError(
+            f"{stored} to {last}, which is too short for any backtest: its first model would need "
+            f"{needed} days with a whole window, and {len(days)} have one; {fetch}"
+        )
+    possible = next_session(context.market.calendar, days[needed].date())
+    return UsageError(
+        f"{stored}, too late for a backtest from {first}: the first model needs {needed} days with "
+        f"a whole window; choose --from {possible} or later, or {fetch}"
     )
 
 

@@ -1,6 +1,8 @@
 """A backtest is the nights it stands for; whatever interrupts it, the rows are the same."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -22,8 +24,9 @@ from flows.backtest.folds import Backtest, Job, jobs_of, one_by_one, run_fold, r
 from flows.backtest.results import Result, run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.context import stored_bars
-from flows.nightly.fetch import fetch_bars
+from flows.nightly.fetch import fetch_bars, history_start
 from flows.nightly.night import run_night
+from flows.nightly.train import windows_of
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
 from tests.support.bounds import assert_arrays_close_in_float32
 from tests.support.commands import Command
@@ -282,6 +285,29 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunReque
         backtest_of(run_request, first=date(2024, 4, 1))
     with pytest.raises(UsageError, match=r"there is no session from 2024-03-30 to 2024-03-31"):
         backtest_of(run_request, first=date(2024, 3, 30), last=date(2024, 3, 31))
+
+
+def test_a_backtest_from_before_the_history_names_the_first_day_that_can_be_predicted(
+    run_request: RunRequest,
+) -> None:
+    context = context_of(run_request)
+    for first, last in ((date(2023, 3, 1), LAST), (date(1999, 6, 14), date(2001, 6, 1))):
+        with pytest.raises(UsageError, match=rf"from {first}: the first model needs \d+") as said:
+            backtest_of(run_request, first=first, last=last)
+    with pytest.raises(UsageError, match="which is too short for any backtest"):
+        backtest_of(replace(run_request, overrides={"validation_sessions": 300}))
+    named = re.search(r"choose --from (\S+) or later", str(said.value))
+    assert named is not None
+    possible = date.fromisoformat(named[1])
+    assert backtest_of(run_request, first=possible).folds
+    before = previous_session("XNYS", possible)
+    with pytest.raises(UsageError, match=f"choose --from {possible} or later"):
+        backtest_of(run_request, first=before)
+    for as_of, is_enough in ((before, True), (previous_session("XNYS", before), False)):
+        bars, _ = stored_bars(context, history_start(context, as_of), as_of)
+        windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
+        with nullcontext() if is_enough else pytest.raises(DtmlError, match="at least"):
+            context.experiment.spans(windows, as_of)
 
 
 @pytest.mark.soak
