@@ -22,7 +22,8 @@ SUSPENDED = 20  # days without a price after which a stock counts as ended
 class Survivorship:
     """Counts of a list of constituents over the days that are scored.
 
-    - list_date is the day on which the list was true, as text; None where it is not known;
+    - list_date is the day on which the list was true, as text; None where it is not known, and
+      where the stocks are those of the prices (`of_prices`);
     - is_dated says whether the list has any date; else its stocks are constituents on every day;
     - names are the stocks that are constituents on any of the days, `first_names` those that are on
       the first day, and `last_names` those that are on the last;
@@ -42,6 +43,7 @@ class Survivorship:
     constituent_days: int
     without_price: int
     last_priced: int | None = None
+    of_prices: bool = False
 
     @property
     def has_only_survivors(self) -> bool:
@@ -74,12 +76,15 @@ def survivorship_of(market: Market, days: pd.DatetimeIndex, bars: pd.DataFrame) 
         last_priced=(
             int((has_price & is_name)[-SUSPENDED:].any(axis=0).sum()) if len(days) >= YEAR else None
         ),
+        of_prices=market.of_prices,
     )
 
 
 def date_of(market: Market) -> str | None:
-    """Return the date of a market's list, as text; None without one."""
-    return None if market.constituents_as_of is None else str(market.constituents_as_of)
+    """Return the date of the list that a market's stocks are of, as text; None without one."""
+    if market.of_prices or market.constituents_as_of is None:
+        return None
+    return str(market.constituents_as_of)
 
 
 def read_survivorship(stored: Mapping[str, Any] | None) -> Survivorship | None:

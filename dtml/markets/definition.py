@@ -332,6 +332,7 @@ class Market:
 
     - calendar is a code of exchange_calendars, or one with sessions of the market's file;
     - constituents, if empty, are the stocks in the prices that the user names;
+    - of_prices says that the constituents are not those of the list, but all stocks in the prices;
     - members is the text of the table that dates the constituents; None where no table does;
     - returns names the price that returns and averages are taken from;
     - z_close says how the feature of that name is computed: "raw" as in the paper, "adjusted" from
@@ -361,6 +362,7 @@ class Market:
     constituents: tuple[Constituent, ...] = ()
     constituents_as_of: date | None = None
     constituents_complete: bool = False
+    of_prices: bool = False
     members: str | None = field(default=None, compare=False)
     facts: tuple[str, ...] = ()
     source: str = "yahoo"
@@ -390,6 +392,7 @@ class Market:
         del settings["second_source"]  # it is compared with, and decides nothing
         del settings["code"]  # a path; the text of the file at it decides
         del settings["file"]  # its contents are the other settings
+        del settings["of_prices"]  # it is only said: the constituents decide
         del settings["members"]  # the constituents are read from it
         del settings["trading"]["sources"]  # words, which decide nothing
         if self.features == "usual":  # as if the key did not exist: digests stay as they were

@@ -22,13 +22,17 @@ def unpriced(without_price: int, constituent_days: int) -> str:
 
 
 def _kind_of_list(found: Survivorship) -> str:
-    """Say which of three kinds a list of constituents is, with a share of its names.
+    """Say which of four kinds a list of constituents is, with a share of its names.
 
+    - no list, but the stocks of the prices: how many had a price on the first day scored, and how
+      many had none any more at the end, which is not known of less than a year;
     - a snapshot, the list of one day: how many names had a price on the first day scored;
     - a dated list of survivors, whose stocks are all constituents on the last day scored, or all
       traded then: how many were constituents on that day;
     - a dated list with stocks that left: the same, and how many had left by the last day scored.
     """
+    if not found.is_dated and found.of_prices:
+        return _stocks_of_prices(found)
     if not found.is_dated:
         priced = _share(found.first_priced, found.names)
         dated = f" of {found.list_date}" if found.list_date else ""
@@ -53,6 +57,24 @@ def _kind_of_list(found: Survivorship) -> str:
         "the list is dated, and a stock counts only while it was a constituent. "
         f"{on_first_day}, and {count(left)} had left by the last."
     )
+
+
+def _stocks_of_prices(found: Survivorship) -> str:
+    """Say how far the stocks of the prices are survivors, by the prices themselves."""
+    stocks = (
+        "the stocks are those of the prices, not of a list of constituents. "
+        f"{_share(found.first_priced, found.names)} of these {count(found.names)} names had a "
+        "price on the first day scored"
+    )
+    if found.last_priced is None:
+        return f"{stocks}. Whether stocks that left before are missing is not known."
+    if found.last_priced == found.names:
+        return (
+            f"{stocks}, and all still trade on the last: this is a list of survivors, which "
+            "flatters portfolios that hold stocks."
+        )
+    ended = found.names - found.last_priced
+    return f"{stocks}, and {count(ended)} had ended by the last."
 
 
 def _share(part: int, whole: int) -> str:

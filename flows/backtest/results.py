@@ -201,7 +201,7 @@ def _backtest_row(backtest: Backtest) -> dict[str, Any]:
         "data_watermark": backtest.known_at,
         "created_at": datetime.now(UTC),
         "list_is_snapshot": context.market.is_snapshot,
-        "list_as_of": context.market.constituents_as_of,
+        "list_as_of": None if context.market.of_prices else context.market.constituents_as_of,
         "device": choose_device(context.device).type,
     }
 

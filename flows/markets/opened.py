@@ -262,7 +262,7 @@ def _choose_stocks(
             "define symbols()"
         )
     if not market.constituents or universe == "source":
-        return market.with_symbols(source_symbols), None
+        return _with_stocks_of_prices(market, source_symbols), None
     priced = len(set(source_symbols) & set(market.symbols))
     if priced >= (1 - market.checks.max_missing) * len(market.symbols):
         return market, None
@@ -271,7 +271,13 @@ def _choose_stocks(
         f"so the {len(source_symbols)} stocks in the prices are used instead "
         "(--universe list keeps the list)"
     )
-    return market.with_symbols(source_symbols), notice
+    return _with_stocks_of_prices(market, source_symbols), notice
+
+
+def _with_stocks_of_prices(market: Market, symbols: Sequence[str]) -> Market:
+    """Return the market with the stocks of its prices, which may be those of its list."""
+    chosen = market.with_symbols(symbols)
+    return replace(chosen, of_prices=set(chosen.symbols) != set(market.symbols))
 
 
 def _unpriced_members(market: Market, source_symbols: Sequence[str] | None) -> str | None:

@@ -124,6 +124,7 @@ def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date
         without_price=sum(
             reason.startswith(WITHOUT_BAR) for of_night in reasons for reason in of_night
         ),
+        of_prices=context.market.of_prices,
     )
 
 

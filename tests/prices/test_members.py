@@ -1,5 +1,6 @@
 """A table of members that a market's file names: who was a constituent on which day."""
 
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -8,14 +9,16 @@ import pandas as pd
 import pytest
 
 from dtml.errors import UsageError
-from dtml.evaluation.survivorship import read_survivorship, survivorship_of
+from dtml.evaluation.survivorship import date_of, read_survivorship, survivorship_of
 from dtml.lookahead.constituents import EarlierList, audit_list
 from dtml.markets import Market, load_market_file
+from dtml.markets.definition import Universe
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import sessions_between
 from flows.markets.opened import RunRequest
-from flows.nightly.context import open_context
+from flows.nightly.context import open_context, open_stored_context
+from flows.nightly.fetch import fetch_bars
 from tests.support.nights import BARS, small_market
 
 LISTED = 7  # constituents of the made list, on each session
@@ -286,6 +289,52 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
         snapshot
     )
     assert "1 (50.0 %) had a price then" in survivorship_words(snapshot)
+
+
+def test_stocks_of_the_prices_are_no_snapshot_of_the_list_and_survive_by_their_prices(
+    tmp_path: Path,
+) -> None:
+    days = sessions_between("XNYS", date(2022, 3, 1), date(2023, 6, 30))
+    listed = market_of(tmp_path, "L03,2022-01-03,")
+    market = replace(listed.with_symbols(["F01A", "F01B", "L01"]), of_prices=True)
+    assert "of_prices" not in market.settings
+    alive = survivorship_of(market, days, BARS)
+    assert (alive.list_date, alive.last_priced) == (None, 3)
+    words = survivorship_words(alive)
+    assert "snapshot" not in words
+    assert "those of the prices" in words
+    assert "all still trade on the last: this is a list of survivors" in words
+    ended = BARS[(BARS["symbol"] != "F01A") | (BARS["session"] < "2023-05-01")]
+    words = survivorship_words(survivorship_of(market, days, ended))
+    assert "1 had ended by the last" in words
+    assert "survivors" not in words
+    few = survivorship_words(survivorship_of(market, days[:100], BARS))
+    assert "Whether stocks that left before are missing is not known" in few
+    assert read_survivorship(alive.stored) == alive
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("universe", ["source", "list"])
+def test_stocks_taken_from_the_prices_are_known_as_such_now_and_later(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch, universe: Universe
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+    listed = '[constituents]\nas_of = 2023-12-29\nsymbols = ["L01", "L02"]'
+    file = tmp_path / "listed.toml"
+    file.write_text(small_market(more=listed), encoding="utf-8")
+    prices = tmp_path / "prices.csv"
+    few = BARS[BARS["session"] < "2022-02-01"].rename(columns={"session": "date"})
+    few.to_csv(prices, index=False)
+    request = RunRequest(
+        "listed", market_file=file, source="files", prices=prices, universe=universe, device="cpu"
+    )
+    context = open_context(request)
+    fetch_bars(context, date(2022, 1, 31))
+    later = open_stored_context(replace(request, source=None, prices=None, universe=None))
+    dates = {"source": None, "list": "2023-12-29"}
+    for market in (context.market, later.market):
+        assert market.of_prices == (universe == "source")
+        assert date_of(market) == dates[universe]
 
 
 def test_a_list_that_stocks_leave_and_whose_stocks_all_trade_to_the_end_is_one_of_survivors(
