@@ -31,7 +31,7 @@ from benchmarks.translation_training_speed import RATE, SIZE, SMOOTHING, example
 from translation.data.batches import Batch, Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.data.tokenizer import BEGIN, END, PAD, UNKNOWN
-from translation.training.cpu_layers import use_fast_dropout, use_rounded_products
+from translation.training.arithmetic import use_fast_dropout, use_rounded_products
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.step import TrainingStep
 

@@ -34,11 +34,10 @@ from benchmarks.shared_data import SHARED
 from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.tokenizer import PAD, Tokenizer
-from translation.training.cpu_layers import use_fast_dropout
+from translation.training.arithmetic import use_fast_dropout
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import TrainingConfig
-from translation.training.loss import smoothed_loss
-from translation.training.step import TrainingStep, batch_loss
+from translation.training.step import TrainingStep, batch_loss, smoothed_loss
 from translation.transformer import (
     MultiHeadAttention,
     Transformer,

@@ -13,8 +13,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from translation.environment import prepare_output, prepare_torch
-from translation.platforms import exit_on_windows
+from translation.environment import exit_on_windows, prepare_output, prepare_torch
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in listed.items()}

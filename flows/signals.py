@@ -10,7 +10,7 @@ from functools import cache
 from threading import Thread
 from types import FrameType
 
-from translation.exit_with_parent import exit_with_parent
+from translation.environment import exit_with_parent
 
 SERVICE = "DTML_SERVICE"  # a variable: the number of the process of `dtml serve`, for its runs
 GO_ON = "interrupted: run the same command again to resume"

@@ -16,8 +16,7 @@ import argparse
 import os
 from pathlib import Path
 
-from translation.environment import prepare_output, prepare_torch
-from translation.platforms import exit_on_windows
+from translation.environment import exit_on_windows, prepare_output, prepare_torch
 
 exit_on_windows()
 prepare_torch()

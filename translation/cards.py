@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from translation.data.unicode_form import UNICODE_FORM
+from translation.data.languages import UNICODE_FORM
 from translation.errors import TranslationError, UsageError, unreadable
 
 CONFIG = "model.json"

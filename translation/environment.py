@@ -1,9 +1,11 @@
-"""Prepare a process: its output, and the variables that torch reads when loaded."""
+"""Prepare a process: its system, its output, its end, and what torch reads when loaded."""
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from io import TextIOWrapper
+from threading import Thread
 
 VARIABLES: Mapping[str, str] = {
     # An idle thread sleeps. By default it spins, and so occupies a core for which a thread of
@@ -36,3 +38,31 @@ def prepare_torch() -> None:
         if name == "GOMP_SPINCOUNT" and has_policy:
             continue  # a count would override the policy that the user has set
         os.environ.setdefault(name, value)
+
+
+WINDOWS = (
+    "error: dtml-nightshift needs fork and fcntl, which Python on Windows lacks: "
+    "install it in WSL (Windows Subsystem for Linux) and run it there"
+)
+
+
+def exit_on_windows() -> None:
+    """Exit with code 1 and one line on standard error if the system is Windows.
+
+    Call it before the first import of a module that imports fcntl, such as
+    `translation.atomic_files`: that import would end in a traceback.
+    """
+    if sys.platform == "win32":
+        sys.exit(WINDOWS)
+
+
+def exit_with_parent(parent: int) -> None:
+    """Start a thread that ends this process with code 1 once its parent is not process `parent`."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # sys.exit would end this thread alone
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()

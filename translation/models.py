@@ -17,10 +17,14 @@ from torch import nn
 from translation.atomic_files import write_folder_whole
 from translation.cards import CONFIG, Card, read_card, read_json, unicode_form
 from translation.data.language_id import LanguageIdentifier
+from translation.data.languages import UNICODE_FORM
 from translation.data.tokenizer import Tokenizer
-from translation.data.unicode_form import UNICODE_FORM
-from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
-from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
+from translation.decoding.incremental import (
+    Ensemble,
+    IncrementalDecoder,
+    IncrementalEnsemble,
+    IncrementalTransformer,
+)
 from translation.errors import TranslationError, UsageError, unreadable
 from translation.seq2seq import IncrementalRnn, RecurrentConfig, RecurrentTranslator
 from translation.training.checkpoints import (

@@ -1,7 +1,7 @@
 """Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap.
 
 The bootstrap is that of Koehn (2004). BLEU is cased, on detokenised text. Translations and
-references are composed first (`translation.data.unicode_form`), so that only what they say counts.
+references are composed first (`translation.data.languages`), so that only what they say counts.
 The tokenizer is sacreBLEU's 13a, or single characters where the language is written without spaces
 (`translation.data.languages`); the signature says which.
 """
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from translation.data.languages import BleuTokenizer, tokenizer_of
-from translation.data.unicode_form import composed
+from translation.data.languages import BleuTokenizer, composed, tokenizer_of
 from translation.errors import UsageError
 
 ORDER = 4  # longest n-gram

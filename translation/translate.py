@@ -7,9 +7,8 @@ from itertools import chain, islice
 
 import torch
 
-from translation.data.languages import is_unspaced
+from translation.data.languages import composed, is_unspaced
 from translation.data.tokenizer import BEGIN, END
-from translation.data.unicode_form import composed
 from translation.decoding.beam_search import Hypothesis, Search, search
 from translation.models import Model
 from translation.transformer import Transformer

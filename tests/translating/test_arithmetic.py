@@ -18,7 +18,7 @@ from translation.training.arithmetic import (
 )
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import TrainingConfig, training_step_of
-from translation.training.muon import Muon, orthogonal
+from translation.training.step import Muon, orthogonal
 
 CPU = torch.device("cpu")
 SLOW, FAST = 0.08, 1.9  # gains as measured with AVX2 alone, and with instructions for bfloat16

@@ -21,7 +21,7 @@ from tests.support.translations import (
 )
 from translation.cards import recipe_of as said_of
 from translation.decoding.beam_search import GREEDY, Search, search
-from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
+from translation.decoding.incremental import Ensemble, IncrementalEnsemble
 from translation.errors import UsageError
 from translation.models import incremental_decoder, load_model
 from translation.recipes import read_recipe

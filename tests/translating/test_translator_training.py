@@ -38,8 +38,8 @@ from tests.support.translations import (
 from translation.data.batches import batch_indices, batch_of
 from translation.errors import TranslationError, UsageError
 from translation.training import checkpoints, loop
+from translation.training.arithmetic import use_rounded_products
 from translation.training.checkpoints import Progress, read_tensors
-from translation.training.cpu_layers import use_rounded_products
 from translation.training.loop import (
     Check,
     TrainingConfig,
@@ -48,9 +48,13 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
-from translation.training.loss import POSITIONS_AT_ONCE, smoothed_loss
-from translation.training.muon import Muon
-from translation.training.step import batch_loss, optimisers_of
+from translation.training.step import (
+    POSITIONS_AT_ONCE,
+    Muon,
+    batch_loss,
+    optimisers_of,
+    smoothed_loss,
+)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_products_of_bfloat16_change_the_loss_and_its_gradients_by_their_roundin
 
 
 def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("translation.training.loss.POSITIONS_AT_ONCE", 3)
+    monkeypatch.setattr("translation.training.step.POSITIONS_AT_ONCE", 3)
     torch.manual_seed(0)
     decoded, weight = (
         torch.randn(rows, 4, dtype=torch.double, requires_grad=True) for rows in (7, 6)

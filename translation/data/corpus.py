@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Int, Int32, Int64
 from numpy import ndarray
 
+from translation.data.languages import composed
 from translation.data.tokenizer import Tokenizer
-from translation.data.unicode_form import composed
 from translation.errors import TranslationError, UsageError
 
 GZIP = b"\x1f\x8b"

@@ -1,4 +1,11 @@
-"""Decide by a language's code and its script how BLEU divides the texts of that language.
+"""Write text in one form of Unicode; decide how BLEU divides the texts of a language.
+
+The letter é can be written as one character (form NFC), or as an e and an accent (form NFD, as
+macOS and many Vietnamese and Korean programs write it). All text that is learned from, translated
+or scored is composed, which is form NFC. Composing changes nothing but this spelling. The
+compatibility form NFKC would do more, such as turn the no-break spaces of French into common ones.
+
+BLEU divides texts by the language's code and its script.
 
 Where a script has no spaces between words, the tokenizer 13a takes a whole sentence for one or two
 words, and BLEU is near 0 however good a translation is. Texts in these scripts are divided into
@@ -7,9 +14,23 @@ of the word. Scripts are named by their codes of ISO 15924 in lower case.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from itertools import islice
-from typing import Literal
+from typing import Final, Literal
+
+UNICODE_FORM: Final = "NFC"
+
+
+def composed(text: str) -> str:
+    """Return a text in form NFC, with "?" for each lone surrogate, which is no text."""
+    in_form = unicodedata.normalize(UNICODE_FORM, text)
+    try:
+        in_form.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which a text read from JSON may have
+        return in_form.encode(errors="replace").decode()
+    return in_form
+
 
 # Tokenizers of sacreBLEU. Those that split text with a SentencePiece model (flores200, spm) are
 # left out, because they download the model when they are used.

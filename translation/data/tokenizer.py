@@ -16,7 +16,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from translation.atomic_files import write_whole
-from translation.data.unicode_form import composed
+from translation.data.languages import composed
 from translation.errors import TranslationError, UsageError, unreadable
 
 PAD = 0

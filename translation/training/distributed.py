@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from translation.environment import exit_with_parent
 from translation.errors import TranslationError, UsageError
-from translation.exit_with_parent import exit_with_parent
 from translation.transformer import prepare_cuda
 
 # The longest that a process waits for the others: while rank 0 prepares the corpus, they all do.

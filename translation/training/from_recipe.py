@@ -13,10 +13,9 @@ from translation.cards import Card
 from translation.data.corpus import Corpus
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
-from translation.data.languages import SAMPLE, BleuTokenizer, tokenizer_of
-from translation.data.unicode_form import UNICODE_FORM
+from translation.data.languages import SAMPLE, UNICODE_FORM, BleuTokenizer, tokenizer_of
 from translation.decoding.beam_search import GREEDY, search
-from translation.decoding.ensemble import Ensemble
+from translation.decoding.incremental import Ensemble
 from translation.errors import UsageError
 from translation.models import WEIGHTS, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe

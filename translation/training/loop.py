@@ -14,9 +14,13 @@ from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
 from translation.training import checkpoints
-from translation.training.arithmetic import Precision, format_of
+from translation.training.arithmetic import (
+    Precision,
+    format_of,
+    use_fast_dropout,
+    use_rounded_products,
+)
 from translation.training.checkpoints import Progress, average_weights, load_weights
-from translation.training.cpu_layers import use_fast_dropout, use_rounded_products
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.step import (
     SeededBatch,

@@ -1,21 +1,221 @@
 """Make one training step: the loss of some batches, summed gradients, and an update."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
 
 from translation.data.batches import Batch, Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import TranslationError
 from translation.out_of_memory import is_out_of_memory, out_of_memory
 from translation.training.distributed import ProcessGroup
-from translation.training.loss import smoothed_loss
-from translation.training.muon import Muon
 from translation.transformer import PADDING
+
+# The coefficients of the polynomial that brings singular values near 1, and the number of its
+# iterations: Jordan et al., 2024.
+LINEAR = 3.4445
+CUBIC = -4.775
+QUINTIC = 2.0315
+ITERATIONS = 5
+MOMENTUM = 0.95
+# The root mean square of an update at a learning rate of 1, which makes it as large as one of Adam:
+# Liu et al., 2025.
+RMS = 0.2
+
+
+class Muon(Optimizer):
+    """The update of `torch.optim.Muon`, without weight decay.
+
+    Its `adjust_lr_fn` is "match_rms_adamw". Matrices of one shape are orthogonalised together,
+    which takes a little more than half of the time for the forty small ones of a Transformer.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 0.001,
+        *,
+        product_dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Multiply matrices in the type `product_dtype`, on any device.
+
+        bfloat16 is precise enough.
+        """
+        super().__init__(parameters, {"lr": lr})
+        self.product_dtype = product_dtype
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - as torch asks
+        """Update all matrices that have a gradient."""
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+            for shape, matrices in by_shape.items():
+                directions = orthogonal(self._momenta(matrices), self.product_dtype)
+                directions = directions.to(matrices[0].dtype)
+                # An orthogonal matrix has the root mean square 1 / sqrt(max(shape)).
+                rate = group["lr"] * RMS * math.sqrt(max(shape))
+                torch._foreach_add_(matrices, list(directions), alpha=-rate)
+
+    def _momenta(self, matrices: list[Tensor]) -> Tensor:
+        """Update the momentum of each matrix, and return Nesterov's momenta.
+
+        The matrices have one shape, and each has a gradient. The result is `[matrices, rows,
+        columns]`.
+        """
+        buffers: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for matrix in matrices:
+            state = self.state[matrix]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(matrix)
+            buffers.append(state["momentum_buffer"])
+            if matrix.grad is not None:  # always so; a type checker cannot know it
+                gradients.append(matrix.grad)
+        # The momenta move towards the gradients, in place. Nesterov's momenta are new tensors: the
+        # gradients, moved towards the momenta.
+        torch._foreach_lerp_(buffers, gradients, 1 - MOMENTUM)
+        return torch.stack(torch._foreach_lerp(gradients, buffers, MOMENTUM))
+
+
+def orthogonal(matrices: Tensor, product_dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return matrices with the same singular vectors, and with singular values near 1.
+
+    Both are `[matrices, rows, columns]`. The result has the type `product_dtype`, in which matrices
+    are multiplied.
+    """
+    rows, columns = matrices.shape[-2:]
+    if rows > columns:  # the smaller of the two possible Gram matrices is cheaper
+        return orthogonal(matrices.mT, product_dtype).mT
+    x = matrices.to(product_dtype)
+    # The iteration needs singular values of at most 1, and the norm is at least the largest one.
+    # The least norm keeps a matrix of zeros at zero, which would become NaN.
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=CUBIC, alpha=QUINTIC)
+        x = torch.baddbmm(x, polynomial, x, beta=LINEAR)
+    return x
+
+
+# With a vocabulary of ten thousand, the scores of so many positions fit into a CPU's cache.
+POSITIONS_AT_ONCE = 512
+
+
+class _OutputLayerLoss(torch.autograd.Function):
+    """The loss and its gradients, computed in blocks of positions."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        decoded: Tensor,
+        weight: Tensor,
+        expected: Tensor,
+        smoothing: float,
+        product_dtype: torch.dtype,
+    ) -> Tensor:
+        """Return the loss summed over positions, and keep its gradients for `backward`.
+
+        The arguments are those of `smoothed_loss`.
+        """
+        total = decoded.new_zeros(())
+        decoded_gradient = torch.empty_like(decoded)
+        weight_gradient = torch.zeros_like(weight)
+        rounded_decoded = decoded.to(product_dtype)
+        rounded_weight = weight.to(product_dtype)
+        # All blocks use the same memory: allocating some for each would take as long as filling it.
+        # Of equal types, products and scores share it, and a copy between them changes nothing.
+        vocabulary = len(weight)
+        block_of_products = rounded_decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
+        if product_dtype == decoded.dtype:
+            block_of_scores = block_of_products
+        else:
+            block_of_scores = decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
+        blocks = zip(
+            rounded_decoded.split(POSITIONS_AT_ONCE),
+            expected.unsqueeze(-1).split(POSITIONS_AT_ONCE),
+            decoded_gradient.split(POSITIONS_AT_ONCE),
+            strict=True,
+        )
+        # Of one block: `part` and `gradient` (a view into `decoded_gradient`) are [positions,
+        # d_model], `tokens` is [positions, 1], and scores are [positions, vocabulary].
+        for part, tokens, gradient in blocks:
+            part_products = block_of_products[: len(part)]
+            scores = block_of_scores[: len(part)]
+            scores.copy_(torch.matmul(part, rounded_weight.T, out=part_products))
+            score_of_expected = scores.gather(-1, tokens)
+            mean = scores.mean(dim=-1, keepdim=True)
+            highest = scores.amax(dim=-1, keepdim=True)
+            # From here on, the memory of `scores` holds the exponentials, then `score_gradient`.
+            exponentials = scores.sub_(highest).exp_()
+            normaliser = exponentials.sum(dim=-1, keepdim=True)
+            log_normaliser = normaliser.log() + highest
+            # The share `smoothing` of a loss is the mean cross-entropy over all tokens.
+            # The rest is that of the expected token.
+            losses = log_normaliser - (1 - smoothing) * score_of_expected - smoothing * mean
+            total += losses.sum()
+            # The gradient of the scores: softmax less the smoothed target.
+            score_gradient = exponentials.div_(normaliser).sub_(smoothing / vocabulary)
+            minus_share_of_expected = torch.full_like(score_of_expected, smoothing - 1)
+            score_gradient.scatter_add_(-1, tokens, minus_share_of_expected)
+            rounded_gradient = part_products.copy_(score_gradient)  # in the type of the products
+            gradient.copy_(rounded_gradient @ rounded_weight)
+            weight_gradient.add_(rounded_gradient.T @ part)
+        ctx.save_for_backward(decoded_gradient, weight_gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *loss_gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        """Return the gradients of `decoded` and `weight`, which `forward` has already computed."""
+        (loss_gradient,) = loss_gradients  # of the one output
+        decoded_gradient, weight_gradient = ctx.saved_tensors
+        return decoded_gradient * loss_gradient, weight_gradient * loss_gradient, None, None, None
+
+
+def smoothed_loss(
+    decoded: Tensor,
+    weight: Tensor,
+    expected: Tensor,
+    smoothing: float,
+    product_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return the summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
+
+    `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`
+    without padding. A share `smoothing` of the target is distributed evenly over the vocabulary
+    (section 5.4 of Vaswani et al.). With gradients on a CPU, matrices are multiplied in the type
+    `product_dtype`, if given; all else has the type of `decoded`.
+    """
+    if torch.is_grad_enabled() and not decoded.is_cuda:
+        loss: Tensor = _OutputLayerLoss.apply(  # type: ignore[no-untyped-call]
+            decoded,
+            weight,
+            expected,
+            smoothing,
+            product_dtype or decoded.dtype,
+        )
+        return loss
+    # A GPU takes all positions at once: its memory is fast, and its kernels fuse the operations.
+    at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE
+    losses: list[Tensor] = []
+    for part, tokens in zip(decoded.split(at_once), expected.split(at_once), strict=True):
+        loss_of_part = cross_entropy(
+            part @ weight.T,
+            tokens,
+            label_smoothing=smoothing,
+            reduction="sum",
+        )
+        losses.append(loss_of_part)
+    return torch.stack(losses).sum()
+
 
 SeededBatch = tuple[int, Batch]  # a batch, and the seed of its dropout
 
