@@ -76,8 +76,10 @@ TRIALS = (
     _trial("db/rows/attention", "stores/evidence_rows"),
     _trial("db/rows/backtests", "stores/backtest_rows"),
     _trial("db/rows/backtests", "stores/benchmark_rows"),
-    _trial("db/rows/translations", "stores/translation_rows"),
-    _trial("db/rows/translation_queue", "stores/translation_queue stores/translation_queue_rows"),
+    _trial(
+        "db/rows/translations",
+        "stores/translation_rows stores/translation_queue stores/translation_queue_rows",
+    ),
     _trial("db/rows/fetches", "stores/service_rows"),
 )
 

@@ -26,7 +26,7 @@ from sqlalchemy import Engine, text
 
 from benchmarks.store_loading import postgresql
 from db.admin.copying import table_counts
-from db.admin.sizes import table_bytes
+from db.admin.pruning import table_bytes
 from db.engine import open_engine, reading
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource

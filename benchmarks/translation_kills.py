@@ -22,7 +22,7 @@ import torch
 from benchmarks.backtest_kills import seconds_to_end
 from benchmarks.made_language import made_pairs
 from db.engine import open_store, reading, transaction
-from db.rows import translation_queue
+from db.rows import translations
 from db.tables import translation_text
 from flows.translating import files as translate_files
 from flows.translating import worker as translate
@@ -96,7 +96,7 @@ def _prepare(home: Path, kind: str, trained: Path) -> None:
         Path("text").write_text("".join(f"{source}\n" for source in sources))
     if kind == "work":
         with transaction(engine) as conn:
-            translation_queue.queue_texts(conn, NAME, sources)
+            translations.queue_texts(conn, NAME, sources)
     engine.dispose()
 
 

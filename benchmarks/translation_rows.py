@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.rows import translation_queue, translations
+from db.rows import translations
 
 MODELS = tuple(f"model-{number}" for number in range(20))
 CHECKS = 200  # of a model's training
@@ -23,7 +23,7 @@ def write_translations(conn: Connection) -> None:
         translations.save_progress(conn, [_check(name, step) for step in range(CHECKS)])
         translations.save_score(conn, _score(name))
         waiting = [f"Text {text} waits." for text in range(WAITING)]
-        translation_queue.queue_texts(conn, name, waiting)
+        translations.queue_texts(conn, name, waiting)
     rows = [_done_text(number) for number in range(TEXTS)]
     conn.execute(sa.insert(tables.translation_text), rows)
 

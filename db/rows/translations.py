@@ -1,19 +1,21 @@
-"""Translation models, the progress of their training, and their scores.
-
-The texts that they translate are in translation_queue.py.
-"""
+"""Translation models, the progress of their training, their scores, and the queue of texts."""
 
 import json
-from collections.abc import Mapping
-from datetime import datetime
+import math
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from db import tables
 from db.connection.bulk import Rows, upsert
-from db.connection.frames import frame
+from db.connection.frames import frame, matching
+from db.engine import reading, transaction
+from db.errors import StoreUsageError
+from db.tables import LONGEST_TEXT
 from db.views import view
 
 
@@ -94,3 +96,352 @@ def scores(conn: Connection) -> pd.DataFrame:
     columns = [column for column in table.c if column.name != "search_text"]
     statement = sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id)
     return frame(conn, statement)
+
+
+MAX_ATTEMPTS = 3  # Each is a worker that took the text and died.
+LEASE_S = 300.0
+MOST_CHARACTERS = 5 * LONGEST_TEXT  # of all texts that a worker takes at once
+DIED = f"its worker died {MAX_ATTEMPTS} times while translating it"
+
+text = tables.translation_text
+QUEUE_ORDER = (text.c.priority.desc(), text.c.id)
+
+
+def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
+    """Put texts into a model's queue, behind those of equal or higher priority; return their ids.
+
+    The ids are in the order of the texts. The model need not be stored. Raises StoreUsageError for
+    texts that no worker can translate, naming the first of them; then no text is put in.
+    """
+    if not texts:
+        return []
+    for number, source_text in enumerate(texts, start=1):
+        reason = why_unfit(source_text)
+        if reason is not None:
+            raise StoreUsageError(
+                f"text {number} of {len(texts)}, which begins with {source_text[:40]!r}, cannot be "
+                f"translated, so no text was queued: {reason}"
+            )
+    rows = [
+        {
+            "model": model,
+            "text": source_text,
+            "priority": priority,
+            "queued_at": datetime.now(UTC),
+        }
+        for source_text in texts
+    ]
+    insert = sa.insert(text).returning(text.c.id, sort_by_parameter_order=True)
+    return list(conn.execute(insert, rows).scalars())
+
+
+def why_unfit(source_text: str | bytes) -> str | None:
+    """Return why no model can translate a text; None where one can.
+
+    A text is unfit if it is not valid UTF-8, or longer than `LONGEST_TEXT` characters.
+    """
+    try:
+        encoded = source_text if isinstance(source_text, bytes) else source_text.encode()
+        characters = len(encoded.decode())
+    except UnicodeError as error:
+        return f"it is not valid UTF-8 ({error}): convert it to UTF-8"
+    if characters > LONGEST_TEXT:
+        return (
+            f"it has {characters:,} characters, but at most {LONGEST_TEXT:,} are translated: "
+            "split it"
+        )
+    return None
+
+
+def take_texts(
+    engine: Engine,
+    worker: str,
+    models: Collection[str] | None,
+    limit: int,
+    lease_s: float = LEASE_S,
+    now: datetime | None = None,
+) -> list[dict[str, Any]]:
+    """Take up to `limit` queued texts for a worker, by priority, then the oldest first.
+
+    It does so in a transaction of its own, and returns an empty list where there are none.
+    All are texts of one model: that of the first text queued for one of the `models` (None: for
+    any). A text that a worker has taken before and lost is taken alone, so that a text that kills
+    its worker affects no other text. The texts together have at most `MOST_CHARACTERS` characters,
+    unless the first alone has more, so that few texts wait for a long one.
+
+    Each is a mapping of id, model, text, priority, attempts (with this one), and unfit: None, or
+    why a text that was put in by an INSERT cannot be translated. Nobody else takes the texts for
+    `lease_s` seconds from `now`, by default the current time. A text of these models whose lease
+    has expired is queued again, or marked as failed if it was taken `MAX_ATTEMPTS` times. Raises
+    StoreUsageError for a limit below 1.
+    """
+    if limit < 1:
+        raise StoreUsageError(f"a worker cannot take {limit} texts: let it take 1 or more")
+    moment = datetime.now(UTC) if now is None else now
+    # A transaction keeps other writers waiting: begin none where there is no work.
+    with reading(engine) as conn:
+        if not is_ready(conn, models, moment):
+            return []
+    with transaction(engine) as conn:
+        expired = sa.update(text).where(*_is_expired(models, moment))
+        failed = {"status": "failed", "reason": DIED, "finished_at": moment, "taken_until": None}
+        conn.execute(expired.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
+        # Those that have failed are no longer taken, so that this queues only the others again.
+        conn.execute(expired.values(status="queued", taken_until=None))
+        model = _first_model(conn, models)
+        if model is None:  # another worker has taken the last texts since `is_ready`
+            return []
+        return _take(conn, worker, model, limit, moment + timedelta(seconds=lease_s))
+
+
+def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
+    """Return whether a worker would find a text of one of the models (None: of any).
+
+    Such a text is queued, or its lease has expired.
+    """
+    if _first_model(conn, models) is not None:
+        return True
+    moment = datetime.now(UTC) if now is None else now
+    expired = sa.select(text.c.id).where(*_is_expired(models, moment)).limit(1)
+    return conn.execute(expired).first() is not None
+
+
+def renew(
+    conn: Connection,
+    worker: str,
+    ids: Collection[int],
+    lease_s: float = LEASE_S,
+    now: datetime | None = None,
+) -> int:
+    """Let a worker's leases on texts end `lease_s` seconds from now; return how many it still had.
+
+    A text that the worker has lost is left as it is.
+    """
+    moment = datetime.now(UTC) if now is None else now
+    until = moment + timedelta(seconds=lease_s)
+    update = sa.update(text).where(*_is_taken_by(worker), text.c.id.in_(ids))
+    return conn.execute(update.values(taken_until=until)).rowcount
+
+
+def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
+    """Store translations of texts that a worker has taken; return how many were written.
+
+    `rows` hold id, translation and score, and optionally attention and `reason`, a warning about
+    the text. A text that the worker no longer has, because its lease expired and the text was
+    queued again or failed, is left as it is.
+    """
+    if not rows:
+        return 0
+    done = sa.update(text).where(*_is_taken_by(worker), text.c.id == sa.bindparam("of"))
+    names = ("translation", "score", "attention", "reason")
+    # With a prefix, because SQLAlchemy reserves the columns' own names for parameters of its own.
+    values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in names}
+    statement = done.values(
+        status="done", finished_at=datetime.now(UTC), taken_until=None, **values
+    )
+    parameters = []
+    for row in rows:
+        new_values = {f"new_{name}": row.get(name) for name in names}
+        parameters.append({"of": row["id"], **new_values})
+    options = {"preserve_rowcount": True}
+    return conn.execute(statement, parameters, execution_options=options).rowcount
+
+
+def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str) -> int:
+    """Fail a worker's texts, for the reason why they cannot be translated; return how many."""
+    values = {
+        "status": "failed",
+        "reason": reason,
+        "finished_at": datetime.now(UTC),
+        "taken_until": None,
+    }
+    update = sa.update(text).where(*_is_taken_by(worker), text.c.id.in_(ids))
+    return conn.execute(update.values(values)).rowcount
+
+
+def give_back(conn: Connection, worker: str) -> int:
+    """Queue a worker's texts again, as if it had never taken them; return how many.
+
+    For a worker that stops before it has translated them.
+    """
+    values = {"status": "queued", "taken_until": None, "attempts": text.c.attempts - 1}
+    update = sa.update(text).where(*_is_taken_by(worker))
+    return conn.execute(update.values(values)).rowcount
+
+
+def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> pd.DataFrame:
+    """Return how many texts each model has of each status: model, status, n.
+
+    `statuses` are those that are counted; None stands for all.
+    """
+    job = view("translation_job").c  # The view, because a role that only reads may read it.
+    key = (job.model, job.status)
+    counts = sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key)
+    return frame(conn, counts if statuses is None else counts.where(job.status.in_(statuses)))
+
+
+def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[Any]":
+    """Return when the texts of a model were done that come last in its queue, `row_limit` at most.
+
+    Those of the lowest priority come first here, and of one priority the text queued last: an index
+    has this order. A text of a higher priority may have been done later.
+    """
+    job = view("translation_job").c
+    statement = (
+        sa.select(job.finished_at)
+        .where(job.status == "done", job.model == model)
+        .order_by(job.priority, job.id.desc())
+        .limit(row_limit)
+    )
+    return frame(conn, statement)["finished_at"]
+
+
+def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of a text that a worker has taken."""
+    return text.c.status == "taken", text.c.taken_by == worker
+
+
+def _is_expired(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a text of one of the models (None: of any) whose lease expired."""
+    conditions = [text.c.status == "taken", text.c.taken_until <= now]
+    if models is not None:
+        conditions.append(text.c.model.in_(models))
+    return conditions
+
+
+def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
+    """Return which of the models (None: of any) has the first queued text; None without any.
+
+    An index finds the first text of each model, however many wait behind it.
+    """
+    first = (
+        sa.select(text.c.priority, text.c.id)
+        .where(text.c.status == "queued")
+        .order_by(*QUEUE_ORDER)
+        .limit(1)
+    )
+    first_texts = []
+    candidates = _queued_models(conn) if models is None else models
+    for model in candidates:
+        head = conn.execute(first.where(text.c.model == model)).first()
+        if head is not None:
+            first_texts.append((_rank(head.priority), head.id, model))
+    if not first_texts:
+        return None
+    _, _, first_model = min(first_texts)
+    return first_model
+
+
+def _rank(priority: object) -> float:
+    """Return a number that sorts priorities in the order of the queue: the lowest comes first.
+
+    SQLite lets an INSERT store a priority of any type, and sorts text and bytes above all numbers:
+    such a priority comes first.
+    """
+    return -priority if isinstance(priority, int | float) else -math.inf
+
+
+def _queued_models(conn: Connection) -> list[str]:
+    """Return the models that have queued texts, in order.
+
+    An index finds the next name after each, without reading the texts between them.
+    """
+    first = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
+    models: list[str] = []
+    model = conn.execute(first).scalar_one()
+    # In SQLite a name may be bytes, which are not found as text: such a name would come again.
+    while model is not None and model not in models:
+        models.append(model)
+        model = conn.execute(first.where(text.c.model > model)).scalar_one()
+    return models
+
+
+def _take(
+    conn: Connection, worker: str, model: str, limit: int, until: datetime
+) -> list[dict[str, Any]]:
+    """Take the next texts of a model under a lease, and return them as `take_texts` does."""
+    ids = _ids_to_take(conn, model, limit)
+    values = {
+        "status": "taken",
+        "taken_by": worker,
+        "taken_until": until,
+        "attempts": text.c.attempts + 1,
+    }
+    update = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
+    # In SQLite a text may hold bytes that are not UTF-8: read as bytes, they can be checked.
+    source_text: sa.ColumnElement[Any] = text.c.text
+    if conn.dialect.name != "postgresql":
+        source_text = sa.cast(text.c.text, sa.LargeBinary)
+    returned = conn.execute(
+        update.returning(
+            text.c.id,
+            text.c.model,
+            text.c.priority,
+            text.c.attempts,
+            source_text.label("text"),
+        )
+    )
+    texts = []
+    for row in returned.mappings().all():
+        unfit = why_unfit(row["text"])
+        texts.append({**row, "unfit": unfit, "text": _as_text(row["text"])})
+    # The database returns updated rows in any order.
+    return sorted(texts, key=lambda row: ids.index(row["id"]))
+
+
+def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
+    """Return the ids of the next queued texts of a model, at most `limit`.
+
+    They end before the first text that has been taken before, and before the one with which they
+    would exceed MOST_CHARACTERS. Where that is the very first text, it is returned alone.
+    """
+    next_texts = (
+        sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
+        .where(text.c.status == "queued", text.c.model == model)
+        .order_by(*QUEUE_ORDER)
+        .limit(limit)
+    )
+    rows = conn.execute(next_texts).all()  # one at least, as the model has a queued text
+    ids = []
+    characters = 0
+    for row in rows:
+        characters += row.characters
+        if row.attempts != 0 or characters > MOST_CHARACTERS:
+            break
+        ids.append(row.id)
+    return ids or [rows[0].id]
+
+
+def _as_text(source_text: str | bytes) -> str:
+    """Return a text as str; bytes that are not UTF-8 become escapes such as \\xff."""
+    if isinstance(source_text, bytes):
+        return source_text.decode("utf-8", "backslashreplace")
+    return source_text
+
+
+def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
+    """Return the `limit` texts that were queued last, the newest first.
+
+    `model` and `status` select texts; None selects any. The columns are those of the view
+    translation_job but priority, finished_at and the languages.
+    """
+    job = view("translation_job").c
+    statement = (
+        sa.select(
+            job.id,
+            job.model,
+            job.status,
+            job.text,
+            job.translation,
+            job.score,
+            job.attempts,
+            job.reason,
+            job.queued_at,
+        )
+        .where(*matching(view("translation_job"), model=model, status=status))
+        .order_by(job.id.desc())
+        .limit(limit)
+    )
+    jobs = frame(conn, statement)
+    # In SQLite a text that an INSERT put in may be bytes.
+    return jobs.assign(text=jobs["text"].map(_as_text))

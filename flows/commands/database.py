@@ -14,9 +14,8 @@ from sqlalchemy import Engine
 from db.admin.checks import Finding, check_store, finding_of
 from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
-from db.admin.redating import redate as redate_moments
+from db.admin.pruning import store_bytes
 from db.admin.roles import grant_reader as restrict_to_reading
-from db.admin.sizes import store_bytes
 from db.connection.locks import market_lock
 from db.engine import (
     URL_VARIABLE,
@@ -31,6 +30,7 @@ from db.engine import (
 from db.engine import upgrade as upgrade_schema
 from db.errors import StoreError
 from db.rows import markets
+from db.rows.fetches import redate as redate_moments
 from db.views import data_dictionary
 from dtml.errors import UsageError
 from dtml.pages.figures import counted

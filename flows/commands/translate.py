@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from db.engine import open_reader, open_reader_or_new, open_store, reading, transaction
-from db.rows import translation_queue
 from db.rows import translations as stored_translations
 from dtml.pages.figures import counted, figure
 from flows.commands.options import AsJson, DeviceOption
@@ -338,7 +337,7 @@ def queue(
     model = folder.chosen(name).name
     make_data_folder()
     with transaction(open_store()) as conn:
-        ids = translation_queue.queue_texts(conn, model, texts_to_queue, priority)
+        ids = stored_translations.queue_texts(conn, model, texts_to_queue, priority)
     out.print(
         f"{counted(len(ids), 'text')} queued for {model}: {ids[0]} to {ids[-1]}",
         markup=False,
@@ -400,8 +399,8 @@ def jobs(
     """
     engine = open_reader()
     with reading(engine) as conn:
-        counts = translation_queue.queue_counts(conn)
-        newest = translation_queue.newest(conn, name, status, limit)
+        counts = stored_translations.queue_counts(conn)
+        newest = stored_translations.newest(conn, name, status, limit)
     if as_json:
         print_json({"counts": counts, "texts": newest})
         return

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
-from db.rows import markets, nights, rankings, translation_queue
+from db.rows import markets, nights, rankings, translations
 from db.rows import scores as stored_scores
 from dtml.markets import Market
 from dtml.pages.charts import script
@@ -239,6 +239,6 @@ def _translations(conn: Connection) -> GaugeMetricFamily:
         "Texts to translate, by the status that they have in the queue.",
         labels=["model", "status"],
     )
-    for row in records(translation_queue.queue_counts(conn)):
+    for row in records(translations.queue_counts(conn)):
         family.add_metric([row["model"], row["status"]], row["n"])
     return family

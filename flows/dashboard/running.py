@@ -14,7 +14,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.locks import is_held
-from db.rows import backtests, markets, nights, translation_queue, translations
+from db.rows import backtests, markets, nights, translations
 from dtml.pages.figures import count, counted, day, records
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
@@ -260,10 +260,10 @@ def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
     A queue is worked on if a text of it is taken, or was done in the last minutes.
     """
     works = []
-    waiting = translation_queue.queue_counts(conn, ["queued", "taken"])
+    waiting = translations.queue_counts(conn, ["queued", "taken"])
     taken = set(waiting.loc[waiting["status"] == "taken", "model"])
     for model, number in waiting.groupby("model")["n"].sum().items():
-        finished = translation_queue.last_finished(conn, str(model), PACE_TEXTS)
+        finished = translations.last_finished(conn, str(model), PACE_TEXTS)
         left_s = None
         is_recent = len(finished) > 0 and now - finished.max() < SILENT_FOR
         if is_recent and len(finished) > 1:
@@ -284,7 +284,7 @@ def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
 
 def _counts_by_model(conn: Connection) -> list[dict[str, Any]]:
     """Return a row for each model: `model`, and under each of STATUSES the number of its texts."""
-    queue_counts = translation_queue.queue_counts(conn)
+    queue_counts = translations.queue_counts(conn)
     by_model: dict[str, dict[str, Any]] = {}
     for row in records(queue_counts):
         model_counts = by_model.setdefault(row["model"], dict.fromkeys(STATUSES, 0))

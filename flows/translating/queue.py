@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Engine
 
 from db.engine import reading
-from db.rows import translation_queue
+from db.rows import translations
 from dtml.pages.figures import counted
 from flows.translating.folder import model_names
 
@@ -20,7 +20,7 @@ def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, i
     """
     usable_models = usable(models, broken=())
     with reading(engine) as conn:
-        is_ready = translation_queue.is_ready(conn, usable_models)
+        is_ready = translations.is_ready(conn, usable_models)
     if is_ready:
         return None
     return {"done": 0, "failed": 0, "waiting": waiting(engine, models)}
@@ -48,7 +48,7 @@ def usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]
 def waiting(engine: Engine, models: Collection[str] | None) -> int:
     """Return the number of texts that are still queued for `models`, or for any if it is None."""
     with reading(engine) as conn:
-        counts = translation_queue.queue_counts(conn)
+        counts = translations.queue_counts(conn)
     queued = counts[counts["status"] == "queued"]
     if models is not None:
         queued = queued[queued["model"].isin(list(models))]

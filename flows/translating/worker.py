@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from db.engine import transaction
 from db.errors import StoreError
-from db.rows import translation_queue
+from db.rows import translations
 from flows.translating.models import open_model
 from flows.translating.queue import usable, waiting
 from translation.decoding.beam_search import Search
@@ -28,7 +28,7 @@ from translation.translate import Attention, Translation, translate
 log = logging.getLogger(__name__)
 
 AT_ONCE = 256  # texts that a worker takes at once
-LEASE_S = translation_queue.LEASE_S  # after this time, other workers may take its texts
+LEASE_S = translations.LEASE_S  # after this time, other workers may take its texts
 
 
 def work_off(
@@ -55,7 +55,7 @@ def work_off(
         try:
             while True:
                 names = usable(models, broken)
-                texts = translation_queue.take_texts(engine, worker, names, AT_ONCE, LEASE_S)
+                texts = translations.take_texts(engine, worker, names, AT_ONCE, LEASE_S)
                 if not texts:
                     break
                 name = texts[0]["model"]  # texts that are taken together are for one model
@@ -75,7 +75,7 @@ def work_off(
 
 def _give_back(engine: Engine, worker: str) -> None:
     with transaction(engine) as conn:
-        translation_queue.give_back(conn, worker)
+        translations.give_back(conn, worker)
 
 
 class _SignalReceived(BaseException):
@@ -134,7 +134,7 @@ def _translate_and_store(
         if time.monotonic() - last_renewal > LEASE_S / 4:  # long before the lease ends
             last_renewal = time.monotonic()
             with transaction(engine) as conn:
-                translation_queue.renew(conn, worker, ids, LEASE_S)
+                translations.renew(conn, worker, ids, LEASE_S)
 
     def translate_all(sources: Sequence[str]) -> list[Translation]:
         # The reason is stored beside the text.
@@ -151,13 +151,13 @@ def _translate_and_store(
             else:
                 failures[text["id"]] = result
     with transaction(engine) as conn:
-        finished_count = translation_queue.finish_texts(conn, worker, rows)
+        finished_count = translations.finish_texts(conn, worker, rows)
         failed_count = 0
         for text_id in ids:
             if text_id in failures:
                 reason = failures[text_id]
                 # 0 for a text that another worker has taken meanwhile
-                failed_count += translation_queue.fail_texts(conn, worker, [text_id], reason)
+                failed_count += translations.fail_texts(conn, worker, [text_id], reason)
     return {"done": finished_count, "failed": failed_count}
 
 

@@ -16,8 +16,15 @@ from pathlib import Path
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db.admin.pruning import OldRows, first_kept_nights, old_rows, remove_rows
-from db.admin.sizes import compact, has_much_free, mean_row_bytes
+from db.admin.pruning import (
+    OldRows,
+    compact,
+    first_kept_nights,
+    has_much_free,
+    mean_row_bytes,
+    old_rows,
+    remove_rows,
+)
 from db.connection.locks import market_lock
 from db.engine import location, reading, transaction
 from db.rows import markets, nights, rankings, runs
@@ -157,7 +164,7 @@ def _remove_models(engine: Engine, planned: Plan) -> None:
 def compact_if_worth_it(engine: Engine) -> bool:
     """Give the free pages of an SQLite file back to the disk if they are many.
 
-    Returns whether it did. Raises StoreError as `db.admin.sizes.compact` does.
+    Returns whether it did. Raises StoreError as `db.admin.pruning.compact` does.
     """
     with reading(engine) as conn:
         is_worth_it = has_much_free(conn)

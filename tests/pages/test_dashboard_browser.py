@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import open_engine, transaction, upgrade
-from db.rows import nights, translation_queue
+from db.rows import nights, translations
 from dtml.pages.rankings.page import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from flows.nightly.context import MarketContext
@@ -106,7 +106,7 @@ def begin_night(engine: Engine) -> None:
         for stage in ("fetch", "model"):
             nights.start_stage(conn, *night_of, stage, started_at=moment(AS_OF, 22))
         nights.finish_stage(conn, *night_of, "fetch", status="done", seconds=1.25)
-        translation_queue.queue_texts(conn, "en-de", ["A dog."])
+        translations.queue_texts(conn, "en-de", ["A dog."])
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from db import tables
 from db.connection.locks import market_lock
 from db.engine import transaction
-from db.rows import backtests, nights, runs, translation_queue
+from db.rows import backtests, nights, runs, translations
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session, previous_session
 from flows.dashboard import running
@@ -186,7 +186,7 @@ def test_prometheus_reads_nights_stages_scores_and_the_queue(site: Site, engine:
     store_night(engine, LAST, "running")
     store_stages(engine, LAST, {"fetch": 0.5, "model": None})
     with transaction(engine) as conn:
-        translation_queue.queue_texts(conn, "en-de", ["a", "b"])
+        translations.queue_texts(conn, "en-de", ["a", "b"])
     found = metrics(site)
     assert found["dtml_nights"]["simulated", "complete"] == 1
     assert found["dtml_nights"]["simulated", "running"] == 1
@@ -237,7 +237,7 @@ def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(
     store_night(engine, LAST, "running")
     store_stages(engine, LAST, {"fetch": 0.5, "model": None})
     with transaction(engine) as conn:
-        translation_queue.queue_texts(conn, "en-de", ["a", "b"])
+        translations.queue_texts(conn, "en-de", ["a", "b"])
     with working(engine):
         page = Page(site.get("/running").body)
     assert f"Night of {LAST}, begun" in page.seen
@@ -343,7 +343,7 @@ def save_fold(conn: Connection, number: int, first: date, made: datetime) -> Non
 @pytest.mark.on_postgresql
 def test_a_queue_that_moves_has_a_pace(site: Site, engine: Engine) -> None:
     with transaction(engine) as conn:
-        ids = translation_queue.queue_texts(conn, "en-de", [f"Text {each}." for each in range(6)])
+        ids = translations.queue_texts(conn, "en-de", [f"Text {each}." for each in range(6)])
         (still,) = running.other_work(conn, NOW)
         for place, number in enumerate(ids[:3]):
             finished = NOW - timedelta(seconds=10 * (3 - place))

@@ -18,7 +18,7 @@ from db.admin.copying import table_counts
 from db.engine import open_engine, reading, require_current_schema, transaction
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
-from db.rows import translation_queue
+from db.rows import translations
 from tests.support.postgresql_databases import KEEPER
 from tests.support.stores import contents, fill
 
@@ -51,7 +51,7 @@ def used(data: bytes, folder: Path) -> None:
         contents(engine)
         with transaction(engine) as conn:
             conn.execute(sa.text("delete from price"))
-            translation_queue.queue_texts(conn, "en-de", ["x" * PAGE] * 17)
+            translations.queue_texts(conn, "en-de", ["x" * PAGE] * 17)
     finally:
         engine.dispose()
 
@@ -103,21 +103,21 @@ def test_whatever_page_is_garbled_no_disk_is_said_to_be_full(whole: bytes, tmp_p
 def test_numbers_used_up_by_damage_are_told_from_a_full_disk(engine: Engine) -> None:
     """SQLite itself says that the disk is full."""
     with transaction(engine) as conn:
-        translation_queue.queue_texts(conn, "en-de", ["x"])
+        translations.queue_texts(conn, "en-de", ["x"])
         conn.exec_driver_sql("update sqlite_sequence set seq = 9223372036854775807")
     said = rf"disk is full .*GB are free there\. .*damaged.*{RESTORE}"
     with pytest.raises(StoreError, match=said), transaction(engine) as conn:
-        translation_queue.queue_texts(conn, "en-de", ["y"])
+        translations.queue_texts(conn, "en-de", ["y"])
 
 
 FILLING = """
 import resource, sys
-from db.rows import translation_queue
+from db.rows import translations
 from db.engine import open_engine, transaction
 engine = open_engine(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 with transaction(engine) as conn:
-    translation_queue.queue_texts(conn, "en-de", ["x" * 10_000] * 997)
+    translations.queue_texts(conn, "en-de", ["x" * 10_000] * 997)
 """
 
 

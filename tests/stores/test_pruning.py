@@ -18,11 +18,13 @@ from db.admin.checks import check_store
 from db.admin.pruning import (
     REFERRING_TO_RANKERS,
     REFERRING_TO_RUNS,
+    compact,
     first_kept_nights,
+    free_bytes,
     old_rows,
     remove_rows,
+    store_bytes,
 )
-from db.admin.sizes import compact, free_bytes, store_bytes
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreBusyError

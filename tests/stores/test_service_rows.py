@@ -18,12 +18,12 @@ from sqlalchemy import Connection, Engine
 
 from db import tables
 from db.admin.checks import check_store
-from db.admin.redating import MOMENTS, redate
 from db.connection.frames import frame
 from db.connection.locks import is_held, market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
 from db.rows import fetches, markets, nights, prices
+from db.rows.fetches import MOMENTS, redate
 from tests.support.stores import fill
 
 DAY = date(2024, 1, 5)

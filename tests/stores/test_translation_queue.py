@@ -20,7 +20,7 @@ from db import tables
 from db.admin.copying import copy_store, snapshot
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows.translation_queue import (
+from db.rows.translations import (
     DIED,
     MAX_ATTEMPTS,
     fail_texts,

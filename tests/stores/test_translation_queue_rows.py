@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
-from db.rows.translation_queue import (
+from db.rows.translations import (
     DIED,
     fail_texts,
     finish_texts,

@@ -14,7 +14,7 @@ from db.connection.frames import frame
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import translation_queue, translations
+from db.rows import translations
 from tests.support.translation_rows import NOW, model, progress, score, seen
 
 LATER = NOW + timedelta(hours=1)
@@ -127,7 +127,7 @@ def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(
     engine: Engine,
 ) -> None:
     with transaction(engine) as conn:
-        translation_queue.queue_texts(conn, "en-de", ["A dog."])
+        translations.queue_texts(conn, "en-de", ["A dog."])
         translations.save_progress(conn, [progress(100)])
         for name in ("translation_job", "translation_training"):
             assert [each["source_language"] for each in seen(conn, name)] == [None]
@@ -153,10 +153,10 @@ def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(
 def test_a_user_reads_translations_in_sql(engine: Engine, reader: Engine) -> None:
     with transaction(engine) as conn:
         translations.save_model(conn, model())
-        ids = translation_queue.queue_texts(conn, "en-de", ["A dog.", "A cat."])
-    translation_queue.take_texts(engine, "worker", None, 1)
+        ids = translations.queue_texts(conn, "en-de", ["A dog.", "A cat."])
+    translations.take_texts(engine, "worker", None, 1)
     with transaction(engine) as conn:
-        translation_queue.finish_texts(
+        translations.finish_texts(
             conn, "worker", [{"id": ids[0], "translation": "Ein Hund.", "score": -0.5}]
         )
     sql = (

@@ -27,7 +27,6 @@ from db.rows import (
     prices,
     rankings,
     runs,
-    translation_queue,
     translations,
 )
 from db.rows import predictions as stored_predictions
@@ -273,7 +272,7 @@ def _fill_translations(conn: Connection) -> None:
     translations.save_progress(conn, [progress(100), progress(200, validation_bleu=NUMBERS[2])])
     translations.save_score(conn, score())
     translations.save_score(conn, score(against="other", difference=NUMBERS[2], p=NUMBERS[0]))
-    done, failed, taken, *_queued = translation_queue.queue_texts(conn, "en-de", TEXTS)
+    done, failed, taken, *_queued = translations.queue_texts(conn, "en-de", TEXTS)
     held = {"status": "taken", "taken_by": "a worker", "taken_until": MOMENT, "attempts": 1}
     texts = tables.translation_text
     conn.execute(sa.update(texts).where(texts.c.id.in_([done, failed, taken])).values(held))
@@ -283,8 +282,8 @@ def _fill_translations(conn: Connection) -> None:
         "score": -NUMBERS[2],
         "attention": [[NUMBERS[0], NUMBERS[2]]],
     }
-    translation_queue.finish_texts(conn, "a worker", [written])
-    translation_queue.fail_texts(conn, "a worker", [failed], TEXTS[3])
+    translations.finish_texts(conn, "a worker", [written])
+    translations.fail_texts(conn, "a worker", [failed], TEXTS[3])
     conn.exec_driver_sql("insert into translation_text (model, text) values ('en-fr', 'A dog.')")
 
 

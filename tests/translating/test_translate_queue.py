@@ -21,7 +21,7 @@ import torch
 from sqlalchemy import Engine
 
 from db.engine import open_engine, open_store, reading, transaction
-from db.rows import translation_queue
+from db.rows import translations
 from flows.commands import translate as commands
 from flows.markets.opened import RunRequest
 from flows.service.runner import service_of
@@ -43,7 +43,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 def queued(engine: Engine, texts: Sequence[str], model: str = "tiny") -> list[int]:
     with transaction(engine) as conn:
-        return translation_queue.queue_texts(conn, model, texts)
+        return translations.queue_texts(conn, model, texts)
 
 
 def jobs(engine: Engine) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import translation_queue
-from db.rows.translation_queue import MOST_CHARACTERS, queue_texts, take_texts
+from db.rows import translations
+from db.rows.translations import MOST_CHARACTERS, queue_texts, take_texts
 from db.tables import LONGEST_TEXT
 from flows.translating.worker import work_off
 from tests.support.commands import Command
@@ -125,4 +125,4 @@ def test_what_no_worker_would_translate_is_refused_when_it_is_queued(
     ):
         queue_texts(conn, "tiny", ["bano", wrong, "lume"])
     with reading(engine) as conn:
-        assert translation_queue.queue_counts(conn).empty
+        assert translations.queue_counts(conn).empty

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine
 
 from db.engine import open_store, reading, transaction
-from db.rows import translation_queue
+from db.rows import translations
 from db.views import view
 from flows.translating.worker import work_off
 from tests.support.translations import CPU, NETWORK, drawn, model_of, recipe_of, tokenizer
@@ -226,7 +226,7 @@ def test_a_queued_text_is_translated_alike_in_every_form_and_kept_as_it_was_writ
 ) -> None:
     texts = [*in_form("NFC", "bánö lume"), *in_form("NFD", "bánö lume")]
     with transaction(store) as conn:
-        translation_queue.queue_texts(conn, "tiny", texts)
+        translations.queue_texts(conn, "tiny", texts)
     assert work_off(store, None, GREEDY, CPU)["done"] == 2
     with reading(store) as conn:
         jobs = [dict(job) for job in conn.execute(view("translation_job").select()).mappings()]

@@ -18,7 +18,7 @@ import torch
 
 from db.admin.copying import NO_PROGRESS
 from db.engine import open_store, reading, transaction
-from db.rows import translation_queue
+from db.rows import translations
 from db.tables import translation_text
 from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
@@ -121,7 +121,7 @@ def learned(home: Path) -> None:
     learn(home)
     (home / "text").write_text("".join(f"{text}\n" for text in SOURCES[:TEXTS]))
     with transaction(open_store()) as conn:
-        translation_queue.queue_texts(conn, "tiny", SOURCES[:TEXTS])
+        translations.queue_texts(conn, "tiny", SOURCES[:TEXTS])
 
 
 def one_translates(_home: Path) -> list[str]:
