@@ -100,7 +100,12 @@ def open_engine(
     engine = engine.execution_options(read_only=read_only)
     with reading(engine) as conn:  # connects, which raises for a store that cannot be used
         if conn.dialect.name == "postgresql" and not read_only:
-            _require_unicode(conn)
+            encoding = conn.execute(text("show server_encoding")).scalar_one()
+            if encoding != "UTF8":
+                raise StoreUsageError(
+                    f"{location(conn.engine)} has the encoding {encoding}, which cannot hold every "
+                    "name or title: use a database with `encoding 'UTF8' template template0`"
+                )
         return engine
 
 
@@ -228,11 +233,6 @@ def location(engine: Engine) -> str:
 
 
 def _parse_url(url: str, where: str = "") -> URL:
-    """Return a database URL with the driver that this program uses; an SQLite path is absolute.
-
-    `where` says in a message where the URL was read. Raises StoreUsageError for what `database_url`
-    refuses.
-    """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -274,11 +274,6 @@ def _parse_url(url: str, where: str = "") -> URL:
 
 
 def _open_sqlite(url: URL, read_only: bool) -> Engine:
-    """Return an engine for an SQLite file; create its folder unless it is opened `read_only`.
-
-    Raises StoreUsageError where the file to read is missing, and StoreError where its folder may
-    not be entered or cannot be created.
-    """
     path = Path(str(url.database))
     if read_only:
         if not _is_file(path):
@@ -388,7 +383,6 @@ def _connect_without_locks(
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether there is a file at a path; raises StoreError where that cannot be seen."""
     try:
         return S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError for a NUL in the path
@@ -401,11 +395,6 @@ def _is_file(path: Path) -> bool:
 
 
 def _open_postgresql(url: URL, read_only: bool, unlimited: bool) -> Engine:
-    """Return an engine for a PostgreSQL server, whose sessions have the same settings anywhere.
-
-    With `read_only` they refuse to write, and unless `unlimited` they end each statement after
-    `READ_LIMIT_S`. Raises StoreUsageError where the driver, psycopg, is not installed.
-    """
     # The server returns moments in UTC and as psycopg reads them, whatever its own settings are.
     settings: dict[str, object] = {"timezone": "UTC", "datestyle": "ISO"}
     if read_only:
@@ -431,20 +420,7 @@ def _open_postgresql(url: URL, read_only: bool, unlimited: bool) -> Engine:
         ) from error
 
 
-def _require_unicode(conn: Connection) -> None:
-    """Raise StoreUsageError for a database of PostgreSQL that cannot hold every character."""
-    encoding = conn.execute(text("show server_encoding")).scalar_one()
-    if encoding != "UTF8":
-        raise StoreUsageError(
-            f"{location(conn.engine)} has the encoding {encoding}, which cannot hold every name or "
-            "title: use a database with `encoding 'UTF8' template template0`"
-        )
-
-
 def _json(value: object) -> str:
-    """Return a value as JSON text, days and moments in ISO 8601; raises StoreError for any other
-    value that JSON cannot hold.
-    """
     try:
         # NaN is not JSON: PostgreSQL refuses it, and SQLite would store it.
         return json.dumps(value, allow_nan=False, default=_iso_text)
@@ -484,23 +460,16 @@ def _errors_in_one_line(engine: Engine) -> Iterator[None]:
             cause = error.orig
         if isinstance(cause, StoreError):
             raise cause from error
-        message = _message_of(cause, engine)
+        message = " ".join(str(cause).split())
+        if engine.url.password:
+            password = str(engine.url.password)
+            message = message.replace(password, "***").replace(quote(password), "***")
         remedy = _remedy_of(cause, message, engine)
         advice = "" if remedy is None else f" ({remedy})"
         raise StoreError(f"{location(engine)}: {message}{advice}") from error
 
 
-def _message_of(error: BaseException, engine: Engine) -> str:
-    """Return the message of a driver's error, in one line and without the password."""
-    message = " ".join(str(error).split())
-    if engine.url.password:
-        password = str(engine.url.password)
-        message = message.replace(password, "***").replace(quote(password), "***")
-    return message
-
-
 def _remedy_of(error: BaseException, message: str, engine: Engine) -> str | None:
-    """Return what to do about a driver's error; None where nothing is known beside its message."""
     remedy = _stored_remedy(error, message)
     if remedy is None:
         return None
@@ -561,42 +530,6 @@ def _stored_revision(conn: Connection) -> str | None:
     columns = stored_columns(conn)
     tables = {table for table, _ in columns}
     where = location(conn.engine)
-    revision = _recorded_revision(conn, tables, where)
-    if revision is None:
-        return None
-    if UNRELEASED_TABLE in tables and RELEASED_TABLE not in tables:
-        raise StoreUsageError(
-            f"{where} has schema {revision} of a development version before 0.1.0, which no "
-            f"version can upgrade ({_this_version()}): start a new store (move this one away, or "
-            f"set {URL_VARIABLE} to another); the first night fetches the prices again"
-        )
-    if revision not in migrations.revisions():
-        raise _unknown_revision(revision, where)
-    # A store of this revision rightly lacks what later revisions add or change.
-    damage = difference(columns, migrations.changed_after(revision))
-    if damage is not None:
-        raise StoreError(
-            f"{where} is damaged, because it has schema {revision}, but {damage}: {RESTORE}"
-        )
-    return revision
-
-
-def _has_tables_of_ours(tables: Collection[str]) -> bool:
-    """Return whether some of these tables have names of the schema."""
-    # Late, as in `difference` (db/migrations/columns.py): describing all tables takes time that a
-    # short command need not spend.
-    from db.tables import metadata
-
-    return not metadata.tables.keys().isdisjoint(tables)
-
-
-def _recorded_revision(conn: Connection, tables: Collection[str], where: str) -> str | None:
-    """Return the revision that a store records, known to this code or not.
-
-    None for an empty database. `tables` are the names of the tables that it has, and `where` its
-    location. Raises StoreUsageError for the database of another program, and StoreError for a store
-    that records no revision or several.
-    """
     stored: list[str] = []
     if "alembic_version" in tables:
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
@@ -617,11 +550,35 @@ def _recorded_revision(conn: Connection, tables: Collection[str], where: str) ->
             f"{where} records {len(stored)} schemas: alembic_version has {revisions}. "
             f"It is damaged: {RESTORE}"
         )
-    return str(stored[0]) if stored else None
+    revision = str(stored[0]) if stored else None
+    if revision is None:
+        return None
+    if UNRELEASED_TABLE in tables and RELEASED_TABLE not in tables:
+        raise StoreUsageError(
+            f"{where} has schema {revision} of a development version before 0.1.0, which no "
+            f"version can upgrade ({_this_version()}): start a new store (move this one away, or "
+            f"set {URL_VARIABLE} to another); the first night fetches the prices again"
+        )
+    if revision not in migrations.revisions():
+        raise _unknown_revision(revision, where)
+    # A store of this revision rightly lacks what later revisions add or change.
+    damage = difference(columns, migrations.changed_after(revision))
+    if damage is not None:
+        raise StoreError(
+            f"{where} is damaged, because it has schema {revision}, but {damage}: {RESTORE}"
+        )
+    return revision
+
+
+def _has_tables_of_ours(tables: Collection[str]) -> bool:
+    # Late, as in `difference` (db/migrations/columns.py): describing all tables takes time that a
+    # short command need not spend.
+    from db.tables import metadata
+
+    return not metadata.tables.keys().isdisjoint(tables)
 
 
 def _unknown_revision(revision: str, where: str) -> StoreUsageError:
-    """Return the error for a store whose revision this code does not know."""
     if is_later(revision):
         return StoreUsageError(
             f"{where} has {later_schema(revision)}, and a store cannot be downgraded: install the "

@@ -102,14 +102,12 @@ def _finding(check: str, search: Callable[[], Rows], state: State = "failed") ->
 
 
 def _offending_rows(engine: Engine, sql: str) -> Rows:
-    """Return the first rows of a check's query: one more than are shown, where there are more."""
     with reading(engine) as conn:
         rows = conn.execute(text(sql)).mappings().fetchmany(SHOWN + 1)
     return [dict(row) for row in rows]
 
 
 def _of_another_schema(engine: Engine) -> Rows:
-    """Return no rows; raises StoreError, which `_finding` reports, for another schema."""
     require_current_schema(engine)
     return []
 

@@ -93,10 +93,24 @@ def copy_store(
             for rows in _rows(source, table):
                 done += insert_rows(conn, table, table.c.keys(), rows)
                 progress("copying", table.name, done)
-        row_counts = {
-            table.name: _compare(source, conn, table, progress) for table in metadata.sorted_tables
-        }
-        _set_sequences(conn)
+        row_counts: dict[str, int] = {}
+        for table in metadata.sorted_tables:
+            done = 0
+            chunks = zip_longest(_rows(source, table), _rows(conn, table), fillvalue=())
+            for source_rows, target_rows in chunks:
+                _require_equal(table, source_rows, target_rows)
+                done += len(source_rows)
+                progress("comparing", table.name, done)
+            row_counts[table.name] = done
+        # PostgreSQL counts in sequences of its own, which copied rows do not advance. That of a
+        # table without rows stays as it is: its largest number is NULL, with which `setval` does
+        # nothing.
+        for table in metadata.sorted_tables if conn.dialect.name != "sqlite" else ():
+            numbered_column = table.autoincrement_column
+            if numbered_column is not None:
+                sequence = f"pg_get_serial_sequence('{table.name}', '{numbered_column.name}')"
+                highest = f"(select max({numbered_column.name}) from {table.name})"  # noqa: S608  (the schema's own names)
+                conn.execute(text(f"select setval({sequence}, {highest})"))
     return row_counts
 
 
@@ -137,23 +151,9 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS)
     return row_counts
 
 
-def _compare(source: Connection, target: Connection, table: Table, progress: Progress) -> int:
-    """Return the number of rows of a table, after comparing those of both stores value by value.
-
-    Raises StoreError for a row that differs or is missing.
-    """
-    done = 0
-    chunks = zip_longest(_rows(source, table), _rows(target, table), fillvalue=())
-    for source_rows, target_rows in chunks:
-        if source_rows != target_rows:
-            _raise_difference(table, source_rows, target_rows)
-        done += len(source_rows)
-        progress("comparing", table.name, done)
-    return done
-
-
-def _raise_difference(table: Table, source_rows: Rows, target_rows: Rows) -> None:
-    """Raise StoreError, naming the first pair of rows that differ."""
+def _require_equal(table: Table, source_rows: Rows, target_rows: Rows) -> None:
+    if source_rows == target_rows:
+        return
     for source_row, target_row in zip_longest(source_rows, target_rows):
         if source_row != target_row:
             raise StoreError(
@@ -187,7 +187,6 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
 
 
 def _value_sql(conn: Connection, column: Column[Any]) -> str:
-    """Return the SQL of a column's value in SQLite's form."""
     name = f'"{column.name}"'
     if conn.dialect.name == "sqlite":
         return name
@@ -198,24 +197,7 @@ def _value_sql(conn: Connection, column: Column[Any]) -> str:
 
 
 def _sort_sql(conn: Connection, column: Column[Any]) -> str:
-    """Return the SQL that orders by a column, strings by their bytes."""
     name = f'"{column.name}"'
     if conn.dialect.name == "postgresql" and isinstance(column.type, String):
         return f'{name} collate "C"'
     return name
-
-
-def _set_sequences(conn: Connection) -> None:
-    """Let PostgreSQL continue its numbering after the largest number copied.
-
-    It counts in sequences of its own, which copied rows do not advance. That of a table without
-    rows stays as it is: its largest number is NULL, with which `setval` does nothing.
-    """
-    if conn.dialect.name == "sqlite":
-        return
-    for table in metadata.sorted_tables:
-        numbered_column = table.autoincrement_column
-        if numbered_column is not None:
-            sequence = f"pg_get_serial_sequence('{table.name}', '{numbered_column.name}')"
-            highest = f"(select max({numbered_column.name}) from {table.name})"  # noqa: S608  (the schema's own names)
-            conn.execute(text(f"select setval({sequence}, {highest})"))

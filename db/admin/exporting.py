@@ -187,10 +187,24 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
     if name in GROWING:
         # The table that GROWING names first has rows on each of the view's days, and so always a
         # date column: `str` only excludes None for the type checker.
-        table, day_column = next(iter(GROWING[name].items()))
-        spans = _spans_of_table(conn, tables.metadata.tables[table], str(day_column))
+        table_name, day_column = next(iter(GROWING[name].items()))
+        table = tables.metadata.tables[table_name]
+        # Each market with the first and last day of the whole table, so that a part of it may have
+        # no rows: a query of each market's own days would read all its rows, while these two days
+        # each come from an index.
+        first_day = conn.execute(sa.select(sa.func.min(table.c[str(day_column)]))).scalar()
+        last_day = conn.execute(sa.select(sa.func.max(table.c[str(day_column)]))).scalar()
+        found = conn.execute(sa.select(owner_of(table).c.market).distinct()).scalars()
+        spans: list[tuple[Any, ...]] = [(market, first_day, last_day) for market in found]
     else:
-        spans = _spans_of_view(conn, name)
+        shown = view(name)
+        day = shown.c[day_column_of(name)]
+        statement = sa.select(
+            shown.c.market,
+            sa.func.min(day),
+            sa.func.max(day),
+        ).group_by(shown.c.market)
+        spans = [tuple(span) for span in conn.execute(statement)]
     for market, first, last in sorted(spans):
         # Without a first day, no row of the view has a day: there is nothing to export.
         if first is not None and (not markets or market in markets):
@@ -198,32 +212,7 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
                 yield Part(view=name, market=market, year=year)
 
 
-def _spans_of_table(conn: Connection, table: Table, day_column: str) -> list[tuple[Any, ...]]:
-    """Return every market of a table, each with the first and last day of the whole table.
-
-    A part of a market may therefore have no rows. The two days are queried one by one, so that each
-    comes from an index; a query of each market's own days would read all its rows.
-    """
-    first = conn.execute(sa.select(sa.func.min(table.c[day_column]))).scalar()
-    last = conn.execute(sa.select(sa.func.max(table.c[day_column]))).scalar()
-    markets = conn.execute(sa.select(owner_of(table).c.market).distinct()).scalars()
-    return [(market, first, last) for market in markets]
-
-
-def _spans_of_view(conn: Connection, name: str) -> list[tuple[Any, ...]]:
-    """Return every market of a view, each with its own first and last day."""
-    shown = view(name)
-    day = shown.c[day_column_of(name)]
-    statement = sa.select(
-        shown.c.market,
-        sa.func.min(day),
-        sa.func.max(day),
-    ).group_by(shown.c.market)
-    return [tuple(span) for span in conn.execute(statement)]
-
-
 def _array(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    """Return a column's values as an array of its field's type; JSON becomes text."""
     if any(isinstance(value, dict | list) for value in values):
         values = tuple(None if value is None else json.dumps(value) for value in values)
     return pa.array(values, field.type)

@@ -228,6 +228,5 @@ def compact(engine: Engine) -> None:
 
 
 def _measured(conn: Connection, what: str, **values: str) -> int:
-    """Return the number that a statement of sizes.sql gives on an engine; 0 where it is NULL."""
     statement = text(SIZES[f"{conn.dialect.name}: {what}"])
     return int(conn.execute(statement, values).scalar_one() or 0)

@@ -65,32 +65,6 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     store of another schema, for a role with rights from elsewhere, for a right beyond reading that
     PUBLIC keeps, and unless the caller is a superuser; StoreError when the server refuses.
     """
-    _require_possible_reader(engine, name)
-    require_current_schema(engine)
-    with transaction(engine) as conn:
-        _require_superuser(conn)
-        stored_role = text("select 1 from pg_roles where rolname = :name")
-        is_new = conn.execute(stored_role, {"name": name}).first() is None
-        if is_new:
-            _run(conn, f'create role "{name}"')
-        # All steps are one transaction: an error in any of them leaves no role and no right behind.
-        _require_harmless(conn, name)
-        _run(conn, f'alter role "{name}" login')
-        if password:
-            _set_password(conn, name, password)
-        current_names = text("select quote_ident(current_database()), current_schema()")
-        database, schema_name = conn.execute(current_names).one()
-        schema = _quoted(schema_name)
-        _revoke_all(conn, name, database)
-        _close_to_the_public(conn, name, database, schema)
-        _grant_reading(conn, name, database, schema)
-        _set_limits(conn, name, database, schema)
-        _require_only_reading(conn, name)
-    return is_new
-
-
-def _require_possible_reader(engine: Engine, name: str) -> None:
-    """Raise StoreUsageError for SQLite, and for a name that no reader may have."""
     if engine.dialect.name != "postgresql":
         raise StoreUsageError(
             f"{name} cannot be a reader, because the store is an SQLite file, which has no roles: "
@@ -102,16 +76,59 @@ def _require_possible_reader(engine: Engine, name: str) -> None:
             f"{name!r} is not a valid name for a reader: use at most 63 ASCII letters, digits and "
             "underscores, beginning with neither a digit nor pg_, and not the name public"
         )
-
-
-def _require_superuser(conn: Connection) -> None:
-    """Raise StoreUsageError unless the connected role is a superuser."""
-    if conn.execute(text("show is_superuser")).scalar_one() != "on":
-        raise StoreUsageError(
-            f"the role in {URL_VARIABLE} is not a superuser, but only a superuser of the server "
-            "can revoke the rights to large objects, advisory locks and other databases that every "
-            "role has: name a superuser there"
-        )
+    require_current_schema(engine)
+    with transaction(engine) as conn:
+        if conn.execute(text("show is_superuser")).scalar_one() != "on":
+            raise StoreUsageError(
+                f"the role in {URL_VARIABLE} is not a superuser, but only a superuser of the "
+                "server can revoke the rights to large objects, advisory locks and other databases "
+                "that every role has: name a superuser there"
+            )
+        stored_role = text("select 1 from pg_roles where rolname = :name")
+        is_new = conn.execute(stored_role, {"name": name}).first() is None
+        if is_new:
+            _run(conn, f'create role "{name}"')
+        # All steps are one transaction: an error in any of them leaves no role and no right behind.
+        _require_harmless(conn, name)
+        _run(conn, f'alter role "{name}" login')
+        if password:
+            # By its hash: in clear text it could appear in the server's log.
+            driver = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
+            password_hash = driver.pgconn.encrypt_password(
+                password.encode(), name.encode(), b"scram-sha-256"
+            )
+            _run(conn, f"alter role \"{name}\" password '{password_hash.decode()}'")
+        current_names = text("select quote_ident(current_database()), current_schema()")
+        database, schema_name = conn.execute(current_names).one()
+        schema = _quoted(schema_name)
+        _run(conn, f'revoke all on database {database} from "{name}"')
+        granted_schemas = text(SQL["schemas with what a role was granted"])
+        for granted_name in conn.execute(granted_schemas, {"name": name}).scalars().all():
+            granted_schema = _quoted(granted_name)
+            for kind in ("tables", "sequences", "routines"):
+                _run(conn, f'revoke all on all {kind} in schema {granted_schema} from "{name}"')
+            _run(conn, f'revoke all on schema {granted_schema} from "{name}"')
+        _close_to_the_public(conn, name, database, schema)
+        _run(conn, f'grant connect on database {database} to "{name}"')
+        _run(conn, f'grant usage on schema {schema} to "{name}"')
+        readable_names = (*documented_views(), *FINDINGS, REVISION_TABLE)
+        relations = ", ".join(f"{schema}.{relation}" for relation in readable_names)
+        _run(conn, f'grant select on {relations} to "{name}"')
+        _set_limits(conn, name, database, schema)
+        # Views need no mention: of the rights to read, the statement checks only those on tables.
+        readable_tables = [*FINDINGS, REVISION_TABLE]
+        parameters = {"name": name, "readable": readable_tables, "writing": WRITING}
+        statement = text(SQL["what a role could do beyond reading"])
+        excess_rights = conn.execute(statement, parameters).scalars().all()
+        if excess_rights:  # granted to PUBLIC: the role itself has only those granted above
+            others = len(excess_rights) - SHOWN
+            more = f", and has {others:,} more such rights" if others > 0 else ""
+            raise StoreUsageError(
+                f"role {name} could still {', '.join(excess_rights[:SHOWN])}{more}, because PUBLIC "
+                "has these rights: revoke those named here from PUBLIC, then run the same command "
+                "again, which names any that are left"
+            )
+    return is_new
 
 
 def _run(conn: Connection, statement: str) -> None:
@@ -120,21 +137,11 @@ def _run(conn: Connection, statement: str) -> None:
         cursor.execute(statement.encode())
 
 
-def _set_password(conn: Connection, name: str, password: str) -> None:
-    """Set a role's password by its hash: in clear text it could appear in the server's log."""
-    driver = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
-    password_hash = driver.pgconn.encrypt_password(
-        password.encode(), name.encode(), b"scram-sha-256"
-    )
-    _run(conn, f"alter role \"{name}\" password '{password_hash.decode()}'")
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 def _require_harmless(conn: Connection, name: str) -> None:
-    """Raise StoreUsageError for a role with rights from elsewhere: it may be somebody's account."""
     stored_role = text("select * from pg_roles where rolname = :name")
     role = conn.execute(stored_role, {"name": name}).mappings().one()
     reasons = [description for power, description in POWERS.items() if role[power]]
@@ -154,17 +161,6 @@ def _require_harmless(conn: Connection, name: str) -> None:
             f"role {name} is {', '.join(reasons)}: name a role that does not exist yet, which is "
             "then created, or one of which none of this is true"
         )
-
-
-def _revoke_all(conn: Connection, name: str, database: str) -> None:
-    """Revoke a role's own rights to this database, its schemas, tables, sequences and routines."""
-    _run(conn, f'revoke all on database {database} from "{name}"')
-    granted_schemas = text(SQL["schemas with what a role was granted"])
-    for schema_name in conn.execute(granted_schemas, {"name": name}).scalars().all():
-        schema = _quoted(schema_name)
-        for kind in ("tables", "sequences", "routines"):
-            _run(conn, f'revoke all on all {kind} in schema {schema} from "{name}"')
-        _run(conn, f'revoke all on schema {schema} from "{name}"')
 
 
 def _close_to_the_public(conn: Connection, name: str, database: str, schema: str) -> None:
@@ -202,15 +198,6 @@ def _keepers(conn: Connection, name: str) -> list[str]:
     return list(conn.execute(statement, {"name": name, "mark": mark}).scalars())
 
 
-def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> None:
-    """Let a role connect and read the documented views, the findings and the schema's revision."""
-    _run(conn, f'grant connect on database {database} to "{name}"')
-    _run(conn, f'grant usage on schema {schema} to "{name}"')
-    readable_names = (*documented_views(), *FINDINGS, REVISION_TABLE)
-    relations = ", ".join(f"{schema}.{relation}" for relation in readable_names)
-    _run(conn, f'grant select on {relations} to "{name}"')
-
-
 def _set_limits(conn: Connection, name: str, database: str, schema: str) -> None:
     """Set the defaults of a reader's sessions in this database, and the limits it cannot lift.
 
@@ -233,23 +220,3 @@ def _set_limits(conn: Connection, name: str, database: str, schema: str) -> None
     is_unlimited = text("select rolconnlimit < 0 from pg_roles where rolname = :name")
     if conn.execute(is_unlimited, {"name": name}).scalar_one():
         _run(conn, f'alter role "{name}" connection limit {CONNECTIONS}')
-
-
-def _require_only_reading(conn: Connection, name: str) -> None:
-    """Raise StoreUsageError, which rolls everything back, when the role may do more than read.
-
-    Such a right was granted to PUBLIC: the role itself has only those that were granted above.
-    """
-    # Views need no mention: of the rights to read, the statement checks only those on tables.
-    readable_tables = [*FINDINGS, REVISION_TABLE]
-    parameters = {"name": name, "readable": readable_tables, "writing": WRITING}
-    statement = text(SQL["what a role could do beyond reading"])
-    excess_rights = conn.execute(statement, parameters).scalars().all()
-    if excess_rights:
-        others = len(excess_rights) - SHOWN
-        more = f", and has {others:,} more such rights" if others > 0 else ""
-        raise StoreUsageError(
-            f"role {name} could still {', '.join(excess_rights[:SHOWN])}{more}, because PUBLIC has "
-            "these rights: revoke those named here from PUBLIC, then run the same command again, "
-            "which names any that are left"
-        )

@@ -163,7 +163,6 @@ def records(table: Table, frame: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _insert(conn: Connection, table: Table) -> Any:
-    """Return an insert of the engine's own dialect, which has the methods for ON CONFLICT."""
     # Both dialects' inserts have them, but SQLAlchemy has no common type of both: hence Any.
     if conn.dialect.name == "sqlite":
         return sqlite.insert(table)
@@ -171,7 +170,6 @@ def _insert(conn: Connection, table: Table) -> Any:
 
 
 def _key(table: Table, key: Sequence[str]) -> list[str]:
-    """Return the names of a key's columns, by default those of the primary key."""
     return list(key) or [column.name for column in table.primary_key]
 
 
@@ -248,7 +246,6 @@ def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[An
 
 
 def _take(distinct: list[object], codes: Any) -> list[object]:
-    """Return the distinct value of each code, None for a missing one."""
     # One place more than there are values: the code -1 of a missing value takes this last one,
     # which stays None.
     places = np.empty(len(distinct) + 1, dtype=object)

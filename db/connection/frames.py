@@ -188,14 +188,12 @@ def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFram
 
 
 def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
-    """Return the values of each of `width` columns; empty ones without a row."""
     if not rows:
         return [()] * width
     return list(zip(*rows, strict=True))
 
 
 def _inferred(values: Sequence[Any]) -> "pd.Series[Any]":
-    """Return a driver's values of one column with the dtype that fits them all."""
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {int}:
         fit_int64 = all(abs(value) < 2**63 for value in values if isinstance(value, int))

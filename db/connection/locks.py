@@ -90,7 +90,6 @@ def _lock_file(engine: Engine, market: str) -> Path:
 
 @contextmanager
 def _file_lock(engine: Engine, market: str) -> Iterator[None]:
-    """Lock a market of an SQLite store by a file beside it."""
     try:
         lock = FileLock(_lock_file(engine, market)).acquire(timeout=WAIT_S)
     except Timeout as error:
@@ -141,7 +140,6 @@ def _advisory_lock(engine: Engine, market: str) -> Iterator[None]:
 
 
 def _locked(engine: Engine, market: str, connections: ExitStack) -> Connection:
-    """Return a connection that holds the lock of a market until `connections` close."""
     with ExitStack() as opened:
         conn = opened.enter_context(reading(engine))
         # Closing a connection of the pool only returns it there, with its lock. A detached one is

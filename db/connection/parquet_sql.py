@@ -65,7 +65,20 @@ def open_parquet_answer(
         if is_time_limited:
             timer.start()
         try:
-            conn.execute(_single_select(conn, sql))
+            statements = conn.extract_statements(sql)
+            if len(statements) != 1:
+                raise StoreUsageError(
+                    f"the SQL holds {len(statements)} statements: give one select to query Parquet"
+                )
+            if statements[0].type not in (
+                duckdb.StatementType.SELECT,
+                duckdb.StatementType.EXPLAIN,
+            ):
+                raise StoreUsageError(
+                    f"the SQL is of type {statements[0].type.name}: give one select to query "
+                    "Parquet"
+                )
+            conn.execute(statements[0])
             names = [column[0] for column in conn.description or ()]
             yield Answer(names=names, batches=_batches(conn))
         except duckdb.InterruptException as error:
@@ -87,24 +100,7 @@ def open_parquet_answer(
             timer.cancel()  # does nothing to a timer that was not started
 
 
-def _single_select(conn: Any, sql: str) -> Any:
-    """Return the one statement of the SQL; raises StoreUsageError unless it only reads."""
-    from duckdb import StatementType
-
-    statements = conn.extract_statements(sql)
-    if len(statements) != 1:
-        raise StoreUsageError(
-            f"the SQL holds {len(statements)} statements: give one select to query Parquet"
-        )
-    if statements[0].type not in (StatementType.SELECT, StatementType.EXPLAIN):
-        raise StoreUsageError(
-            f"the SQL is of type {statements[0].type.name}: give one select to query Parquet"
-        )
-    return statements[0]
-
-
 def _batches(conn: Any) -> Iterator[Rows]:
-    """Yield the rows of the statement that ran last, `BATCH_ROWS` at a time."""
     rows = conn.fetchmany(BATCH_ROWS)
     while rows:
         yield rows
@@ -116,27 +112,17 @@ def _one_line(error: BaseException) -> str:
 
 
 def _create_view(conn: Any, name: str, files: Sequence[Path]) -> None:
-    """Create a DuckDB view of one documented view's files.
-
-    Its columns are those of the documented view, and `year`, which the files' folders name.
-    """
-    columns = ", ".join(f'"{column.name}"' for column in views()[name].columns)
-    conn.register(f"files of {name}", _dataset(files))
-    select = f'select {columns}, year from "files of {name}"'  # noqa: S608 - our own names
-    conn.execute(f"create view {name} as {select}")
-
-
-def _dataset(files: Sequence[Path]) -> Any:
-    """Return the files as one data set, with the market and the year that their folders name.
-
-    The files are VIEW/market=MARKET/year=YEAR/rows.parquet.
-    """
     from pyarrow import dataset
 
+    columns = ", ".join(f'"{column.name}"' for column in views()[name].columns)
+    # The files are VIEW/market=MARKET/year=YEAR/rows.parquet.
     folder_names = pa.schema([("market", pa.string()), ("year", pa.int32())])
-    return dataset.dataset(
+    rows = dataset.dataset(
         [str(file) for file in files],
         format="parquet",
         partitioning=dataset.partitioning(folder_names, flavor="hive"),
         partition_base_dir=str(files[0].parents[2]),
     )
+    conn.register(f"files of {name}", rows)
+    select = f'select {columns}, year from "files of {name}"'  # noqa: S608 - our own names
+    conn.execute(f"create view {name} as {select}")

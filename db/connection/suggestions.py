@@ -39,7 +39,6 @@ def suggestion(message: str, sql: str) -> str:
 
 
 def _known_names(kind: str, sql: str) -> list[str]:
-    """Return the names of all views, or of the columns that the SQL may use."""
     documented = views()
     if kind != "column":
         return list(documented)

@@ -225,7 +225,6 @@ def first_rows(answer: Answer, row_limit: int | None = None) -> list[Sequence[An
 
 @contextmanager
 def _run_on_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
-    """Run one statement on SQLite and yield its answer."""
     # A cursor that is left open is closed by the garbage collector, in any thread, which then waits
     # for whatever statement the connection runs. So it is closed here, even if the statement fails.
     with closing(cursor):
@@ -257,7 +256,6 @@ def _run_on_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
 
 
 def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
-    """Yield rows in batches of BATCH_ROWS rows or about BATCH_BYTES, whichever comes first."""
     batch: list[Sequence[Any]] = []
     size = 0
     for row in rows:
@@ -272,7 +270,6 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
 
 
 def _row_bytes(row: Sequence[Any]) -> int:
-    """Return the number of bytes that a row's values take in memory."""
     return sum(getsizeof(value) for value in row)
 
 
@@ -316,22 +313,17 @@ def guarded(
             yield
         return
     if not is_trusted:
-        _require_no_server_access(conn)
+        powerful_role = conn.execute(text(_ROLE_WITH_SERVER_ACCESS)).scalar()
+        if powerful_role is not None:
+            raise StoreUsageError(
+                f"through the role {powerful_role}, SQL could reach the server's files or "
+                "programs, so it is refused: connect as a role without such rights; `dtml db "
+                "grant-reader NAME` creates one that reads the views"
+            )
     if not is_time_limited:
         conn.execute(text("set local statement_timeout = 0"))
     with _cancellable(conn, interruption):
         yield
-
-
-def _require_no_server_access(conn: Connection) -> None:
-    """Raise StoreUsageError for a role that can reach the server's files or programs."""
-    powerful_role = conn.execute(text(_ROLE_WITH_SERVER_ACCESS)).scalar()
-    if powerful_role is not None:
-        raise StoreUsageError(
-            f"through the role {powerful_role}, SQL could reach the server's files or programs, so "
-            "it is refused: connect as a role without such rights; `dtml db grant-reader NAME` "
-            "creates one that reads the views"
-        )
 
 
 @contextmanager

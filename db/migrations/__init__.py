@@ -77,21 +77,17 @@ def migrate(conn: Connection) -> None:
         conn.exec_driver_sql(f"drop view {name}")
     command.upgrade(_config(conn), "head")
     if conn.dialect.supports_comments:
-        _comment_tables(conn)
+        from db.tables import metadata
+
+        # The present comments say more than those of an older store.
+        for table in metadata.sorted_tables:
+            conn.execute(SetTableComment(table))
+            for column in table.columns:
+                conn.execute(SetColumnComment(column))
     _create_views(conn)
     for name, privilege, role in grants:
         if name in views():
             conn.exec_driver_sql(f"grant {privilege} on {name} to {role}")
-
-
-def _comment_tables(conn: Connection) -> None:
-    """Write the present comments of every table: they say more than those of an older store."""
-    from db.tables import metadata
-
-    for table in metadata.sorted_tables:
-        conn.execute(SetTableComment(table))
-        for column in table.columns:
-            conn.execute(SetColumnComment(column))
 
 
 def _create_views(conn: Connection) -> None:

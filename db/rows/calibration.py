@@ -89,7 +89,6 @@ def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
 
 
 def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int:
-    """Replace a table's rows of the runs and targets in `counts`; return the number of new ones."""
     if counts.empty:
         return 0
     for run_id, targets in counts.groupby("run_id")["target"]:
@@ -99,10 +98,6 @@ def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int
 
 
 def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
-    """Return the counts of a market's nightly runs, targets up to `last`: the table's columns.
-
-    They are sorted by target, run and the rest of the key.
-    """
     joined = table.join(tables.run, tables.run.c.id == table.c.run_id)
     keys = [column for column in table.primary_key if column.name not in ("run_id", "target")]
     statement = (

@@ -1,6 +1,6 @@
 """Fetches: what each brought, when its bars are known, and how a second source differs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -200,7 +200,19 @@ def append_disagreements(
     require_distinct(rows, ["symbol", "session", "field"])
     numbers = ["first_value", "second_value", "difference"]
     fresh = identified(conn, market, rows).astype(dict.fromkeys(numbers, "float64"))
-    stored = _disagreements_in_force(conn, market, fresh["instrument_id"].unique())
+    table = tables.bar_disagreement
+    later = table.alias("later")
+    is_superseded = sa.exists().where(
+        later.c.instrument_id == table.c.instrument_id,
+        later.c.session == table.c.session,
+        later.c.field == table.c.field,
+        later.c.known_at > table.c.known_at,
+    )
+    stored_columns = [column for column in table.c if column.name not in ("known_at", "source")]
+    ids = instrument_ids(conn, market).tolist()
+    statement = sa.select(*stored_columns).where(table.c.instrument_id.in_(ids), ~is_superseded)
+    in_force = frame(conn, statement)
+    stored = in_force[in_force["instrument_id"].isin(fresh["instrument_id"])]
     counterparts = stored_counterparts(fresh, stored, DISAGREEMENT_KEY)
     has_other_values = is_changed(
         fresh, counterparts, ["first_value", "second_value"], PRICE_TOLERANCE
@@ -211,27 +223,6 @@ def append_disagreements(
     columns = [*DISAGREEMENT_KEY, *numbers, "settled_by"]
     versions = fresh.loc[is_new, columns].assign(known_at=known_at, source=source)
     return insert_frame(conn, tables.bar_disagreement, versions.sort_values(DISAGREEMENT_KEY))
-
-
-def _disagreements_in_force(conn: Connection, market: str, ids: Collection[int]) -> pd.DataFrame:
-    """Return the newest stored version of every value on which sources differed, of some stocks.
-
-    `ids` are the numbers of these instruments; the statement reads the whole market, and the rows
-    of others are then left out. Columns: those of bar_disagreement but known_at and source.
-    """
-    table = tables.bar_disagreement
-    later = table.alias("later")
-    is_superseded = sa.exists().where(
-        later.c.instrument_id == table.c.instrument_id,
-        later.c.session == table.c.session,
-        later.c.field == table.c.field,
-        later.c.known_at > table.c.known_at,
-    )
-    columns = [column for column in table.c if column.name not in ("known_at", "source")]
-    of_market = instrument_ids(conn, market).tolist()
-    statement = sa.select(*columns).where(table.c.instrument_id.in_(of_market), ~is_superseded)
-    in_force = frame(conn, statement)
-    return in_force[in_force["instrument_id"].isin(list(ids))]
 
 
 # Every column of a moment at which prices became known, or of the newest such moment behind a row.

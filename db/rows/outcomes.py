@@ -150,10 +150,6 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
 
 
 def _has_any_outcome() -> sa.ColumnElement[bool]:
-    """Return the condition that any of a night's predictions has an outcome.
-
-    It is for a statement that selects from the table night, whose row it refers to.
-    """
     settled = tables.prediction.join(tables.outcome, _has_outcome())
     return sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
 
@@ -233,7 +229,6 @@ def _with_outcome(
 
 
 def _has_outcome(table: sa.FromClause = tables.prediction) -> sa.ColumnElement[bool]:
-    """Return the condition that an outcome is that of a stock and session of a table."""
     outcome = tables.outcome
     return sa.and_(
         outcome.c.instrument_id == table.c.instrument_id,

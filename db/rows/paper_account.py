@@ -46,7 +46,6 @@ def paper_positions(
 def _positions(
     conn: Connection, table: sa.Table, day: str, market: str, first: date | None, last: date | None
 ) -> pd.DataFrame:
-    """Return the positions whose column `day` lies in first..last, by day and symbol."""
     stock = tables.instrument
     columns = [column for column in table.c if column.name not in ("market", "instrument_id")]
     statement = (

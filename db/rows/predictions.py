@@ -165,7 +165,6 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
 
 
 def _predicted_stocks() -> sa.Join:
-    """Join each night with the predictions of its model, and these with their stocks."""
     prediction = tables.prediction
     stock = tables.instrument
     predicted = tables.night.join(prediction, of_night())
@@ -365,20 +364,14 @@ def of_night() -> sa.ColumnElement[bool]:
 
 
 def _is_same_day(a: sa.FromClause, b: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Return the condition that two predictions are of the same stock and session."""
     return sa.and_(a.c.market == b.c.market, a.c.symbol == b.c.symbol, a.c.target == b.c.target)
 
 
 def _has_direction(
     prediction: sa.FromClause, direction: str, *, correct: int
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a prediction has a direction, and an outcome that agrees with it.
-
-    With `correct` 0, the outcome disagrees.
-    """
     return sa.and_(prediction.c.direction == direction, prediction.c.correct == correct)
 
 
 def _count(condition: sa.ColumnElement[bool], name: str) -> sa.Label[int]:
-    """Return the column `name`: the number of rows that meet a condition."""
     return sa.func.sum(sa.case((condition, 1), else_=0), type_=sa.Integer()).label(name)

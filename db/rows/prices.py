@@ -164,7 +164,6 @@ class KnownBars:
 def _cut(
     rows: pd.DataFrame, first: date, last: date, symbols: Collection[str] | None
 ) -> pd.DataFrame:
-    """Return the rows of first..last of these symbols, or of all."""
     is_inside = rows["session"].between(pd.Timestamp(first), pd.Timestamp(last))
     if symbols is not None:
         is_inside &= rows["symbol"].isin(list(symbols))
@@ -190,10 +189,16 @@ def known_bars(
         ids = ids[ids.index.isin(list(symbols))]
     price = tables.price
     # A withdrawal is a version too: it supersedes the bar before it, and is no bar itself.
+    later = tables.price.alias("later")
     statement = _select_versions().where(
         price.c.instrument_id.in_(ids.tolist()),
         price.c.session.between(first, last),
-        ~_is_superseded(known_at),
+        ~sa.exists().where(
+            later.c.instrument_id == price.c.instrument_id,
+            later.c.session == price.c.session,
+            later.c.known_at > price.c.known_at,
+            *within(later.c.known_at, None, known_at),
+        ),
         price.c.withdrawn.is_(None),
         *within(price.c.known_at, None, known_at),
     )
@@ -282,7 +287,6 @@ def withdrawals_known(
 
 
 def _became_known(after: datetime | None, until: datetime) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that a version became known after `after` (None: ever), by `until`."""
     known_at = tables.price.c.known_at
     conditions = [known_at <= until]
     if after is not None:
@@ -291,7 +295,6 @@ def _became_known(after: datetime | None, until: datetime) -> list[sa.ColumnElem
 
 
 def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":
-    """Return which bars' price now and the stored one differ by more than the factor SAME_LEVEL."""
     distance = np.abs(np.log(pairs[f"{name}_now"] / pairs[name]))
     return cast("pd.Series[bool]", distance > np.log(SAME_LEVEL))
 
@@ -402,15 +405,3 @@ def _versions_in_force(
         stored = prices(conn, market, first, last, known_at=known_at, symbols=span.index)
         parts.append(stored)
     return pd.concat(parts, ignore_index=True)
-
-
-def _is_superseded(known_at: datetime | None) -> sa.Exists:
-    """Return the condition that a later version of a bar was known at `known_at` (None: at all)."""
-    price = tables.price
-    later = tables.price.alias("later")
-    return sa.exists().where(
-        later.c.instrument_id == price.c.instrument_id,
-        later.c.session == price.c.session,
-        later.c.known_at > price.c.known_at,
-        *within(later.c.known_at, None, known_at),
-    )

@@ -34,7 +34,6 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
 
 
 def _beginning(sha: object) -> str:
-    """Return the beginning of a SHA-256, "none" for a model without stored weights."""
     return f"{str(sha)[:12]}..." if sha else "none"
 
 

@@ -191,7 +191,48 @@ def take_texts(
         model = _first_model(conn, models)
         if model is None:  # another worker has taken the last texts since `is_ready`
             return []
-        return _take(conn, worker, model, limit, moment + timedelta(seconds=lease_s))
+        next_texts = (
+            sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
+            .where(text.c.status == "queued", text.c.model == model)
+            .order_by(*QUEUE_ORDER)
+            .limit(limit)
+        )
+        rows = conn.execute(next_texts).all()  # one at least, as the model has a queued text
+        # A text that has been taken before, and one that would exceed MOST_CHARACTERS, come alone.
+        ids = []
+        characters = 0
+        for waiting in rows:
+            characters += waiting.characters
+            if waiting.attempts != 0 or characters > MOST_CHARACTERS:
+                break
+            ids.append(waiting.id)
+        ids = ids or [rows[0].id]
+        values = {
+            "status": "taken",
+            "taken_by": worker,
+            "taken_until": moment + timedelta(seconds=lease_s),
+            "attempts": text.c.attempts + 1,
+        }
+        update = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
+        # In SQLite a text may hold bytes that are not UTF-8: read as bytes, they can be checked.
+        source_text: sa.ColumnElement[Any] = text.c.text
+        if conn.dialect.name != "postgresql":
+            source_text = sa.cast(text.c.text, sa.LargeBinary)
+        returned = conn.execute(
+            update.returning(
+                text.c.id,
+                text.c.model,
+                text.c.priority,
+                text.c.attempts,
+                source_text.label("text"),
+            )
+        )
+        texts = []
+        for row in returned.mappings().all():
+            unfit = why_unfit(row["text"])
+            texts.append({**row, "unfit": unfit, "text": _as_text(row["text"])})
+        # The database returns updated rows in any order.
+        return sorted(texts, key=lambda row: ids.index(row["id"]))
 
 
 def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
@@ -297,12 +338,10 @@ def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[An
 
 
 def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions of a text that a worker has taken."""
     return text.c.status == "taken", text.c.taken_by == worker
 
 
 def _is_expired(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of a text of one of the models (None: of any) whose lease expired."""
     conditions = [text.c.status == "taken", text.c.taken_until <= now]
     if models is not None:
         conditions.append(text.c.model.in_(models))
@@ -325,20 +364,15 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
     for model in candidates:
         head = conn.execute(first.where(text.c.model == model)).first()
         if head is not None:
-            first_texts.append((_rank(head.priority), head.id, model))
+            # SQLite lets an INSERT store a priority of any type, and sorts text and bytes above all
+            # numbers: such a priority comes first.
+            is_number = isinstance(head.priority, int | float)
+            rank = -head.priority if is_number else -math.inf
+            first_texts.append((rank, head.id, model))
     if not first_texts:
         return None
     _, _, first_model = min(first_texts)
     return first_model
-
-
-def _rank(priority: object) -> float:
-    """Return a number that sorts priorities in the order of the queue: the lowest comes first.
-
-    SQLite lets an INSERT store a priority of any type, and sorts text and bytes above all numbers:
-    such a priority comes first.
-    """
-    return -priority if isinstance(priority, int | float) else -math.inf
 
 
 def _queued_models(conn: Connection) -> list[str]:
@@ -356,64 +390,7 @@ def _queued_models(conn: Connection) -> list[str]:
     return models
 
 
-def _take(
-    conn: Connection, worker: str, model: str, limit: int, until: datetime
-) -> list[dict[str, Any]]:
-    """Take the next texts of a model under a lease, and return them as `take_texts` does."""
-    ids = _ids_to_take(conn, model, limit)
-    values = {
-        "status": "taken",
-        "taken_by": worker,
-        "taken_until": until,
-        "attempts": text.c.attempts + 1,
-    }
-    update = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
-    # In SQLite a text may hold bytes that are not UTF-8: read as bytes, they can be checked.
-    source_text: sa.ColumnElement[Any] = text.c.text
-    if conn.dialect.name != "postgresql":
-        source_text = sa.cast(text.c.text, sa.LargeBinary)
-    returned = conn.execute(
-        update.returning(
-            text.c.id,
-            text.c.model,
-            text.c.priority,
-            text.c.attempts,
-            source_text.label("text"),
-        )
-    )
-    texts = []
-    for row in returned.mappings().all():
-        unfit = why_unfit(row["text"])
-        texts.append({**row, "unfit": unfit, "text": _as_text(row["text"])})
-    # The database returns updated rows in any order.
-    return sorted(texts, key=lambda row: ids.index(row["id"]))
-
-
-def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
-    """Return the ids of the next queued texts of a model, at most `limit`.
-
-    They end before the first text that has been taken before, and before the one with which they
-    would exceed MOST_CHARACTERS. Where that is the very first text, it is returned alone.
-    """
-    next_texts = (
-        sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
-        .where(text.c.status == "queued", text.c.model == model)
-        .order_by(*QUEUE_ORDER)
-        .limit(limit)
-    )
-    rows = conn.execute(next_texts).all()  # one at least, as the model has a queued text
-    ids = []
-    characters = 0
-    for row in rows:
-        characters += row.characters
-        if row.attempts != 0 or characters > MOST_CHARACTERS:
-            break
-        ids.append(row.id)
-    return ids or [rows[0].id]
-
-
 def _as_text(source_text: str | bytes) -> str:
-    """Return a text as str; bytes that are not UTF-8 become escapes such as \\xff."""
     if isinstance(source_text, bytes):
         return source_text.decode("utf-8", "backslashreplace")
     return source_text

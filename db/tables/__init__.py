@@ -164,7 +164,6 @@ def _table(
 
 
 def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]]:
-    """Yield the columns that the lines describe; the ends of an interval follow its figure."""
     for line in lines.strip().splitlines():
         name, role, kind, meaning = line.split(maxsplit=3)
         yield sa.Column(
@@ -184,7 +183,6 @@ def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]
 
 
 def _server_default(sql: str | None) -> Now | sa.TextClause | None:
-    """Return the value that an INSERT without the column stores; None where it stores NULL."""
     if not sql:
         return None
     return Now() if sql == "now()" else sa.text(sql)

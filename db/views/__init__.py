@@ -93,9 +93,19 @@ def parse_view(name: str, text: str) -> View:
 
     Raises ValueError, saying what is missing or wrong, for a text of another form.
     """
-    meaning, lines, select = _split(name, text)
+    lines = text.splitlines()
+    comments = list(takewhile(lambda line: line.startswith("--"), lines))
+    head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in comments)
+    meaning, *rest = head.split("\n\n")
+    select = "\n".join(lines[len(comments) :]).strip()
+    if not meaning.endswith(".") or not rest or not select:
+        raise ValueError(
+            f"db/views/{name}.sql lacks one of its parts: begin with the meaning of the view, "
+            "comment lines that end with a full stop; then a line with only `--`; then a comment "
+            "line for each column; then the select"
+        )
     columns = []
-    for line in lines:
+    for line in rest[0].splitlines():
         match = _COLUMN.fullmatch(line)
         if match is None:
             raise ValueError(
@@ -115,30 +125,10 @@ def parse_view(name: str, text: str) -> View:
             )
     return View(
         name=name,
-        meaning=meaning,
+        meaning=" ".join(meaning.split()),
         columns=tuple(columns),
         sql=f"create view {name} as\n{select}",
     )
-
-
-def _split(name: str, text: str) -> tuple[str, list[str], str]:
-    """Return the meaning of the view, the lines that explain its columns, and the select.
-
-    The reasons for the SQL, which may follow the columns in the head, are left out. Raises
-    ValueError for a text that lacks one of the three.
-    """
-    lines = text.splitlines()
-    comments = list(takewhile(lambda line: line.startswith("--"), lines))
-    head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in comments)
-    meaning, *rest = head.split("\n\n")
-    select = "\n".join(lines[len(comments) :]).strip()
-    if not meaning.endswith(".") or not rest or not select:
-        raise ValueError(
-            f"db/views/{name}.sql lacks one of its parts: begin with the meaning of the view, "
-            "comment lines that end with a full stop; then a line with only `--`; then a comment "
-            "line for each column; then the select"
-        )
-    return " ".join(meaning.split()), rest[0].splitlines(), select
 
 
 def data_dictionary() -> str:
@@ -155,6 +145,5 @@ def data_dictionary() -> str:
 
 
 def _meanings(columns: Mapping[str, str]) -> list[str]:
-    """Return the lines of a Markdown table of columns and their meanings."""
     lines = [f"| `{name}` | {meaning} |" for name, meaning in columns.items()]
     return ["| column | meaning |", "| --- | --- |", *lines]
