@@ -114,7 +114,14 @@ def _say(line: object) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
+def main() -> int:
+    """Run the command line and return its exit code: 0, 2 for a user's mistake, 1 for the rest.
+
+    A TranslationError or an OSError is printed as one line on standard error. Every other error, an
+    interrupt among them, ends the program with a traceback. With several `--processes`, `train`
+    exits by itself.
+    """
+    prepare_output()
     parser = argparse.ArgumentParser(
         "python -m translation", description=(__doc__ or "").splitlines()[0]
     )
@@ -138,18 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     translating.add_argument(
         "--alpha", type=float, default=Search.alpha, help="alpha of the length penalty"
     )
-    return parser
-
-
-def main() -> int:
-    """Run the command line and return its exit code: 0, 2 for a user's mistake, 1 for the rest.
-
-    A TranslationError or an OSError is printed as one line on standard error. Every other error, an
-    interrupt among them, ends the program with a traceback. With several `--processes`, `train`
-    exits by itself.
-    """
-    prepare_output()
-    options = _parser().parse_args()
+    options = parser.parse_args()
     try:
         if options.command == "train":
             train(options)

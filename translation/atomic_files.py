@@ -56,11 +56,19 @@ def write_folder_whole(
     partial = folder.with_name(f".{folder.name}.partial")
 
     def open_partial() -> int:
-        return _open_folder(partial)
+        while True:
+            with suppress(FileExistsError):
+                partial.mkdir()
+            with suppress(FileNotFoundError):  # another writer has renamed it into place
+                return os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
 
     descriptors = [_open_locked(partial, open_partial)]
     try:
-        _clear(partial)  # a writer that was killed may have left files there
+        for path in partial.iterdir():  # a writer that was killed may have left files there
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         fill(partial)
         sync(partial)
         if replaces and folder.exists():
@@ -104,29 +112,12 @@ def _lock(descriptor: int) -> int:
     return descriptor
 
 
-def _open_folder(folder: Path) -> int:
-    """Return a descriptor of a folder, which is created if there is none."""
-    while True:
-        with suppress(FileExistsError):
-            folder.mkdir()
-        with suppress(FileNotFoundError):  # another writer has renamed it into place
-            return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
 def sync(folder: Path) -> None:
     """Flush every file of a folder to the disk, so that a power cut loses none."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _exchange(new: Path, old: Path) -> None:

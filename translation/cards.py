@@ -73,11 +73,16 @@ def recipe_of(card: Card) -> str:
     """
     training = card.made["training"]
     processes = card.made["processes"]
+    schedule = training.get("schedule", "inverse_sqrt")
+    warmup = training["warmup"]
+    # Below 1, the warm-up is a share of the training; otherwise a number of updates.
+    length = f"{warmup:.0%}" if warmup < 1 else f"{warmup:,}"
+    peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
     parts = [
         f"{card.made['progress']['step']:,} updates of {training['accumulate']} x "
         f"{training['batch_tokens']:,} positions",
         training.get("optimiser", "adam"),
-        _learning_rate(training),
+        f"{schedule} rate, warm-up {length} {peak}",
         f"dropout {card.network['dropout']:g}",
         f"{card.network['target_vocabulary']:,} subwords of {unicode_form(card)} text",
         training["precision"],
@@ -87,15 +92,6 @@ def recipe_of(card: Card) -> str:
         parts.append(f"{processes} processes")
     settings = ", ".join(parts)
     return f"{settings}; weights by validation {card.made['decide_by']}: {_weights(card)}"
-
-
-def _learning_rate(training: Mapping[str, Any]) -> str:
-    schedule = training.get("schedule", "inverse_sqrt")
-    warmup = training["warmup"]
-    # Below 1, the warm-up is a share of the training; otherwise a number of updates.
-    length = f"{warmup:.0%}" if warmup < 1 else f"{warmup:,}"
-    peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
-    return f"{schedule} rate, warm-up {length} {peak}"
 
 
 def _seeds(card: Card) -> str:

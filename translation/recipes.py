@@ -163,14 +163,35 @@ def read_recipe(file: Path) -> Recipe:
 
     Raises UsageError for any mistake in the file; the corpora are not read.
     """
-    document = _read_toml(file)
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the recipe {file}: {error.strerror}; check its path and your right to "
+            "read it"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{file} is not UTF-8 at byte {error.start + 1}: save it as UTF-8"
+        ) from error
+    # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is not valid TOML: {error}; correct the file") from error
+    _check_keys(file, "", document, TEXT_KEYS | TABLE_KEYS)
+    required = TEXT_KEYS.keys() | {"train", "validation"}
+    missing = sorted(required - document.keys())
+    if missing:
+        raise UsageError(f"{file} lacks {', '.join(missing)}: add what is missing")
     tokens = document.get("tokens", {})
     network = document.get("network", {})
     training = document.get("training", {})
     tests = document.get("test", {})
     _check_keys(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
     kind = network.get("kind", Recipe.kind)
-    _check_keys(file, "network", network, _network_keys(file, kind), f" with kind {kind}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise UsageError(f"{file}: network.kind is {kind!r}, but must be one of {', '.join(KINDS)}")
+    types = {"kind": str, "size": Literal[*SIZES]} | get_type_hints(KINDS[kind])
+    _check_keys(file, "network", network, _without(types, *OF_TOKENS), f" with kind {kind}")
     training_keys = {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig)
     _check_keys(file, "training", training, training_keys)
     _check_keys(file, "test", tests, dict.fromkeys(tests, dict))  # any names, but of tables
@@ -194,34 +215,6 @@ def read_recipe(file: Path) -> Recipe:
     )
     _refuse_impossible(file, recipe)
     return recipe
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    """Return a recipe's tables.
-
-    Raises UsageError if it is unreadable or no TOML, lacks a key that it needs, has an unknown one,
-    or a value of another type.
-    """
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the recipe {file}: {error.strerror}; check its path and your right to "
-            "read it"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{file} is not UTF-8 at byte {error.start + 1}: save it as UTF-8"
-        ) from error
-    # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is not valid TOML: {error}; correct the file") from error
-    _check_keys(file, "", document, TEXT_KEYS | TABLE_KEYS)
-    required = TEXT_KEYS.keys() | {"train", "validation"}
-    missing = sorted(required - document.keys())
-    if missing:
-        raise UsageError(f"{file} lacks {', '.join(missing)}: add what is missing")
-    return document
 
 
 def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -268,14 +261,6 @@ def _type_name(kind: Any) -> str:
         options = [option for option in get_args(kind) if option is not NoneType]
         return " or ".join(_type_name(option) for option in options)
     return TYPE_NAMES[kind]
-
-
-def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
-    """Return the keys of [network] and their types, without those that [tokens] sets."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UsageError(f"{file}: network.kind is {kind!r}, but must be one of {', '.join(KINDS)}")
-    types = {"kind": str, "size": Literal[*SIZES]} | get_type_hints(KINDS[kind])
-    return _without(types, *OF_TOKENS)
 
 
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:

@@ -132,7 +132,21 @@ def _joined(
     attention: list[Attention] = []
     for part, (best_of_part, *_) in zip(parts, hypotheses, strict=True):
         if best_of_part.attention is not None:
-            attention.append(_attention(model, part, best_of_part.tokens, best_of_part.attention))
+            heads: dict[str, torch.Tensor] = {}
+            first_network = model.networks[0]
+            if isinstance(first_network, Transformer):
+                source_tokens = torch.tensor([*part, END], device=model.device)
+                target_tokens = torch.tensor([BEGIN, *best_of_part.tokens], device=model.device)
+                for name, tensor in first_network.every_head(source_tokens, target_tokens).items():
+                    heads[name] = tensor.float().cpu()
+            attention.append(
+                Attention(
+                    source=[*model.source.pieces(part), "</s>"],
+                    target=[*model.target.pieces(best_of_part.tokens), "</s>"],
+                    weights=best_of_part.attention,
+                    heads=heads,
+                )
+            )
     warning = None
     is_wrong = [model.language_id.reads_like_target(part) for part in parts]
     if any(is_wrong):
@@ -148,23 +162,4 @@ def _joined(
         best=tuple(best),
         attention=tuple(attention),
         warning=warning,
-    )
-
-
-def _attention(
-    model: Model, source: Sequence[int], target: Sequence[int], weights: torch.Tensor
-) -> Attention:
-    """Return the attention of one part: `weights` with the pieces of both sides and all heads."""
-    heads: dict[str, torch.Tensor] = {}
-    first_network = model.networks[0]
-    if isinstance(first_network, Transformer):
-        source_tokens = torch.tensor([*source, END], device=model.device)
-        target_tokens = torch.tensor([BEGIN, *target], device=model.device)
-        for name, tensor in first_network.every_head(source_tokens, target_tokens).items():
-            heads[name] = tensor.float().cpu()
-    return Attention(
-        source=[*model.source.pieces(source), "</s>"],
-        target=[*model.target.pieces(target), "</s>"],
-        weights=weights,
-        heads=heads,
     )

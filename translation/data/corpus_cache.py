@@ -56,9 +56,15 @@ def cache_corpus(
     for corpus in (recipe.train, *scored):
         check_languages(corpus, recipe.source_language, recipe.target_language)
     for corpus in scored:
-        _read_through(corpus)  # only to raise now, not after the training, for a mistake in it
+        for _ in corpus.pairs():  # only to raise now, not after the training, for a mistake in it
+            pass
     corpus_hash = hash_of(recipe.train, recipe.validation)
-    key = _key(recipe, corpus_hash)
+    # The cached files are made again if one of these changes. Without a size, it is chosen for the
+    # minutes of the training, so these count. What else decides it, such as the number of seeds and
+    # the speed of the machine, does not: a size stays.
+    size_or_minutes = recipe.size or recipe.training.get("minutes")
+    settings = [size_or_minutes, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
+    key = json.dumps([corpus_hash, *settings])
     notes = _notes(folder)
     if notes.get("key") != key:
         notes = {**_write_cache(recipe, folder, choose), "key": key}
@@ -75,28 +81,6 @@ def cache_corpus(
         validation=_examples(folder, "validation", notes["validation"]),
         corpus_hash=corpus_hash,
     )
-
-
-def _read_through(corpus: Corpus) -> None:
-    for _ in corpus.pairs():
-        pass
-
-
-def _key(recipe: Recipe, corpus_hash: str) -> str:
-    """Return a text of the settings with which the cached files are made again if they change.
-
-    Without a size, it is chosen for the minutes of the training, so these count. What else decides
-    it, such as the number of seeds and the speed of the machine, does not: a size stays.
-    """
-    size_or_minutes = recipe.size or recipe.training.get("minutes")
-    parts = [
-        corpus_hash,
-        size_or_minutes,
-        recipe.vocabulary,
-        recipe.joint,
-        asdict(recipe.rules),
-    ]
-    return json.dumps(parts)
 
 
 def _notes(folder: Path) -> dict[str, Any]:

@@ -114,7 +114,11 @@ def tokenizer_of(language: str, texts: Sequence[str] = ()) -> BleuTokenizer:
     """
     script = _script_of(language)
     if script is None and len(_subtags(language)[0]) != 2:
-        return "char" if _has_mostly_characters(texts) else "13a"
+        letters: list[str] = []
+        for text in islice(texts, SAMPLE):
+            letters.extend(character for character in text if character.isalpha())
+        divided = CHARACTER.findall("".join(letters))
+        return "char" if 2 * len(divided) > len(letters) else "13a"
     return "char" if script in SCRIPTS else "13a"
 
 
@@ -135,12 +139,3 @@ def _script_of(language: str) -> str | None:
 def _subtags(language: str) -> list[str]:
     """Return the parts of a code in lower case: the language, then a script or a region, if any."""
     return language.lower().replace("_", "-").split("-")
-
-
-def _has_mostly_characters(texts: Sequence[str]) -> bool:
-    """Return whether most letters of the first texts are of `SCRIPTS`; False without a letter."""
-    letters: list[str] = []
-    for text in islice(texts, SAMPLE):
-        letters.extend(character for character in text if character.isalpha())
-    divided = CHARACTER.findall("".join(letters))
-    return 2 * len(divided) > len(letters)

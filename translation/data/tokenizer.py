@@ -75,7 +75,24 @@ class Tokenizer:
         most_characters = (size - SPECIAL - BYTES) // 2
         rare_characters = characters[most_characters:]
         left_to_bytes = dict.fromkeys(map(ord, rare_characters), " ")
-        return cls(_trained(sample, size, left_to_bytes))
+        model = BytesIO()
+        SentencePieceTrainer.train(
+            sentence_iterator=_short_parts(sample, left_to_bytes),
+            model_writer=model,
+            pad_id=PAD,
+            unk_id=UNKNOWN,
+            bos_id=BEGIN,
+            eos_id=END,
+            model_type="bpe",
+            vocab_size=size,
+            hard_vocab_limit=False,  # a small corpus may give fewer pieces
+            byte_fallback=True,
+            character_coverage=1.0,  # the rare characters are already left out
+            normalization_rule_name="identity",  # `composed` has normalised the lines
+            num_threads=1,  # the vocabulary must depend on the lines alone, not on the cores
+            minloglevel=2,  # log errors only
+        )
+        return cls(model.getvalue())
 
     @classmethod
     def load(cls, file: Path) -> "Tokenizer":
@@ -150,31 +167,6 @@ def _sampled(lines: Iterable[str], most: int) -> list[str]:
         if place < most:
             sample[place] = line
     return sample
-
-
-def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> bytes:
-    """Return the model that SentencePiece learns, as the bytes of its file.
-
-    It has no pieces for the characters (code points) of `left_to_bytes`.
-    """
-    model = BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=_short_parts(lines, left_to_bytes),
-        model_writer=model,
-        pad_id=PAD,
-        unk_id=UNKNOWN,
-        bos_id=BEGIN,
-        eos_id=END,
-        model_type="bpe",
-        vocab_size=size,
-        hard_vocab_limit=False,  # a small corpus may give fewer pieces
-        byte_fallback=True,
-        character_coverage=1.0,  # the rare characters are already left out
-        normalization_rule_name="identity",  # `composed` has normalised the lines
-        num_threads=1,  # the vocabulary must depend on the lines alone, not on the cores
-        minloglevel=2,  # log errors only
-    )
-    return model.getvalue()
 
 
 def _short_parts(lines: Sequence[str], left_to_bytes: dict[int, str]) -> Iterator[str]:

@@ -346,7 +346,12 @@ class _Beams:
         scores[..., : END + 1] = -math.inf
         continuations = best_tokens(scores, self.so_far)
         self._finish(end_scores, continuations.log_probabilities)
-        newly_done = self._newly_done(continuations.log_probabilities)
+        newly_done: list[_Sentence] = []
+        best_scores = continuations.log_probabilities[:, 0].tolist()  # of each sentence
+        for sentence, best_score in zip(self.sentences, best_scores, strict=True):
+            if not sentence.done and sentence.should_stop(self.length, best_score):
+                sentence.done = True
+                newly_done.append(sentence)
         rows = [row for row, sentence in enumerate(self.sentences) if not sentence.done]
         done_count = len(self.sentences) - len(rows)
         # Without rows the batch has ended, whatever MAX_DONE is.
@@ -355,7 +360,17 @@ class _Beams:
             self._keep(remaining)
             continuations = continuations.of(remaining)
         if self.sentences:
-            self._extend(continuations)
+            self.length += 1
+            if self.how.beams > 1:  # a single beam continues itself
+                origin = continuations.beams
+                # [sentences, 1]: each sentence takes the beams of its own row.
+                own_row = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
+                self.tokens = self.tokens[own_row, origin]
+                if self.attention is not None:
+                    self.attention = self.attention[own_row, origin]
+                self.state.reorder(origin)
+            self.tokens[..., self.length] = continuations.tokens
+            self.so_far = continuations.log_probabilities
         return newly_done
 
     def _log_probabilities(self, decoder: IncrementalDecoder) -> Tensor:
@@ -393,34 +408,20 @@ class _Beams:
             [not sentence.done for sentence in self.sentences],
             device=end_scores.device,
         )
-        ending = self._end_among_best(end_scores, continued_scores) | at_limit
-        rows, beams = (ending & not_done.unsqueeze(-1)).nonzero(as_tuple=True)
-        self._set_aside(rows, beams, end_scores[rows, beams])
-
-    def _end_among_best(self, end_scores: Tensor, continued_scores: Tensor) -> Tensor:
-        """Return whether the END of each beam is among the best, `[sentences, beams]`.
-
-        The best are taken from all ends and continuations of a sentence, as many as it has beams.
-        """
-        beams = self.how.beams
+        # The best are taken from all ends and continuations of a sentence, as many as it has beams.
+        count = self.how.beams
         both_ways = torch.cat([end_scores, continued_scores], dim=-1)
-        best = both_ways.topk(beams).indices
+        best = both_ways.topk(count).indices
         is_best = torch.zeros_like(both_ways, dtype=torch.bool)
         is_best = is_best.scatter(1, best, value=True)
-        return is_best[:, :beams] & (end_scores > -math.inf)
-
-    def _set_aside(self, rows: Tensor, beams: Tensor, log_probabilities: Tensor) -> None:
-        """Add ended beams to the finished hypotheses of their sentences.
-
-        `rows` and `beams` are the indices of the sentence and the beam of each, and
-        `log_probabilities` are those of the beams with END.
-        """
+        ending = (is_best[:, :count] & (end_scores > -math.inf)) | at_limit
+        rows, beams = (ending & not_done.unsqueeze(-1)).nonzero(as_tuple=True)
         token_lists = self.tokens[rows, beams, 1 : self.length + 1].tolist()
         ended_beams = zip(
             rows.tolist(),
             beams.tolist(),
             token_lists,
-            log_probabilities.tolist(),
+            end_scores[rows, beams].tolist(),
             strict=True,
         )
         for row, beam, tokens, log_probability in ended_beams:
@@ -441,16 +442,6 @@ class _Beams:
         weights = self.attention[row, beam, : self.length + 1, :positions]
         return weights.float().cpu().clone()
 
-    def _newly_done(self, continued_scores: Tensor) -> list[_Sentence]:
-        """Mark the sentences that are done by this step, and return them."""
-        newly_done: list[_Sentence] = []
-        best_scores = continued_scores[:, 0].tolist()  # of each sentence
-        for sentence, best_score in zip(self.sentences, best_scores, strict=True):
-            if not sentence.done and sentence.should_stop(self.length, best_score):
-                sentence.done = True
-                newly_done.append(sentence)
-        return newly_done
-
     def _keep(self, rows: Tensor) -> None:
         """Drop all sentences but those of these rows."""
         self.sentences = [self.sentences[row] for row in rows.tolist()]
@@ -459,18 +450,4 @@ class _Beams:
             self.tokens = self.tokens[rows]
             if self.attention is not None:
                 self.attention = self.attention[rows]
-            # `so_far` still has the dropped sentences: `_extend`, which follows, replaces it.
-
-    def _extend(self, continuations: Continuations) -> None:
-        """Put the best continuations in place of the beams."""
-        self.length += 1
-        if self.how.beams > 1:  # a single beam continues itself
-            origin = continuations.beams
-            # [sentences, 1]: each sentence takes the beams of its own row.
-            rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
-            self.tokens = self.tokens[rows, origin]
-            if self.attention is not None:
-                self.attention = self.attention[rows, origin]
-            self.state.reorder(origin)
-        self.tokens[..., self.length] = continuations.tokens
-        self.so_far = continuations.log_probabilities
+            # `so_far` still has the dropped sentences: `advance` replaces it next.

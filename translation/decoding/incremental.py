@@ -119,7 +119,17 @@ class IncrementalTransformer:
     """
 
     def __init__(self, network: Transformer) -> None:
-        self.network = _with_fast_products(network)
+        # A copy that shares the parameters and multiplies by `fast_linear`: deepcopy takes the
+        # objects in `shared` for already copied.
+        shared = {id(parameter): parameter for parameter in network.parameters()}
+        self.network = copy.deepcopy(network, shared)
+        for module in self.network.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.linear = fast_linear
+            if isinstance(module, FeedForward):
+                module.__class__ = _FastFeedForward
+            if isinstance(module, nn.Linear):
+                module.__class__ = _FastLinear
         self.layers = cast(Sequence[DecoderLayer], self.network.decoder)
         self.output_weight = self.network.output_weight.detach()
         if _is_for_onednn(self.output_weight):  # oneDNN's own layout is faster for few rows
@@ -239,21 +249,6 @@ class _FastFeedForward(FeedForward):
 class _FastLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return fast_linear(x, self.weight, self.bias)
-
-
-def _with_fast_products(network: Transformer) -> Transformer:
-    """Return a copy of a network that shares its parameters and multiplies by `fast_linear`."""
-    # deepcopy takes the objects in `shared` for already copied.
-    shared = {id(parameter): parameter for parameter in network.parameters()}
-    twin = copy.deepcopy(network, shared)
-    for module in twin.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.linear = fast_linear
-        if isinstance(module, FeedForward):
-            module.__class__ = _FastFeedForward
-        if isinstance(module, nn.Linear):
-            module.__class__ = _FastLinear
-    return twin
 
 
 class Ensemble(nn.Module):

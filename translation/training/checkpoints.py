@@ -74,34 +74,27 @@ def restore_state(
             f"the earlier ones to resume, or delete {folder} to train from the start"
         )
     try:
-        _put_back(tensors, network, optimisers)
+        weights = {
+            name.removeprefix("weight."): value
+            for name, value in tensors.items()
+            if name.startswith("weight.")
+        }
+        network.load_state_dict(weights)
+        for optimiser in optimisers:
+            state: dict[int, dict[str, Tensor]] = {}
+            for name, value in tensors.items():
+                if name.startswith(f"{_kind(optimiser)}."):  # such as adam.3.exp_avg
+                    _, index, moment = name.split(".", 2)
+                    state.setdefault(int(index), {})[moment] = value
+            # The settings are those of the recipe; only the moments were saved.
+            param_groups = optimiser.state_dict()["param_groups"]
+            optimiser.load_state_dict({"state": state, "param_groups": param_groups})
         return Progress(**json.loads(notes["progress"]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())  # torch lists the parameters line by line
         raise TranslationError(
             f"{file} is damaged ({reason}): delete {folder} to train from the start"
         ) from error
-
-
-def _put_back(
-    tensors: Mapping[str, Tensor], network: nn.Module, optimisers: Sequence[Optimizer]
-) -> None:
-    """Load the tensors of `save_state` into the network and the optimisers."""
-    weights = {
-        name.removeprefix("weight."): value
-        for name, value in tensors.items()
-        if name.startswith("weight.")
-    }
-    network.load_state_dict(weights)
-    for optimiser in optimisers:
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith(f"{_kind(optimiser)}."):  # such as adam.3.exp_avg
-                _, index, moment = name.split(".", 2)
-                state.setdefault(int(index), {})[moment] = value
-        # The settings are those of the recipe; only the moments were saved.
-        param_groups = optimiser.state_dict()["param_groups"]
-        optimiser.load_state_dict({"state": state, "param_groups": param_groups})
 
 
 def _kind(optimiser: Optimizer) -> str:

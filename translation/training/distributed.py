@@ -134,17 +134,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
                 f"process {local_rank + 1} has no CUDA device, because this machine has {count}: "
                 "start at most one process per device, or use --device cpu"
             )
-    _meet("nccl" if device == "cuda" else "gloo")
-    process_group = ProcessGroup(rank=dist.get_rank(), world_size=dist.get_world_size())
-    if device != "cuda":
-        return process_group, torch.device(device)
-    local_device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(local_device)
-    return process_group, local_device
-
-
-def _meet(backend: str) -> None:
-    """Wait for the other processes, at torchrun's address or the file of `launch_processes`."""
+    backend = "nccl" if device == "cuda" else "gloo"
     file = os.environ.get(RENDEZVOUS)
     if file:
         dist.init_process_group(
@@ -158,6 +148,12 @@ def _meet(backend: str) -> None:
         dist.init_process_group(backend, timeout=TIMEOUT)
     # Without this, the group's threads may abort the process when it ends.
     atexit.register(dist.destroy_process_group)
+    process_group = ProcessGroup(rank=dist.get_rank(), world_size=dist.get_world_size())
+    if device != "cuda":
+        return process_group, torch.device(device)
+    local_device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(local_device)
+    return process_group, local_device
 
 
 def launch_processes(command: Sequence[str], world_size: int) -> int:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from translation.cards import Card
-from translation.data.corpus import Corpus
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.languages import SAMPLE, UNICODE_FORM, BleuTokenizer, tokenizer_of
@@ -54,14 +53,34 @@ def train_model(
     the training fails.
     """
     cached = _cache_once(recipe, work, device, process_group)
-    bleu_tokenizer = _bleu_tokenizer(recipe.target_language, cached)
-    on_message(_summary(cached, bleu_tokenizer))
+    places = range(min(len(cached.validation), SAMPLE))
+    targets = [cached.validation.target[place].tolist() for place in places]
+    references = [cached.target.decode(target) for target in targets]
+    bleu_tokenizer = tokenizer_of(recipe.target_language, references)
+    on_message(
+        f"{cached.training.summary()}; {cached.source.size:,} subwords of {UNICODE_FORM} text, "
+        f"size {cached.size}, BLEU with tok:{bleu_tokenizer}"
+    )
     values = {
         **recipe.network_for(cached.size),
         "source_vocabulary": cached.source.size,
         "target_vocabulary": cached.target.size,
     }
-    _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
+    learned = values.get("learned_positions", 0)
+    longest = max(
+        MAX_PIECES,
+        cached.training.source.lengths.max(),
+        cached.training.target.lengths.max(),
+        cached.validation.source.lengths.max(),
+        cached.validation.target.lengths.max(),
+    )
+    positions = int(longest) + GREEDY.extra + 1  # of the longest translation, with BEGIN
+    if 0 < learned < positions:
+        raise UsageError(
+            f"{recipe.name}: network.learned_positions is {learned}, but the longest sentence and "
+            f"its translation may need {positions}: set it to {positions} or more, or to 0 for "
+            "sinusoidal positions"
+        )
     # With a seed or more for each process, each trains its own, and none waits for another before
     # the end. With fewer seeds, all processes train each seed together.
     is_separate = recipe.seeds >= process_group.world_size
@@ -123,8 +142,46 @@ class _SeedTraining:
 
     @cached_property
     def bleu(self) -> ValidationBleu:
-        """Return the function that computes the BLEU of a network on the validation set."""
-        return _validation_bleu(self.cached, self.bleu_tokenizer, self.device)
+        """Return a function that computes the BLEU, 0 to 100, of a network's greedy translations.
+
+        It takes a network and a process group, and translates the validation set. The processes of
+        the group share the sentences, so all must call it, and all get the result.
+        """
+        cached = self.cached
+        metric = bleu_metric(self.bleu_tokenizer)
+        pairs = [cached.validation[place] for place in range(len(cached.validation))]
+        sources = [source.tolist() for source, _ in pairs]
+        longest_translation = max(len(source) for source in sources) + GREEDY.extra
+        references = [cached.target.decode(target.tolist()) for _, target in pairs]
+
+        def bleu(network: nn.Module, process_group: ProcessGroup) -> float:
+            # Each process fills the rows of its own sources. The others stay 0, which is PAD, so
+            # that the sum over all processes is the whole table.
+            tokens = torch.zeros(len(sources), longest_translation, dtype=torch.int64)
+            places = range(process_group.rank, len(sources), process_group.world_size)
+            was_training = network.training
+
+            def name_of(index: int) -> str:
+                """Return how an error names a sentence, whose line is not known any more."""
+                text = cached.source.decode(sources[places[index]])
+                return f"the validation sentence {beginning_of(text)}"
+
+            hypotheses = search(
+                incremental_decoder(network.eval()),
+                [sources[place] for place in places],
+                GREEDY,
+                name_of=name_of,
+                device=self.device,
+            )
+            network.train(was_training)
+            for place, (best,) in zip(places, hypotheses, strict=True):
+                tokens[place, : len(best.tokens)] = torch.tensor(best.tokens)
+            rows = process_group.all_reduce(tokens).tolist()
+            # `decode` leaves PAD out.
+            translations = [cached.target.decode(row) for row in rows]
+            return float(metric.corpus_score(translations, [references]).score)
+
+        return bleu
 
     def __call__(
         self,
@@ -200,37 +257,10 @@ def _model(
 
     Its card has the `progress` of the first seed and the number of `processes`.
     """
+    recipe = training.recipe
     cached = training.cached
     network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
-    results = {
-        **_validation_figures(training, networks, network),
-        "training": asdict(training.config),
-        "progress": asdict(progress),
-        "seeds": training.recipe.seeds,
-        "processes": processes,
-        "unicode_form": UNICODE_FORM,
-        "bleu_tokenizer": training.bleu_tokenizer,
-    }
-    source_counts, target_counts = piece_counts(cached.training, cached.source, cached.target)
-    return Model(
-        card=_card(training.recipe, cached, training.values, results),
-        network=network,
-        source=cached.source,
-        target=cached.target,
-        language_id=LanguageIdentifier(source=source_counts, target=target_counts),
-    )
-
-
-def _validation_figures(
-    training: _SeedTraining, networks: Sequence[nn.Module], network: nn.Module
-) -> dict[str, Any]:
-    """Return the figures on the validation set that a model's card has, by their key.
-
-    `validation_loss` is the mean of the seeds' losses, `validation_bleu_by_seed` the list of their
-    BLEUs, and `validation_bleu` that of the whole model. `networks` are those of the seeds, and
-    `network` is their ensemble, or the only one.
-    """
-    validation = training.cached.validation
+    validation = cached.validation
     batch_tokens = training.config.batch_tokens
     losses = [
         validation_loss(network_of_seed, validation, batch_tokens, training.device)
@@ -238,11 +268,47 @@ def _validation_figures(
     ]
     bleus = [training.bleu(network_of_seed, SINGLE_PROCESS) for network_of_seed in networks]
     bleu = bleus[0] if len(networks) == 1 else training.bleu(network, SINGLE_PROCESS)
-    return {
-        "validation_loss": sum(losses) / len(losses),
-        "validation_bleu_by_seed": bleus,
-        "validation_bleu": bleu,
-    }
+    source_counts, target_counts = piece_counts(cached.training, cached.source, cached.target)
+    return Model(
+        card=Card(
+            name=recipe.name,
+            kind=recipe.kind,
+            size=cached.size,
+            source_language=recipe.source_language,
+            target_language=recipe.target_language,
+            network=training.values,
+            tokenizer_hashes=(cached.source.digest, cached.target.digest),
+            weights_hash="",
+            made={
+                "pairs": len(cached.training),
+                "dropped": cached.training.dropped,
+                "corpus_hash": cached.corpus_hash,
+                "tests": {
+                    name: {
+                        "source": str(corpus.source),
+                        "target": None if corpus.target is None else str(corpus.target),
+                        "columns": list(corpus.columns),
+                    }
+                    for name, corpus in recipe.tests.items()
+                },
+                "rules": asdict(recipe.rules),
+                "decide_by": recipe.decide_by,
+                "validation_loss": sum(losses) / len(losses),
+                "validation_bleu_by_seed": bleus,
+                "validation_bleu": bleu,
+                "training": asdict(training.config),
+                "progress": asdict(progress),
+                "seeds": recipe.seeds,
+                "processes": processes,
+                "unicode_form": UNICODE_FORM,
+                "bleu_tokenizer": training.bleu_tokenizer,
+            },
+        ),
+        network=network,
+        source=cached.source,
+        target=cached.target,
+        language_id=LanguageIdentifier(source=source_counts, target=target_counts),
+    )
 
 
 def _auto_resolved(
@@ -310,121 +376,3 @@ def _cache_once(
     if process_group.rank == 0:
         process_group.broadcast(0.0)  # let the others go on
     return cached
-
-
-def _card(
-    recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], results: Mapping[str, Any]
-) -> Card:
-    """Return the card of a model that is still to be saved.
-
-    `values` is the network's configuration, and `results` are further entries of `Card.made`.
-    `save_model` adds the hash of the weights.
-    """
-    return Card(
-        name=recipe.name,
-        kind=recipe.kind,
-        size=cached.size,
-        source_language=recipe.source_language,
-        target_language=recipe.target_language,
-        network=values,
-        tokenizer_hashes=(cached.source.digest, cached.target.digest),
-        weights_hash="",
-        made={
-            "pairs": len(cached.training),
-            "dropped": cached.training.dropped,
-            "corpus_hash": cached.corpus_hash,
-            "tests": {name: _described(corpus) for name, corpus in recipe.tests.items()},
-            "rules": asdict(recipe.rules),
-            "decide_by": recipe.decide_by,
-            **results,
-        },
-    )
-
-
-def _described(corpus: Corpus) -> dict[str, Any]:
-    return {
-        "source": str(corpus.source),
-        "target": None if corpus.target is None else str(corpus.target),
-        "columns": list(corpus.columns),
-    }
-
-
-def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
-    """Raise UsageError if a sentence, in training or search, may exceed the learned positions.
-
-    `learned` is the number of learned positions, 0 if they are sinusoids, which have no limit.
-    """
-    longest = max(
-        MAX_PIECES,
-        cached.training.source.lengths.max(),
-        cached.training.target.lengths.max(),
-        cached.validation.source.lengths.max(),
-        cached.validation.target.lengths.max(),
-    )
-    positions = int(longest) + GREEDY.extra + 1  # of the longest translation, with BEGIN
-    if 0 < learned < positions:
-        raise UsageError(
-            f"{name}: network.learned_positions is {learned}, but the longest sentence and its "
-            f"translation may need {positions}: set it to {positions} or more, or to 0 for "
-            "sinusoidal positions"
-        )
-
-
-def _summary(cached: CachedCorpus, bleu_tokenizer: BleuTokenizer) -> str:
-    """Return a line about the corpus, the vocabulary, the network and the BLEU of a training."""
-    return (
-        f"{cached.training.summary()}; {cached.source.size:,} subwords of {UNICODE_FORM} text, "
-        f"size {cached.size}, BLEU with tok:{bleu_tokenizer}"
-    )
-
-
-def _bleu_tokenizer(language: str, cached: CachedCorpus) -> BleuTokenizer:
-    """Return the tokenizer of the BLEU on the validation set, into the target `language`."""
-    places = range(min(len(cached.validation), SAMPLE))
-    targets = [cached.validation.target[place].tolist() for place in places]
-    references = [cached.target.decode(target) for target in targets]
-    return tokenizer_of(language, references)
-
-
-def _validation_bleu(
-    cached: CachedCorpus, tokenizer: BleuTokenizer, device: torch.device
-) -> ValidationBleu:
-    """Return a function that computes the BLEU, 0 to 100, of a network's greedy translations.
-
-    The function takes a network and a process group, and translates the validation set. The
-    processes of the group share the sentences, so all must call it, and all get the result.
-    """
-    metric = bleu_metric(tokenizer)
-    pairs = [cached.validation[place] for place in range(len(cached.validation))]
-    sources = [source.tolist() for source, _ in pairs]
-    longest_translation = max(len(source) for source in sources) + GREEDY.extra
-    references = [cached.target.decode(target.tolist()) for _, target in pairs]
-
-    def bleu(network: nn.Module, process_group: ProcessGroup) -> float:
-        # Each process fills the rows of its own sources. The others stay 0, which is PAD, so that
-        # the sum over all processes is the whole table.
-        tokens = torch.zeros(len(sources), longest_translation, dtype=torch.int64)
-        places = range(process_group.rank, len(sources), process_group.world_size)
-        was_training = network.training
-
-        def name_of(index: int) -> str:
-            """Return how an error names a sentence, whose line is not known any more."""
-            text = cached.source.decode(sources[places[index]])
-            return f"the validation sentence {beginning_of(text)}"
-
-        hypotheses = search(
-            incremental_decoder(network.eval()),
-            [sources[place] for place in places],
-            GREEDY,
-            name_of=name_of,
-            device=device,
-        )
-        network.train(was_training)
-        for place, (best,) in zip(places, hypotheses, strict=True):
-            tokens[place, : len(best.tokens)] = torch.tensor(best.tokens)
-        rows = process_group.all_reduce(tokens).tolist()
-        # `decode` leaves PAD out.
-        translations = [cached.target.decode(row) for row in rows]
-        return float(metric.corpus_score(translations, [references]).score)
-
-    return bleu

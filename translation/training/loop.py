@@ -209,7 +209,17 @@ def train_network(
         else:
             since_check.report(progress, config, context)
     if process_group.rank == 0:
-        _load_best(network.eval(), validation, progress, config, context)
+        network = network.eval()
+
+        def load_and_validate(steps: list[int]) -> float:
+            load_weights(network, average_weights(context.folder, steps))
+            if context.bleu is not None:
+                return context.bleu(network, SINGLE_PROCESS)  # only rank 0 is here
+            return -validation_loss(network, validation, config.batch_tokens, context.device)
+
+        progress.saved = max(_candidates(progress, config), key=load_and_validate)
+        # Once more, because `load_and_validate` may have loaded other candidates since.
+        load_weights(network, average_weights(context.folder, progress.saved))
     return progress
 
 
@@ -316,29 +326,6 @@ def _is_due(step: int, config: TrainingConfig) -> bool:
 
 def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
     return config.minutes is not None and seconds > 60 * config.minutes
-
-
-def _load_best(
-    network: nn.Module,
-    validation: Examples,
-    progress: Progress,
-    config: TrainingConfig,
-    context: TrainingContext,
-) -> None:
-    """Load the weights that are best on validation, by BLEU if the context has it, else by loss.
-
-    Their steps become `progress.saved`.
-    """
-
-    def load_and_validate(steps: list[int]) -> float:
-        load_weights(network, average_weights(context.folder, steps))
-        if context.bleu is not None:
-            return context.bleu(network, SINGLE_PROCESS)  # only rank 0 is here
-        return -validation_loss(network, validation, config.batch_tokens, context.device)
-
-    progress.saved = max(_candidates(progress, config), key=load_and_validate)
-    # Once more, because `load_and_validate` may have loaded other candidates since.
-    load_weights(network, average_weights(context.folder, progress.saved))
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
@@ -463,9 +450,19 @@ def _check(
     bleu = None if context.bleu is None else context.bleu(network, process_group)
     figure = -loss if bleu is None else bleu
     # The figure of rank 0, so that all processes have the same progress. Rank 0 alone saves it.
-    _note_figure(progress, process_group.broadcast(figure))
+    figure = process_group.broadcast(figure)
+    if progress.best is None or figure > progress.best:
+        progress.best = figure
+        progress.best_step = progress.step
+        progress.checks_since = 0
+    else:
+        progress.checks_since += 1
     if process_group.rank > 0:
         return
+    seconds_per_step = progress.seconds / progress.step
+    seconds_left = (config.updates - progress.step) * seconds_per_step
+    if config.minutes is not None:
+        seconds_left = min(seconds_left, 60 * config.minutes - progress.seconds)
     check = Check(
         step=progress.step,
         epoch=progress.epoch + progress.place / progress.batches,
@@ -475,7 +472,7 @@ def _check(
         validation_bleu=bleu,
         learning_rate=figures.learning_rate,
         tokens_per_second=figures.tokens_per_second,
-        seconds_left=_seconds_left(progress, config),
+        seconds_left=max(0.0, seconds_left),
     )
     context.on_check(check)
     # As far back as the best check, whose weights may be saved at the end.
@@ -483,22 +480,3 @@ def _check(
     checkpoints.keep_weights(context.folder, network, progress, count)
     checkpoints.save_state(context.folder, network, optimisers, progress, context.key)
     checkpoints.drop_older_weights(context.folder, progress.kept)
-
-
-def _note_figure(progress: Progress, figure: float) -> None:
-    """Record the figure of a check; the larger, the better."""
-    if progress.best is None or figure > progress.best:
-        progress.best = figure
-        progress.best_step = progress.step
-        progress.checks_since = 0
-    else:
-        progress.checks_since += 1
-
-
-def _seconds_left(progress: Progress, config: TrainingConfig) -> float:
-    """Return how long the training still takes at most, at its pace so far."""
-    seconds_per_step = progress.seconds / progress.step
-    seconds_left = (config.updates - progress.step) * seconds_per_step
-    if config.minutes is not None:
-        seconds_left = min(seconds_left, 60 * config.minutes - progress.seconds)
-    return max(0.0, seconds_left)

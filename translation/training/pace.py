@@ -12,7 +12,6 @@ from translation.models import build_network, size_for
 from translation.recipes import Recipe
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import training_step_of
-from translation.training.step import TrainingStep
 
 LENGTH = 20  # pieces of each made-up sentence
 # Characters of a piece in an alphabetic text, about. The corpus has no pieces yet.
@@ -71,28 +70,6 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
     if device.type != "cuda":
         positions = min(CPU_POSITIONS, positions)
     sentences = max(1, positions // LENGTH)
-    return _pace_of(step, _random_batch(sentences, vocabulary))
-
-
-def _pace_of(step: TrainingStep, batch: Batch) -> float:
-    """Return the target tokens a second of steps with this batch, 0 if memory runs out.
-
-    The steps have the learning rate 0 and the dropout seed 0.
-    """
-    for _ in range(WARM_UP):  # if memory runs out here, it does so in the loop below too
-        step([(0, batch)], 0.0)
-    tokens = 0
-    start = time.monotonic()
-    while tokens == 0 or time.monotonic() - start < MEASURED_S:
-        result = step([(0, batch)], 0.0)
-        if result is None:  # out of memory
-            return 0.0
-        tokens += result.tokens
-    return tokens / (time.monotonic() - start)
-
-
-def _random_batch(sentences: int, vocabulary: int) -> Batch:
-    """Return a batch of sentences of random pieces, each of `LENGTH` tokens."""
     generator = torch.Generator().manual_seed(0)
     source, target = torch.randint(
         low=SMALLEST - 1,  # above the special tokens, and below any vocabulary's end
@@ -103,4 +80,14 @@ def _random_batch(sentences: int, vocabulary: int) -> Batch:
     source[:, -1] = END
     target_input = target.roll(1, dims=1)
     target_input[:, 0] = BEGIN
-    return Batch(source=source, target_input=target_input, target_output=target)
+    batch = Batch(source=source, target_input=target_input, target_output=target)
+    for _ in range(WARM_UP):  # if memory runs out here, it does so in the loop below too
+        step([(0, batch)], 0.0)
+    tokens = 0
+    start = time.monotonic()
+    while tokens == 0 or time.monotonic() - start < MEASURED_S:
+        result = step([(0, batch)], 0.0)
+        if result is None:  # out of memory
+            return 0.0
+        tokens += result.tokens
+    return tokens / (time.monotonic() - start)

@@ -59,31 +59,26 @@ class Muon(Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, matrices in by_shape.items():
-                directions = orthogonal(self._momenta(matrices), self.product_dtype)
+                buffers: list[Tensor] = []
+                gradients: list[Tensor] = []
+                for matrix in matrices:
+                    state = self.state[matrix]
+                    if "momentum_buffer" not in state:
+                        state["momentum_buffer"] = torch.zeros_like(matrix)
+                    buffers.append(state["momentum_buffer"])
+                    if matrix.grad is not None:  # always so; a type checker cannot know it
+                        gradients.append(matrix.grad)
+                # The momenta move towards the gradients, in place. Nesterov's momenta are new
+                # tensors: the gradients, moved towards the momenta.
+                torch._foreach_lerp_(buffers, gradients, 1 - MOMENTUM)
+                directions = orthogonal(
+                    torch.stack(torch._foreach_lerp(gradients, buffers, MOMENTUM)),
+                    self.product_dtype,
+                )
                 directions = directions.to(matrices[0].dtype)
                 # An orthogonal matrix has the root mean square 1 / sqrt(max(shape)).
                 rate = group["lr"] * RMS * math.sqrt(max(shape))
                 torch._foreach_add_(matrices, list(directions), alpha=-rate)
-
-    def _momenta(self, matrices: list[Tensor]) -> Tensor:
-        """Update the momentum of each matrix, and return Nesterov's momenta.
-
-        The matrices have one shape, and each has a gradient. The result is `[matrices, rows,
-        columns]`.
-        """
-        buffers: list[Tensor] = []
-        gradients: list[Tensor] = []
-        for matrix in matrices:
-            state = self.state[matrix]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(matrix)
-            buffers.append(state["momentum_buffer"])
-            if matrix.grad is not None:  # always so; a type checker cannot know it
-                gradients.append(matrix.grad)
-        # The momenta move towards the gradients, in place. Nesterov's momenta are new tensors: the
-        # gradients, moved towards the momenta.
-        torch._foreach_lerp_(buffers, gradients, 1 - MOMENTUM)
-        return torch.stack(torch._foreach_lerp(gradients, buffers, MOMENTUM))
 
 
 def orthogonal(matrices: Tensor, product_dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -346,7 +341,8 @@ class TrainingStep:
             self.network.zero_grad()
             # Adam allocates its moments at the first step. Before that, tensors of the same size,
             # whose values nobody reads, take up that memory.
-            moments = [] if self.optimisers[0].state else self._two_moments()
+            parameters = [] if self.optimisers[0].state else list(self.network.parameters())
+            moments = [torch.empty_like(parameter) for parameter in parameters * 2]
             # With some more tokens than the error names, as memory becomes fragmented.
             batches = batch_indices(examples, tokens + tokens // 8, None)
             largest = max(batches, key=lambda indices: _positions(examples, indices))
@@ -359,11 +355,6 @@ class TrainingStep:
         longest = max(examples.source.lengths.max(), examples.target.lengths.max())
         longest_with_end = int(longest) + 1
         return out_of_memory(batch_tokens, longest_with_end, attempt)
-
-    def _two_moments(self) -> list[Tensor]:
-        """Allocate as much memory as Adam's state does at the first step."""
-        parameters = list(self.network.parameters())
-        return [torch.empty_like(parameter) for parameter in parameters * 2]
 
 
 def batch_loss(
