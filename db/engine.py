@@ -464,19 +464,14 @@ def _errors_in_one_line(engine: Engine) -> Iterator[None]:
         if engine.url.password:
             password = str(engine.url.password)
             message = message.replace(password, "***").replace(quote(password), "***")
-        remedy = _remedy_of(cause, message, engine)
-        advice = "" if remedy is None else f" ({remedy})"
+        advice = ""
+        remedy = _stored_remedy(cause, message)
+        if remedy is not None:
+            # A full disk has the same remedy on both engines. Only SQLite's disk is this machine's.
+            if remedy == FULL and engine.dialect.name == "sqlite":
+                remedy += _free_space(Path(location(engine)))
+            advice = f" ({remedy.format(wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)})"
         raise StoreError(f"{location(engine)}: {message}{advice}") from error
-
-
-def _remedy_of(error: BaseException, message: str, engine: Engine) -> str | None:
-    remedy = _stored_remedy(error, message)
-    if remedy is None:
-        return None
-    # A full disk has the same remedy on both engines. Only SQLite's disk is this machine's.
-    if remedy == FULL and engine.dialect.name == "sqlite":
-        remedy += _free_space(Path(location(engine)))
-    return remedy.format(wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
 
 
 def _stored_remedy(error: BaseException, message: str) -> str | None:
@@ -560,7 +555,17 @@ def _stored_revision(conn: Connection) -> str | None:
             f"set {URL_VARIABLE} to another); the first night fetches the prices again"
         )
     if revision not in migrations.revisions():
-        raise _unknown_revision(revision, where)
+        if is_later(revision):
+            raise StoreUsageError(
+                f"{where} has {later_schema(revision)}, and a store cannot be downgraded: install "
+                "the version that upgraded it, or a later one; or move it away and restore a "
+                "backup from before that upgrade with `dtml db restore`"
+            )
+        raise StoreUsageError(
+            f"{where} has schema {revision}, which no version of dtml has ({_this_version()}), so "
+            "it belongs to another program: use another database, usually by setting "
+            f"{URL_VARIABLE}"
+        )
     # A store of this revision rightly lacks what later revisions add or change.
     damage = difference(columns, migrations.changed_after(revision))
     if damage is not None:
@@ -576,19 +581,6 @@ def _has_tables_of_ours(tables: Collection[str]) -> bool:
     from db.tables import metadata
 
     return not metadata.tables.keys().isdisjoint(tables)
-
-
-def _unknown_revision(revision: str, where: str) -> StoreUsageError:
-    if is_later(revision):
-        return StoreUsageError(
-            f"{where} has {later_schema(revision)}, and a store cannot be downgraded: install the "
-            "version that upgraded it, or a later one; or move it away and restore a backup from "
-            "before that upgrade with `dtml db restore`"
-        )
-    return StoreUsageError(
-        f"{where} has schema {revision}, which no version of dtml has ({_this_version()}), so it "
-        f"belongs to another program: use another database, usually by setting {URL_VARIABLE}"
-    )
 
 
 def is_later(revision: str) -> bool:

@@ -73,7 +73,7 @@ def train(options: argparse.Namespace) -> None:
         process_group=process_group,
         on_check=_say,
         # Every process would say the same.
-        on_message=_say if is_first else _say_nothing,
+        on_message=_say if is_first else lambda _: None,
     )
     if model is None:  # in every process but rank 0, which prints the results
         return
@@ -96,18 +96,14 @@ def translate_lines(options: argparse.Namespace) -> None:
     require_device(options.device)
     model = load_model(options.model, torch.device(options.device))
     lines = list(lines_in(sys.stdin.buffer, "standard input"))
-    for translation in translate(model, lines, settings, name_of=_input_line):
+
+    def name_of(index: int) -> str:
+        return f"line {index + 1} of standard input"
+
+    for translation in translate(model, lines, settings, name_of=name_of):
         # A translation may have line separators, but each input line gets one output line.
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")
-
-
-def _input_line(index: int) -> str:
-    return f"line {index + 1} of standard input"
-
-
-def _say_nothing(_message: object) -> None:
-    """Take a message and print nothing."""
 
 
 def _say(line: object) -> None:

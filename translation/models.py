@@ -183,19 +183,18 @@ def save_model(folder: Path, model: Model) -> Card:
     TranslationError, which names the parameter, for a weight that is NaN or infinite.
     """
     require_finite(model.network.state_dict(), f"{model.card.name} is not saved")
-    write_folder_whole(folder, lambda partial: _fill(partial, model), replaces=True)
+
+    def fill(empty: Path) -> None:
+        save_weights(empty / WEIGHTS, model.network.state_dict())
+        model.source.save(empty / SOURCE)
+        if model.target is not model.source:  # both languages may share one vocabulary
+            model.target.save(empty / TARGET)
+        (empty / LANGUAGE_ID).write_text(json.dumps(model.language_id.to_json()))
+        card = replace(model.card, weights_hash=_digest(empty / WEIGHTS))
+        (empty / CONFIG).write_text(json.dumps(asdict(card), indent=2))
+
+    write_folder_whole(folder, fill, replaces=True)
     return read_card(folder)
-
-
-def _fill(folder: Path, model: Model) -> None:
-    """Write the files of a model into an empty folder."""
-    save_weights(folder / WEIGHTS, model.network.state_dict())
-    model.source.save(folder / SOURCE)
-    if model.target is not model.source:  # both languages may share one vocabulary
-        model.target.save(folder / TARGET)
-    (folder / LANGUAGE_ID).write_text(json.dumps(model.language_id.to_json()))
-    card = replace(model.card, weights_hash=_digest(folder / WEIGHTS))
-    (folder / CONFIG).write_text(json.dumps(asdict(card), indent=2))
 
 
 def load_model(folder: Path, device: torch.device) -> Model:

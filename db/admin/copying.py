@@ -6,6 +6,7 @@ Nothing is rounded, and memory holds only a chunk of rows at a time.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -180,10 +181,7 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
         cursor_options = {"name": "rows", "binary": True}
     with closing(conn.connection.cursor(**cursor_options)) as cursor:
         cursor.execute(sql)
-        rows = cursor.fetchmany(ROWS)
-        while rows:
-            yield rows
-            rows = cursor.fetchmany(ROWS)
+        yield from iter(partial(cursor.fetchmany, ROWS), [])
 
 
 def _value_sql(conn: Connection, column: Column[Any]) -> str:

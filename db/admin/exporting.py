@@ -140,10 +140,12 @@ class Part:
         row_count = 0
         for rows in stream(conn, statement):
             values_by_column = zip(*rows, strict=True)
-            arrays = [
-                _array(values, field)
-                for values, field in zip(values_by_column, self.schema, strict=True)
-            ]
+            arrays = []
+            for column, field in zip(values_by_column, self.schema, strict=True):
+                values = list(column)
+                if any(isinstance(value, dict | list) for value in values):  # JSON becomes text
+                    values = [None if value is None else json.dumps(value) for value in values]
+                arrays.append(pa.array(values, field.type))
             record_batches.append(pa.record_batch(arrays, schema=self.schema))
             row_count += len(rows)
             if row_count >= ROWS:
@@ -210,9 +212,3 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
         if first is not None and (not markets or market in markets):
             for year in range(first.year, last.year + 1):
                 yield Part(view=name, market=market, year=year)
-
-
-def _array(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    if any(isinstance(value, dict | list) for value in values):
-        values = tuple(None if value is None else json.dumps(value) for value in values)
-    return pa.array(values, field.type)

@@ -167,7 +167,7 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
     """Revoke from PUBLIC the rights by which any role may write in this database.
 
     The roles that use it keep these rights, as they get them directly first: the owners of tables
-    may make tables, and the roles that `_keepers` returns may make temporary ones and call the
+    may make tables, and whoever has something here may make temporary ones and call the
     functions that `WRITING` names. All other roles, the reader `name` among them, lose them.
     """
     # Before PostgreSQL 15, PUBLIC may make tables, and the owners of tables may have no other right
@@ -177,25 +177,19 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
         _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
     listed = conn.execute(text(SQL["functions that write"]), {"writing": WRITING})
     functions = listed.scalar_one()  # one text: the signatures, separated by commas
-    keepers = ", ".join(_quoted(role) for role in _keepers(conn, name))
+    # Who owns something in this database, holds a grant in it or belongs to another role. Left out
+    # are the reader `name`, other readers, whom their setting of `MISSING_LIBRARY` marks, and
+    # superusers, who need no grant.
+    mark = f'session_preload_libraries="{MISSING_LIBRARY}"'
+    statement = text(SQL["roles that have something here"])
+    roles = conn.execute(statement, {"name": name, "mark": mark}).scalars()
+    keepers = ", ".join(map(_quoted, roles))
     if keepers:
         _run(conn, f"grant temporary on database {database} to {keepers}")
         _run(conn, f"grant execute on function {functions} to {keepers}")
     _run(conn, f"revoke temporary on database {database} from public")
     _run(conn, f"revoke execute on function {functions} from public")
     _run(conn, f"revoke create on schema {schema} from public")
-
-
-def _keepers(conn: Connection, name: str) -> list[str]:
-    """Return the roles that keep rights which PUBLIC loses.
-
-    They own something in this database, hold a grant in it or belong to another role. Left out are
-    the reader `name`, other readers, whom their setting of `MISSING_LIBRARY` marks, and superusers,
-    who need no grant.
-    """
-    mark = f'session_preload_libraries="{MISSING_LIBRARY}"'
-    statement = text(SQL["roles that have something here"])
-    return list(conn.execute(statement, {"name": name, "mark": mark}).scalars())
 
 
 def _set_limits(conn: Connection, name: str, database: str, schema: str) -> None:

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from db import engine as engines
-from db.connection.user_sql import BATCH_ROWS, Answer, Rows
+from db.connection.user_sql import BATCH_ROWS, Answer
 from db.errors import StoreUsageError
 from db.views import views
 
@@ -80,7 +81,7 @@ def open_parquet_answer(
                 )
             conn.execute(statements[0])
             names = [column[0] for column in conn.description or ()]
-            yield Answer(names=names, batches=_batches(conn))
+            yield Answer(names=names, batches=iter(partial(conn.fetchmany, BATCH_ROWS), []))
         except duckdb.InterruptException as error:
             raise StoreUsageError(
                 f"the SQL was interrupted after {engines.READ_LIMIT_S} s, the limit of a query: "
@@ -98,13 +99,6 @@ def open_parquet_answer(
             raise StoreUsageError(f"the SQL failed: {_one_line(error)}{known_views}") from error
         finally:
             timer.cancel()  # does nothing to a timer that was not started
-
-
-def _batches(conn: Any) -> Iterator[Rows]:
-    rows = conn.fetchmany(BATCH_ROWS)
-    while rows:
-        yield rows
-        rows = conn.fetchmany(BATCH_ROWS)
 
 
 def _one_line(error: BaseException) -> str:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection, Engine, text
 
 from db import engine as engines
-from db.connection.suggestions import suggestion
-from db.errors import StoreError, StoreUsageError
+from db.errors import StoreError, StoreUsageError, did_you_mean
+from db.views import views
 
 if TYPE_CHECKING:  # a statement is asked without waiting for pandas
     import pandas as pd
@@ -60,6 +60,11 @@ _ROLE_WITH_SERVER_ACCESS = """
     )
     order by rolsuper desc, rolname limit 1
 """
+# The messages of SQLite and PostgreSQL about a name, with the name of its table before a point.
+_UNKNOWN = (
+    re.compile(r"no such (?P<kind>table|column): (?:\w+\.)?(?P<name>\w+)"),
+    re.compile(r'(?P<kind>relation|column) "?(?:\w+\.)?(?P<name>\w+)"? does not exist'),
+)
 Rows = Sequence[Sequence[Any]]
 
 log = logging.getLogger(__name__)
@@ -169,6 +174,33 @@ def open_answer(
             ) from error
         meant = suggestion(str(error), sql)
         raise StoreUsageError(f"the SQL failed: {error}{meant}") from error
+
+
+def suggestion(message: str, sql: str) -> str:
+    """Return `; did you mean NAME?` for a database's message about an unknown name; else nothing.
+
+    For an unknown table that is near no view, all views are listed. Columns are looked for in the
+    views that the SQL names, or in all where it names none.
+    """
+    for pattern in _UNKNOWN:
+        match = pattern.search(message)
+        if match:
+            known = list(views())
+            if match["kind"] == "column":
+                words = set(re.findall(r"\w+", sql.lower()))
+                used = [view for name, view in views().items() if name in words]
+                # Each once, in order.
+                columns = {
+                    column.name: None
+                    for view in used or views().values()
+                    for column in view.columns
+                }
+                known = list(columns)
+            meant = did_you_mean(match["name"], known)
+            if not meant and match["kind"] != "column":
+                return f"; the views are {', '.join(views())}"
+            return f"; {meant.strip()}" if meant else ""
+    return ""
 
 
 def select(

@@ -11,8 +11,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import records, upsert
 from db.connection.frames import frame, matching, row
-from db.connection.suggestions import did_you_mean
-from db.errors import StoreUsageError
+from db.errors import StoreUsageError, did_you_mean
 from db.views import view
 
 

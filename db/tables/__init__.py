@@ -166,13 +166,14 @@ def _table(
 def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]]:
     for line in lines.strip().splitlines():
         name, role, kind, meaning = line.split(maxsplit=3)
+        default = defaults.get(name)
         yield sa.Column(
             name,
             TYPES[kind] if kind in TYPES else sa.ForeignKey(kind),
             primary_key=role in ("key", "numbered"),
             autoincrement="auto" if role == "numbered" else False,
             nullable=NULLABLE[role],
-            server_default=_server_default(defaults.get(name)),
+            server_default=Now() if default == "now()" else default and sa.text(default),
             comment=meaning,
         )
         if role in INTERVALS:
@@ -180,12 +181,6 @@ def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]
             high = "Upper end of that interval; missing with too few days."
             yield sa.Column(f"{name}_low", TYPES[kind], comment=low)
             yield sa.Column(f"{name}_high", TYPES[kind], comment=high)
-
-
-def _server_default(sql: str | None) -> Now | sa.TextClause | None:
-    if not sql:
-        return None
-    return Now() if sql == "now()" else sa.text(sql)
 
 
 def _constraint(name: str, rule: str | list[str]) -> SchemaItem:

@@ -8,9 +8,8 @@ import typer
 from sqlalchemy import Engine
 
 from db.connection.frames import head
-from db.connection.suggestions import did_you_mean
 from db.engine import open_reader, reading
-from db.errors import StoreError
+from db.errors import StoreError, did_you_mean
 from db.rows import markets as stored_markets
 from db.rows import predictions, runs
 from db.rows import scores as stored_scores

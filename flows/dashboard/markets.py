@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.connection.suggestions import did_you_mean
+from db.errors import did_you_mean
 from db.rows import backtests, markets, nights, paper_account, predictions, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at

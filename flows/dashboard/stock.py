@@ -9,7 +9,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.frames import head
-from db.connection.suggestions import did_you_mean
+from db.errors import did_you_mean
 from db.rows import attention, markets, paper_account, predictions, prices, runs
 from db.rows import scores as stored_scores
 from dtml.attention.findings import words as explanation_words

@@ -14,8 +14,8 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.connection.locks import is_free
-from db.connection.suggestions import did_you_mean
 from db.engine import reading
+from db.errors import did_you_mean
 from db.rows import fetches, markets, nights, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at

@@ -58,24 +58,11 @@ def batch_indices(
     # By the length of the target, then of the source: the last key counts first.
     by_length = np.lexsort((order_of_ties, source_lengths, target_lengths))
     longest = np.maximum(source_lengths, target_lengths)[by_length] + 1
-    bounds = _bounds(longest.tolist(), tokens)
-    batches = [by_length[start:stop] for start, stop in pairwise(bounds)]
-    if generator is None:
-        return batches
-    order = torch.randperm(len(batches), generator=generator).tolist()
-    return [batches[place] for place in order]
-
-
-def _bounds(longest: list[int], tokens: int) -> list[int]:
-    """Return the row at which each batch starts and, as a last entry, the number of rows.
-
-    `longest` has the positions of each row's longer side. A batch has at most `tokens` positions,
-    or a single row.
-    """
+    widths = longest.tolist()
     bounds = [0]
     rows = 0  # of the batch that is being filled
     width = 0  # the positions of its longest row
-    for place, length in enumerate(longest):
+    for place, length in enumerate(widths):
         new_width = max(width, length)  # rows are sorted by the target's length, not by this one
         if rows and (rows + 1) * new_width > tokens:
             bounds.append(place)
@@ -84,8 +71,12 @@ def _bounds(longest: list[int], tokens: int) -> list[int]:
         rows += 1
         width = new_width
     if rows:
-        bounds.append(len(longest))
-    return bounds
+        bounds.append(len(widths))
+    batches = [by_length[start:stop] for start, stop in pairwise(bounds)]
+    if generator is None:
+        return batches
+    order = torch.randperm(len(batches), generator=generator).tolist()
+    return [batches[place] for place in order]
 
 
 def batch_of(examples: Examples, indices: Indices) -> Batch:

@@ -298,7 +298,14 @@ def shards(
     waiting: list[Encoded] = []
     has_pairs = False
     while chunk := list(islice(stream, CHUNK)):
-        waiting += _kept_pairs(chunk, source, target, rules, hashes, dropped)
+        sources = source.encode_all([first for first, _ in chunk])
+        targets = target.encode_all([second for _, second in chunk])
+        for pair, source_tokens, target_tokens in zip(chunk, sources, targets, strict=True):
+            reason = _reason_to_drop(pair, len(source_tokens), len(target_tokens), rules, hashes)
+            if reason is None:
+                waiting.append((array("i", source_tokens), array("i", target_tokens)))
+            else:
+                dropped[reason] += 1
         has_pairs = has_pairs or bool(waiting)
         # Not >=: a pair must be left for the last shard, which counts the pairs dropped at the end.
         while len(waiting) > size:
@@ -313,28 +320,6 @@ def shards(
             way_out = f"{' or '.join(ways)} under [rules], or correct the files"
         raise UsageError(f"no pair of {corpus} is left ({reasons}): {way_out}")
     yield _examples(waiting, dropped)
-
-
-def _kept_pairs(
-    chunk: Sequence[Pair],
-    source: Tokenizer,
-    target: Tokenizer,
-    rules: Rules,
-    hashes: set[bytes],
-    dropped: Counter[str],
-) -> Iterator[Encoded]:
-    """Yield the pairs of a chunk that the rules keep; count the others in `dropped`, by reason.
-
-    `hashes` are those of the pairs kept so far; see `_reason_to_drop`, which adds to them.
-    """
-    sources = source.encode_all([first for first, _ in chunk])
-    targets = target.encode_all([second for _, second in chunk])
-    for pair, source_tokens, target_tokens in zip(chunk, sources, targets, strict=True):
-        reason = _reason_to_drop(pair, len(source_tokens), len(target_tokens), rules, hashes)
-        if reason is None:
-            yield array("i", source_tokens), array("i", target_tokens)
-        else:
-            dropped[reason] += 1
 
 
 def _reason_to_drop(

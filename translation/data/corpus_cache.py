@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -65,7 +66,12 @@ def cache_corpus(
     size_or_minutes = recipe.size or recipe.training.get("minutes")
     settings = [size_or_minutes, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
     key = json.dumps([corpus_hash, *settings])
-    notes = _notes(folder)
+    # The notes have the `key`, and what `_write_cache` returned. Without them, none of the other
+    # files is reliable.
+    notes: dict[str, Any] = {}
+    with suppress(ValueError):  # damaged
+        if (folder / NOTES).exists():
+            notes = dict(json.loads((folder / NOTES).read_text()))
     if notes.get("key") != key:
         notes = {**_write_cache(recipe, folder, choose), "key": key}
         text = json.dumps(notes)
@@ -83,19 +89,6 @@ def cache_corpus(
     )
 
 
-def _notes(folder: Path) -> dict[str, Any]:
-    """Return the notes of a folder, empty if their file is missing or damaged.
-
-    They have the `key`, and what `_write_cache` returned. Without them, none of the other files is
-    reliable.
-    """
-    file = folder / NOTES
-    try:
-        return dict(json.loads(file.read_text())) if file.exists() else {}
-    except ValueError:
-        return {}
-
-
 def _write_cache(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None
 ) -> dict[str, Any]:
@@ -107,7 +100,9 @@ def _write_cache(
     folder.mkdir(parents=True, exist_ok=True)
     # The notes of an earlier recipe would be wrong once the first file is overwritten.
     (folder / NOTES).unlink(missing_ok=True)
-    size = _size(recipe, choose)
+    size = recipe.size
+    if not size:
+        size = choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs()))
     vocabulary = recipe.vocabulary_for(size)
     if recipe.joint:
         texts = chain.from_iterable(recipe.train.pairs())
@@ -127,14 +122,6 @@ def _write_cache(
         "train": _write_pairs(folder, "train", training),
         "validation": _write_pairs(folder, "validation", validation),
     }
-
-
-def _size(recipe: Recipe, choose: Callable[[Recipe], str] | None) -> str:
-    if recipe.size:
-        return recipe.size
-    if choose:
-        return choose(recipe)
-    return size_for(sum(1 for _ in recipe.train.pairs()))
 
 
 class _Files(NamedTuple):

@@ -111,7 +111,8 @@ def search(
     source `name_of(index)`.
     """
     # The hypotheses of each source; an empty list is one that is still to be translated.
-    hypotheses = [[] if source else [_empty_hypothesis(how)] for source in sources]
+    of_empty = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
+    hypotheses = [[] if source else [of_empty] for source in sources]
     empty_sources = sum(not source for source in sources)
     if report and empty_sources:
         report(empty_sources)
@@ -143,12 +144,6 @@ def search(
             waiting.appendleft(unfinished[half:])
             waiting.appendleft(unfinished[:half])  # put in last, so it is translated first
     return hypotheses
-
-
-def _empty_hypothesis(how: Search) -> Hypothesis:
-    """Return the translation of a source without tokens."""
-    attention = torch.ones(1, 1) if how.with_attention else None
-    return Hypothesis(tokens=(), score=0.0, log_probability=0.0, attention=attention)
 
 
 def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
@@ -294,7 +289,9 @@ def _begin(
     shape = (len(sentences), how.beams)
     longest = max(len(sentence.source) for sentence in sentences)
     limit = longest + how.extra
-    rows = [_padded(sentence.source, longest) for sentence in sentences]
+    rows = [
+        [*sentence.source, END, *[PAD] * (longest - len(sentence.source))] for sentence in sentences
+    ]
     state = decoder.start(torch.tensor(rows, device=device), how.beams, limit + 1)
     tokens = torch.full((*shape, limit + 2), PAD, device=device)
     tokens[..., 0] = BEGIN
@@ -311,12 +308,6 @@ def _begin(
         so_far=so_far,
         attention=attention,
     )
-
-
-def _padded(source: Sequence[int], longest: int) -> list[int]:
-    """Return a source and END, filled up to `longest` tokens and END."""
-    padding = [PAD] * (longest - len(source))
-    return [*source, END, *padding]
 
 
 @dataclass
@@ -425,22 +416,20 @@ class _Beams:
             strict=True,
         )
         for row, beam, tokens, log_probability in ended_beams:
+            attention = None
+            if self.attention is not None:
+                positions = len(self.sentences[row].source) + 1
+                weights = self.attention[row, beam, : self.length + 1, :positions]
+                attention = weights.float().cpu().clone()
             hypothesis = Hypothesis(
                 tokens=tuple(tokens),
                 score=log_probability / self.how.penalty(self.length + 1),
                 log_probability=log_probability,
-                attention=self._attention_of(row, beam),
+                attention=attention,
             )
             self.sentences[row].finished.append(hypothesis)
         for row in set(rows.tolist()):
             self.sentences[row].finished.sort(key=lambda hypothesis: -hypothesis.score)
-
-    def _attention_of(self, row: int, beam: int) -> Tensor | None:
-        if self.attention is None:
-            return None
-        positions = len(self.sentences[row].source) + 1
-        weights = self.attention[row, beam, : self.length + 1, :positions]
-        return weights.float().cpu().clone()
 
     def _keep(self, rows: Tensor) -> None:
         """Drop all sentences but those of these rows."""

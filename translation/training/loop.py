@@ -366,7 +366,11 @@ def _updates(
         generator = torch.Generator().manual_seed(order_seed)
         batches = batch_indices(examples, config.batch_tokens, generator)
         progress.batches = len(batches)
-        while _has_an_update(progress, config):
+        # Only an update that is the first of its epoch may have fewer batches than `accumulate`: a
+        # small corpus has no more.
+        while 0 == progress.place < progress.batches or (
+            progress.place + config.accumulate <= progress.batches
+        ):
             update = batches[progress.place : progress.place + config.accumulate]
             progress.place += config.accumulate
             # All seeds differ for up to 1,000,003 steps, each of up to 1,009 parts.
@@ -378,17 +382,6 @@ def _updates(
             yield seeded_batches
         progress.epoch += 1
         progress.place = 0
-
-
-def _has_an_update(progress: Progress, config: TrainingConfig) -> bool:
-    """Return whether the epoch has enough batches left for another update.
-
-    Only an update that is the first of its epoch may have fewer than `accumulate`: a small corpus
-    has no more.
-    """
-    if progress.place == 0:
-        return progress.batches > 0
-    return progress.place + config.accumulate <= progress.batches
 
 
 def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
