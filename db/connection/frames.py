@@ -5,7 +5,7 @@ int64, or Int64 with missing values. Boolean: bool, or boolean with missing valu
 values. The others: as pandas infers them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -90,27 +90,31 @@ def within(
     return conditions
 
 
-def select_view(
-    name: str,
+def select_rows(
+    of: str | FromClause,
+    /,
     *order: str,
-    span: tuple[str, object | None, object | None] | None = None,
+    bounds: tuple[str, object | None, object | None] | None = None,
+    without: Collection[str] = (),
     **values: object,
 ) -> Statement:
-    """Return the statement that selects rows of a documented view by the values of its columns.
+    """Return the statement that selects rows of a table or a named view by values of its columns.
 
     `values` are as in `matching`: a value of None selects any. `order` names the columns that sort
-    the rows, with a minus for descending order. `span` is a column and its bounds, as in `within`.
+    the rows, with a minus for descending order. `bounds` is a column and its bounds, as in
+    `within`. The columns `without` are left out.
     """
-    rows = view(name)
+    rows = view(of) if isinstance(of, str) else of
     conditions = matching(rows, **values)
-    if span is not None:
-        column, first, last = span
+    if bounds is not None:
+        column, first, last = bounds
         conditions += within(rows.c[column], first, last)
     sort_columns: list[ColumnElement[Any]] = []
     for column in order:
         is_descending = column.startswith("-")
         sort_columns.append(rows.c[column[1:]].desc() if is_descending else rows.c[column])
-    return select(rows).where(*conditions).order_by(*sort_columns)
+    columns = [column for column in rows.c if column.name not in without]
+    return select(*columns).where(*conditions).order_by(*sort_columns)
 
 
 def head(conn: Connection, statement: Statement, row_limit: int) -> pd.DataFrame:
@@ -130,13 +134,9 @@ def rows_of(
 
     They are sorted by the columns `order`, or by the rest of the primary key.
     """
-    columns = [column for column in table.c if column.name != owner_column]
-    if order:
-        sort_columns = [table.c[column] for column in order]
-    else:
-        sort_columns = [column for column in table.primary_key if column.name != owner_column]
-    is_owned = table.c[owner_column] == name
-    return frame(conn, select(*columns).where(is_owned).order_by(*sort_columns))
+    key = [column.name for column in table.primary_key if column.name != owner_column]
+    rows = select_rows(table, *(order or key), without=[owner_column])
+    return frame(conn, rows.where(table.c[owner_column] == name))
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:

@@ -16,7 +16,7 @@ from db.connection.differences import (
     require_distinct,
     stored_of_targets,
 )
-from db.connection.frames import frame, head, matching, row, row_of, select_view
+from db.connection.frames import frame, head, matching, row, row_of, select_rows
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
 from db.views import view
@@ -158,4 +158,4 @@ def mean_weights(
 
 def explanation_log(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return the test of a model's attention and its result; None when it was not tested."""
-    return row(conn, select_view("explanation_log", run_id=run_id))
+    return row(conn, select_rows("explanation_log", run_id=run_id))

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import save_row
 from db.connection.differences import save_figures
-from db.connection.frames import frame, matching, row, row_of, rows_of
+from db.connection.frames import frame, row, row_of, rows_of, select_rows
 from db.errors import StoreError
 from db.rows.outcomes import of_fold
 from db.views import view
@@ -203,12 +203,8 @@ def unfinished(conn: Connection, since: datetime) -> pd.DataFrame:
 
     Left out are those that began before `since`.
     """
-    table = tables.backtest
-    statement = sa.select(table).where(
-        table.c.finished_at.is_(None),
-        table.c.created_at >= since,
-    )
-    return frame(conn, statement.order_by(table.c.id))
+    begun = select_rows(tables.backtest, "id", bounds=("created_at", since, None))
+    return frame(conn, begun.where(tables.backtest.c.finished_at.is_(None)))
 
 
 def fold_moments(conn: Connection, name: str) -> pd.DataFrame:
@@ -296,11 +292,5 @@ def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
 
     The columns are those of benchmark but config.
     """
-    table = tables.benchmark
-    columns = [column for column in table.c if column.name != "config"]
-    statement = (
-        sa.select(*columns)
-        .where(*matching(table, market=market))
-        .order_by(table.c.test_read_at, table.c.id)
-    )
-    return frame(conn, statement)
+    order = ("test_read_at", "id")
+    return frame(conn, select_rows(tables.benchmark, *order, without=["config"], market=market))

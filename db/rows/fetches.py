@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, save_row
 from db.connection.differences import is_changed, is_stored, require_distinct, stored_counterparts
-from db.connection.frames import frame, matching, row, select_view, within
+from db.connection.frames import frame, matching, row, select_rows, within
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids, of_market
 from db.rows.prices import PRICE_TOLERANCE
@@ -166,9 +166,9 @@ def disagreements(
     conn: Connection, market: str, first: date | None = None, last: date | None = None
 ) -> pd.DataFrame:
     """Return the rows of the view price_disagreement that differ still, sessions first..last."""
-    span = ("session", first, last)
-    statement = select_view(
-        "price_disagreement", "session", "symbol", "field", span=span, market=market
+    bounds = ("session", first, last)
+    statement = select_rows(
+        "price_disagreement", "session", "symbol", "field", bounds=bounds, market=market
     )
     newest = view("price_disagreement").c
     return frame(conn, statement.where(newest.known_until.is_(None), newest.settled_by.is_(None)))
@@ -176,7 +176,7 @@ def disagreements(
 
 def disagreements_found(conn: Connection, market: str, known_at: datetime) -> pd.DataFrame:
     """Return the rows of the view price_disagreement that the comparison of a moment found."""
-    statement = select_view(
+    statement = select_rows(
         "price_disagreement", "session", "symbol", "field", market=market, known_at=known_at
     )
     found = view("price_disagreement").c

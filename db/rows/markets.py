@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import records, upsert
-from db.connection.frames import frame, matching, row
+from db.connection.frames import frame, matching, row, row_of, select_rows
 from db.errors import StoreUsageError, did_you_mean
 from db.views import view
 
@@ -36,8 +36,7 @@ def file_of(conn: Connection, market: str) -> tuple[str, str] | None:
 
     None for one never stored.
     """
-    table = tables.market_file
-    file = row(conn, sa.select(table).where(table.c.market == market))
+    file = row_of(conn, tables.market_file, "market", market)
     return None if file is None else (file["path"], file["text"])
 
 
@@ -110,10 +109,8 @@ def instruments(conn: Connection, market: str) -> pd.DataFrame:
 
     Columns: symbol, kind, source_symbol, name, sector, asked_from (NaT: never).
     """
-    table = tables.instrument
-    columns = [column for column in table.c if column.name not in ("id", "market")]
-    statement = sa.select(*columns).where(table.c.market == market).order_by(table.c.symbol)
-    return frame(conn, statement)
+    without = ("id", "market")
+    return frame(conn, select_rows(tables.instrument, "symbol", without=without, market=market))
 
 
 def constituents(conn: Connection, market: str) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing, records, upsert
-from db.connection.frames import Statement, frame, matching, row, select_view
+from db.connection.frames import Statement, frame, matching, row, select_rows
 from db.errors import StoreError
 from db.views import view
 
@@ -142,7 +142,7 @@ def finish_stage(
 
 def stages(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the stages of a night in the order in which they began: the columns of stage_log."""
-    return frame(conn, select_view("stage_log", "started_at", "stage", market=market, as_of=as_of))
+    return frame(conn, select_rows("stage_log", "started_at", "stage", market=market, as_of=as_of))
 
 
 def earlier_stages(conn: Connection, market: str, before: date, row_limit: int) -> pd.DataFrame:
@@ -150,14 +150,8 @@ def earlier_stages(conn: Connection, market: str, before: date, row_limit: int) 
 
     There are `row_limit` rows at most. Stages of one night are in the order in which they began.
     """
-    log = view("stage_log").c
-    statement = (
-        sa.select(*log)
-        .where(log.market == market, log.as_of < before)
-        .order_by(log.as_of.desc(), log.started_at, log.stage)
-        .limit(row_limit)
-    )
-    return frame(conn, statement)
+    stages = select_rows("stage_log", "-as_of", "started_at", "stage", market=market)
+    return frame(conn, stages.where(view("stage_log").c.as_of < before).limit(row_limit))
 
 
 def status_counts(conn: Connection) -> pd.DataFrame:
@@ -169,13 +163,7 @@ def status_counts(conn: Connection) -> pd.DataFrame:
 
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
-    table = tables.night
-    statement = (
-        sa.select(table)
-        .where(*matching(table, market=market))
-        .order_by(table.c.market, table.c.as_of)
-    )
-    return frame(conn, statement)
+    return frame(conn, select_rows(tables.night, "market", "as_of", market=market))
 
 
 def night(
@@ -185,38 +173,30 @@ def night(
 
     The columns are those of the view night_log. With `complete`, other nights are left out.
     """
-    log = view("night_log")
-    conditions = matching(log, market=market, as_of=as_of)
+    statement = select_rows("night_log", "-as_of", market=market, as_of=as_of)
     if complete:
-        conditions.append(log.c.status.in_(COMPLETE))
-    statement = sa.select(log).where(*conditions).order_by(log.c.as_of.desc()).limit(1)
-    return row(conn, statement)
+        statement = statement.where(view("night_log").c.status.in_(COMPLETE))
+    return row(conn, statement.limit(1))
 
 
 def complete_nights(conn: Connection, market: str) -> list[dict[str, Any]]:
     """Return the complete nights of a market by as_of: every column of night."""
-    table = tables.night
-    statement = (
-        sa.select(table)
-        .where(table.c.market == market, table.c.status.in_(COMPLETE))
-        .order_by(table.c.as_of)
-    )
-    return [dict(night) for night in conn.execute(statement).mappings()]
+    nights = select_rows(tables.night, "as_of", market=market)
+    complete = nights.where(tables.night.c.status.in_(COMPLETE))
+    return [dict(night) for night in conn.execute(complete).mappings()]
 
 
 def last_complete_before(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
     """Return a market's last complete night before a day; None when there is none."""
-    log = view("night_log")
-    conditions = (log.c.market == market, log.c.as_of < as_of, log.c.status.in_(COMPLETE))
-    statement = sa.select(log).where(*conditions).order_by(log.c.as_of.desc()).limit(1)
-    return row(conn, statement)
+    log = view("night_log").c
+    nights = select_rows("night_log", "-as_of", market=market)
+    return row(conn, nights.where(log.as_of < as_of, log.status.in_(COMPLETE)).limit(1))
 
 
 def last_ended_night(conn: Connection, market: str) -> dict[str, Any] | None:
     """Return a market's last night that is complete or refused; None when there is none."""
-    log = view("night_log")
-    has_ended = (log.c.market == market, log.c.finished_at.is_not(None))
-    return row(conn, sa.select(log).where(*has_ended).order_by(log.c.as_of.desc()).limit(1))
+    nights = select_rows("night_log", "-as_of", market=market)
+    return row(conn, nights.where(view("night_log").c.finished_at.is_not(None)).limit(1))
 
 
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
@@ -230,7 +210,7 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
 
 def night_log(market: str, last: date | None = None) -> Statement:
     """Return the nights of a market up to the day `last`, the newest first."""
-    return select_view("night_log", "-as_of", span=("as_of", None, last), market=market)
+    return select_rows("night_log", "-as_of", bounds=("as_of", None, last), market=market)
 
 
 def raise_alert(
@@ -263,11 +243,8 @@ def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False)
     With `unsent`, only those that have not reached their recipient yet.
     """
     table = tables.alert
-    conditions = matching(table, market=market)
-    if unsent:
-        conditions.append(table.c.sent_at.is_(None))
-    order = (table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
-    return frame(conn, sa.select(table).where(*conditions).order_by(*order))
+    statement = select_rows(table, "raised_at", "market", "as_of", "kind", market=market)
+    return frame(conn, statement.where(table.c.sent_at.is_(None)) if unsent else statement)
 
 
 def alert_log(conn: Connection, market: str, first: date, last: date | None) -> pd.DataFrame:
@@ -275,8 +252,8 @@ def alert_log(conn: Connection, market: str, first: date, last: date | None) -> 
 
     A `last` of None sets no end.
     """
-    span = ("as_of", first, last)
-    return frame(conn, select_view("alert_log", "as_of", "kind", span=span, market=market))
+    bounds = ("as_of", first, last)
+    return frame(conn, select_rows("alert_log", "as_of", "kind", bounds=bounds, market=market))
 
 
 def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:
@@ -294,7 +271,7 @@ def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
 
     There are no rows for a night without measures.
     """
-    return frame(conn, select_view("drift", "measure", market=market, as_of=as_of))
+    return frame(conn, select_rows("drift", "measure", market=market, as_of=as_of))
 
 
 def save_link(conn: Connection, link: Mapping[str, object]) -> int:
@@ -316,18 +293,14 @@ def links(conn: Connection, market: str, after: int = 0) -> list[dict[str, Any]]
 
     There are none for a market that is not frozen.
     """
-    table = tables.frozen_night
-    statement = (
-        sa.select(table)
-        .where(table.c.market == market, table.c.number > after)
-        .order_by(table.c.number)
-    )
-    return [dict(link) for link in conn.execute(statement).mappings()]
+    chain = select_rows(tables.frozen_night, "number", market=market)
+    newer = chain.where(tables.frozen_night.c.number > after)
+    return [dict(link) for link in conn.execute(newer).mappings()]
 
 
 def head_of_chain(
     conn: Connection, market: str, as_of: date | None = None
 ) -> dict[str, Any] | None:
     """Return the newest link of a market's chain, or the newest of one night; None without one."""
-    statement = select_view("frozen_chain", "-number", market=market, as_of=as_of)
+    statement = select_rows("frozen_chain", "-number", market=market, as_of=as_of)
     return row(conn, statement.limit(1))

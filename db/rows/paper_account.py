@@ -11,7 +11,7 @@ from db.connection.bulk import insert_missing, records
 from db.connection.frames import (
     frame,
     matching,
-    select_view,
+    select_rows,
     within,
 )
 from db.rows.markets import identified
@@ -62,7 +62,7 @@ def paper_orders(conn: Connection, market: str, target: date) -> pd.DataFrame:
 
     There are no rows for a session for which nothing was decided.
     """
-    return frame(conn, select_view("paper_order", "symbol", market=market, target=target))
+    return frame(conn, select_rows("paper_order", "symbol", market=market, target=target))
 
 
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import SAME_AGAIN, new_rows_of, require_distinct
-from db.connection.frames import Statement, frame, matching, select_view, within
+from db.connection.frames import Statement, frame, matching, select_rows, within
 from db.rows.markets import identified, require_symbol
 from db.views import view
 
@@ -125,10 +125,10 @@ def prediction_history(
         require_symbol(conn, symbol, market)
     order = ["market", "target", "symbol", "made_at"]
     newest_first = ["-target", "-made_at", "market", "symbol"]
-    statement = select_view(
+    statement = select_rows(
         "prediction_history",
         *(order if newest is None else newest_first),
-        span=("target", first, last),
+        bounds=("target", first, last),
         kind=kind,
         symbol=symbol,
         market=market,
@@ -205,7 +205,7 @@ def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
 
 def session_directions(market: str, run_id: str, target: date) -> Statement:
     """Return a model's direction of each stock for a session, and its outcome."""
-    return select_view("prediction_history", "symbol", market=market, run_id=run_id, target=target)
+    return select_rows("prediction_history", "symbol", market=market, run_id=run_id, target=target)
 
 
 def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
@@ -213,7 +213,7 @@ def band_directions(market: str, run_id: str, target: date, level: float) -> Sta
 
     There is no row for a model that was not calibrated.
     """
-    return select_view(
+    return select_rows(
         "band_direction", "symbol", market=market, run_id=run_id, target=target, level=level
     )
 
@@ -237,23 +237,23 @@ def disagreement(market: str, run_id: str, target: date) -> Statement:
 
     There is no row where that was not stored.
     """
-    return select_view("disagreement", "symbol", market=market, run_id=run_id, target=target)
+    return select_rows("disagreement", "symbol", market=market, run_id=run_id, target=target)
 
 
 def newest_directions(market: str) -> Statement:
     """Return the directions for the next session, with each stock's name and sector."""
-    return select_view("latest_prediction", "symbol", market=market)
+    return select_rows("latest_prediction", "symbol", market=market)
 
 
 def stock_directions(
     market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> Statement:
     """Return the directions of a stock by models of a kind, targets first..last, newest first."""
-    return select_view(
+    return select_rows(
         "prediction_history",
         "-target",
         "-made_at",
-        span=("target", first, last),
+        bounds=("target", first, last),
         market=market,
         symbol=symbol,
         kind=kind,

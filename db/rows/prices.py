@@ -19,7 +19,7 @@ from db.connection.differences import (
     require_distinct,
     stored_counterparts,
 )
-from db.connection.frames import Statement, frame, select_view, within
+from db.connection.frames import Statement, frame, select_rows, within
 from db.connection.frames import bars as frame_of_bars
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
@@ -138,7 +138,7 @@ def record_warnings(
 
 def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
     """Return the rows of the view price_warning of a market, by symbol and reason."""
-    return frame(conn, select_view("price_warning", "symbol", "reason", market=market))
+    return frame(conn, select_rows("price_warning", "symbol", "reason", market=market))
 
 
 @dataclass(frozen=True)
@@ -377,15 +377,15 @@ def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.
 
 def rejected(market: str, first: date, last: date) -> Statement:
     """Return a market's bars that failed a check, sessions first..last."""
-    return select_view(
-        "rejected", "session", "symbol", "reason", span=("session", first, last), market=market
+    return select_rows(
+        "rejected", "session", "symbol", "reason", bounds=("session", first, last), market=market
     )
 
 
 def newest_prices(market: str, symbol: str, first: date | None, last: date | None) -> Statement:
     """Return the newest version of a stock's bars, sessions first..last, the newest first."""
-    return select_view(
-        "price_latest", "-session", span=("session", first, last), market=market, symbol=symbol
+    return select_rows(
+        "price_latest", "-session", bounds=("session", first, last), market=market, symbol=symbol
     )
 
 

@@ -20,11 +20,10 @@ from db.connection.differences import (
 from db.connection.frames import (
     Statement,
     frame,
-    matching,
     row,
     row_of,
     rows_of,
-    select_view,
+    select_rows,
     within,
 )
 from db.rows.markets import identified
@@ -215,7 +214,7 @@ def night_ranking(
 
 def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
     """Return the row of a market's champion in a session, by default the newest; None without."""
-    champions = select_view("champion_log", "-since", span=("since", None, target), market=market)
+    champions = select_rows("champion_log", "-since", bounds=("since", None, target), market=market)
     return row(conn, champions.limit(1))
 
 
@@ -357,13 +356,8 @@ def rank_scores(
 
     `span` is 'night' or 'running'; `leg` is the name of the return scored, None for all returns.
     """
-    table = tables.rank_score
-    statement = (
-        sa.select(table)
-        .where(*matching(table, market=market, span=span, leg=leg))
-        .order_by(table.c.target, table.c.leg, table.c.predictor)
-    )
-    return frame(conn, statement)
+    order = ("target", "leg", "predictor")
+    return frame(conn, select_rows(tables.rank_score, *order, market=market, span=span, leg=leg))
 
 
 def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
@@ -484,17 +478,11 @@ def newest_ranking(conn: Connection, market: str) -> dict[str, Any] | None:
     Walk-forwards without a portfolio, and so without an `index_gain`, are left out. None where
     there is no other.
     """
-    summary = view("ranking_summary")
-    statement = (
-        sa.select(summary)
-        .where(summary.c.market == market, summary.c.index_gain.is_not(None))
-        .order_by(summary.c.read_at.desc())
-        .limit(1)
-    )
-    return row(conn, statement)
+    walks = select_rows("ranking_summary", "-read_at", market=market)
+    return row(conn, walks.where(view("ranking_summary").c.index_gain.is_not(None)).limit(1))
 
 
 def walks(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
     """Return the market's walk-forwards, the newest first: rows of the view ranking_summary."""
-    summary = select_view("ranking_summary", "-read_at", market=market)
+    summary = select_rows("ranking_summary", "-read_at", market=market)
     return frame(conn, summary.limit(row_limit))

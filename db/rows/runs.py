@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import save_row
-from db.connection.frames import Statement, frame, matching, row, select_view, within
+from db.connection.frames import Statement, frame, row, row_of, select_rows, within
 from db.errors import StoreError, StoreUsageError
 from db.views import view
 
@@ -39,14 +39,8 @@ def _beginning(sha: object) -> str:
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return trained models, the oldest first: the columns of run but losses and universe."""
-    table = tables.run
-    columns = [column for column in table.c if column.name not in ("losses", "universe")]
-    statement = (
-        sa.select(*columns)
-        .where(*matching(table, market=market))
-        .order_by(table.c.created_at, table.c.id)
-    )
-    return frame(conn, statement)
+    order, without = ("created_at", "id"), ("losses", "universe")
+    return frame(conn, select_rows(tables.run, *order, without=without, market=market))
 
 
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
@@ -54,7 +48,7 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
 
     Raises StoreUsageError when there is none of this name.
     """
-    stored = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
+    stored = row_of(conn, tables.run, "id", run_id)
     if stored is None:
         raise StoreUsageError(f"no run {run_id!r} in the store: `dtml runs` lists the runs")
     return stored
@@ -97,33 +91,20 @@ def latest_trained(
     limit), and its columns have the values `more`. Of several trained up to the same session, it is
     the one trained last. None when there is no such model.
     """
-    statement = (
-        sa.select(table)
-        .where(
-            *within(table.c.train_last, None, on_or_before),
-            *within(table.c.data_watermark, None, known_by),
-            *matching(table, market=market, **more),
-        )
-        .order_by(table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
-        .limit(1)
-    )
-    return row(conn, statement)
+    bounds = ("train_last", None, on_or_before)
+    newest_first = ("-train_last", "-created_at", "-id")
+    statement = select_rows(table, *newest_first, bounds=bounds, market=market, **more)
+    return row(conn, statement.where(*within(table.c.data_watermark, None, known_by)).limit(1))
 
 
 def models(market: str | None = None) -> Statement:
     """Return trained models, of one market or of all, the newest first."""
-    log = view("run_log")
-    columns = [column for column in log.c if column.name != "losses"]
-    return (
-        sa.select(*columns)
-        .where(*matching(log, market=market))
-        .order_by(log.c.created_at.desc(), log.c.run_id)
-    )
+    return select_rows("run_log", "-created_at", "run_id", without=["losses"], market=market)
 
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return one trained model; None when there is none of this name."""
-    return row(conn, select_view("run_log", run_id=run_id))
+    return row(conn, select_rows("run_log", run_id=run_id))
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
@@ -132,7 +113,7 @@ def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
     It is the model that predicts the market's nights: the row of run_log that `latest_run` returns
     from the table run.
     """
-    models_of_nights = select_view(
+    models_of_nights = select_rows(
         "run_log", "-train_last", "-created_at", "-run_id", market=market, kind="nightly"
     )
     return row(conn, models_of_nights.limit(1))

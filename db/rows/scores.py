@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import records, upsert
-from db.connection.frames import Statement, frame, matching, select_view, within
+from db.connection.frames import Statement, frame, matching, select_rows, within
 from db.views import view
 
 
@@ -40,13 +40,9 @@ def scores(
 
     `span` is 'night' or 'running', or None for both.
     """
-    table = tables.score
-    statement = (
-        sa.select(table)
-        .where(*matching(table, market=market, span=span), *within(table.c.target, None, last))
-        .order_by(table.c.target, table.c.span, table.c.protocol, table.c.predictor)
-    )
-    return frame(conn, statement)
+    order = ("target", "span", "protocol", "predictor")
+    bounds = ("target", None, last)
+    return frame(conn, select_rows(tables.score, *order, bounds=bounds, market=market, span=span))
 
 
 def running_scores(
@@ -95,19 +91,19 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
 
 def daily_scores(market: str, last: date | None = None) -> Statement:
     """Return nightly and running scores up to the target `last`, the newest first."""
-    return select_view(
+    return select_rows(
         "daily_score",
         "-target",
         "protocol",
         "predictor",
-        span=("target", None, last),
+        bounds=("target", None, last),
         market=market,
     )
 
 
 def symbol_scores(market: str, symbol: str) -> Statement:
     """Return the scores of a stock over all its predictions, a row for each kind of model."""
-    return select_view("symbol_score", "kind", market=market, symbol=symbol)
+    return select_rows("symbol_score", "kind", market=market, symbol=symbol)
 
 
 def ranking_scores_of_nights(
@@ -117,16 +113,13 @@ def ranking_scores_of_nights(
 
     `span` is 'night' or 'running'; `leg` is the name of the return scored, None for all returns.
     """
-    log = view("rank_score_log")
-    return (
-        sa.select(log)
-        .where(*matching(log, market=market, span=span, leg=leg), log.c.predictor.in_(predictors))
-        .order_by(log.c.predictor, log.c.leg, log.c.target)
-    )
+    order = ("predictor", "leg", "target")
+    statement = select_rows("rank_score_log", *order, market=market, span=span, leg=leg)
+    return statement.where(view("rank_score_log").c.predictor.in_(predictors))
 
 
 def ranking_scores_by(name: str, *, predictor: str, part: str) -> Statement:
     """Return the statement of a predictor's figures in a ranking on one kind of slice, `part`."""
-    score = tables.ranking_score
-    of_predictor = matching(score, ranking_id=name, predictor=predictor, slice=part)
-    return sa.select(score).where(*of_predictor).order_by(score.c.leg, score.c.value)
+    return select_rows(
+        tables.ranking_score, "leg", "value", ranking_id=name, predictor=predictor, slice=part
+    )

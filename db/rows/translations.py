@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from db import tables
 from db.connection.bulk import Rows, upsert
-from db.connection.frames import frame, matching
+from db.connection.frames import frame, matching, select_rows
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.tables import LONGEST_TEXT
@@ -92,10 +92,8 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
 
 def scores(conn: Connection) -> pd.DataFrame:
     """Return scores by model and moment: the columns of translation_score but search_text."""
-    table = tables.translation_score
-    columns = [column for column in table.c if column.name != "search_text"]
-    statement = sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id)
-    return frame(conn, statement)
+    order = ("model", "scored_at", "id")
+    return frame(conn, select_rows(tables.translation_score, *order, without=["search_text"]))
 
 
 MAX_ATTEMPTS = 3  # Each is a worker that took the text and died.
