@@ -243,7 +243,6 @@ def _check_keys(
 
 
 def _has_type(value: Any, kind: Any) -> bool:
-    """Return whether a value of a TOML file fits a type, a union of types or a Literal."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) is UnionType:
@@ -254,7 +253,6 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 
 def _type_name(kind: Any) -> str:
-    """Return how a message names a type."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     if get_origin(kind) is UnionType:
@@ -304,7 +302,6 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
 
 
 def _name(file: Path, name: str) -> str:
-    """Return the name of a model if it can be that of a folder; else raise UsageError."""
     has_other_characters = any(
         not character.isalnum() and character not in "-_." for character in name
     )

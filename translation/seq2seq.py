@@ -384,7 +384,6 @@ def in_front(real: Tensor) -> Tensor:
 
 
 def _reordered(x: Tensor, order: Tensor) -> Tensor:
-    """Return `x` `[rows, positions, width]` with the positions of each row in another order."""
     return x.take_along_dim(order.unsqueeze(-1), dim=1)
 
 
@@ -407,7 +406,6 @@ def _directions_joined(state: Tensor) -> Tensor:
 def _lstm(
     config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False
 ) -> nn.LSTM:
-    """Return an LSTM whose inputs are d_model wide, with `hidden` units in each direction."""
     # torch applies dropout only between layers, and warns if there is one layer alone.
     dropout = config.dropout if layers > 1 else 0.0
     return nn.LSTM(

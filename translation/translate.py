@@ -120,7 +120,6 @@ def _parts(model: Model, text: str) -> list[list[int]]:
 def _joined(
     model: Model, parts: list[list[int]], hypotheses: list[list[Hypothesis]]
 ) -> Translation:
-    """Return the translation of a text from its parts and the hypotheses of each, best first."""
     card = model.card
     space = "" if is_unspaced(card.target_language) else " "
     best: list[tuple[str, float]] = []

@@ -133,11 +133,11 @@ def _interrupted(engine: Engine) -> Rows:
     Each row says what to do. The process that ran such a night has ended without finishing it. To
     see that, each market with a running night is looked at (`is_free`).
     """
-    table = tables.night
+    c = tables.night.c
     running = (
-        sa.select(table.c.market, table.c.as_of, table.c.started_at)
-        .where(table.c.status == "running")
-        .order_by(table.c.market, table.c.as_of)
+        sa.select(c.market, c.as_of, c.started_at)
+        .where(c.status == "running")
+        .order_by(c.market, c.as_of)
     )
     with reading(engine) as conn:
         rows = [dict(row) for row in conn.execute(running).mappings()]

@@ -128,12 +128,12 @@ class Part:
         Only the last table may have fewer than ROWS. A table's rows are read only once the caller
         asks for the table. A part without rows yields none.
         """
-        shown = view(self.view)
-        columns = [column for column in shown.c if column.name != "market"]
-        day = shown.c[day_column_of(self.view)]
+        shown = view(self.view).c
+        columns = [column for column in shown if column.name != "market"]
+        day = shown[day_column_of(self.view)]
         statement = (
             sa.select(*columns)
-            .where(shown.c.market == self.market, *within(day, *self.span))
+            .where(shown.market == self.market, *within(day, *self.span))
             .order_by(day)
         )
         record_batches: list[pa.RecordBatch] = []

@@ -142,21 +142,21 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
     Columns: run_id, as_of, target, symbol, probability, probability_std (NaN: missing).
     """
-    prediction = tables.prediction
+    prediction = tables.prediction.c
     fold = tables.backtest_fold
     stock = tables.instrument
     statement = (
         sa.select(
-            prediction.c.run_id,
-            prediction.c.as_of,
-            prediction.c.target,
+            prediction.run_id,
+            prediction.as_of,
+            prediction.target,
             stock.c.symbol,
-            prediction.c.probability,
-            prediction.c.probability_std,
+            prediction.probability,
+            prediction.probability_std,
         )
-        .select_from(fold.join(prediction, of_fold(prediction)).join(stock))
+        .select_from(fold.join(tables.prediction, of_fold(tables.prediction)).join(stock))
         .where(fold.c.backtest_id == backtest_id)
-        .order_by(prediction.c.target, stock.c.symbol)
+        .order_by(prediction.target, stock.c.symbol)
     )
     return frame(conn, statement)
 

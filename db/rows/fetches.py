@@ -1,4 +1,7 @@
-"""Fetches: what each brought, when its bars are known, and how a second source differs."""
+"""Fetches: what each brought, when its bars are known, how a second source differs.
+
+`redate` repairs moments in the future, which come from a fetch under a clock that was wrong.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -45,27 +48,27 @@ def next_known_at(conn: Connection, market: str) -> datetime:
 
 def newest_known_at(conn: Connection, market: str, as_of: date) -> datetime | None:
     """Return the newest `known_at` of a market's fetches up to a session; None without any."""
-    table = tables.price_fetch
-    newest = sa.select(sa.func.max(table.c.known_at))
-    newest = newest.where(table.c.market == market, table.c.as_of <= as_of)
+    c = tables.price_fetch.c
+    newest = sa.select(sa.func.max(c.known_at))
+    newest = newest.where(c.market == market, c.as_of <= as_of)
     moment: datetime | None = conn.execute(newest).scalar_one()
     return moment
 
 
 def newest_source(conn: Connection, market: str) -> str | None:
     """Return the name of the price source of a market's newest fetch; None without any."""
-    table = tables.price_fetch
-    newest = sa.select(table.c.source).where(table.c.market == market)
-    newest = newest.order_by(table.c.known_at.desc()).limit(1)
+    c = tables.price_fetch.c
+    newest = sa.select(c.source).where(c.market == market)
+    newest = newest.order_by(c.known_at.desc()).limit(1)
     source: str | None = conn.execute(newest).scalar_one_or_none()
     return source
 
 
 def newest_code(conn: Connection, market: str, source: str) -> str | None:
     """Return the code of a user's own feed that fetched last; None where it never did."""
-    table = tables.price_fetch
-    newest = sa.select(table.c.code).where(table.c.market == market, table.c.source == source)
-    newest = newest.where(table.c.code.is_not(None)).order_by(table.c.known_at.desc()).limit(1)
+    c = tables.price_fetch.c
+    newest = sa.select(c.code).where(c.market == market, c.source == source)
+    newest = newest.where(c.code.is_not(None)).order_by(c.known_at.desc()).limit(1)
     code: str | None = conn.execute(newest).scalar_one_or_none()
     return code
 
@@ -82,10 +85,10 @@ def require_clocks_agree(conn: Connection, market: str) -> None:
 
 def dated_ahead(conn: Connection) -> pd.DataFrame:
     """Return the fetches dated more than a day after now: market, source, known_at."""
-    table = tables.price_fetch
-    ahead = sa.select(table.c.market, table.c.source, table.c.known_at)
-    ahead = ahead.where(table.c.known_at > datetime.now(UTC) + AHEAD)
-    return frame(conn, ahead.order_by(table.c.market, table.c.known_at))
+    c = tables.price_fetch.c
+    ahead = sa.select(c.market, c.source, c.known_at)
+    ahead = ahead.where(c.known_at > datetime.now(UTC) + AHEAD)
+    return frame(conn, ahead.order_by(c.market, c.known_at))
 
 
 def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | None:
@@ -200,17 +203,17 @@ def append_disagreements(
     require_distinct(rows, ["symbol", "session", "field"])
     numbers = ["first_value", "second_value", "difference"]
     fresh = identified(conn, market, rows).astype(dict.fromkeys(numbers, "float64"))
-    table = tables.bar_disagreement
-    later = table.alias("later")
+    c = tables.bar_disagreement.c
+    later = tables.bar_disagreement.alias("later")
     is_superseded = sa.exists().where(
-        later.c.instrument_id == table.c.instrument_id,
-        later.c.session == table.c.session,
-        later.c.field == table.c.field,
-        later.c.known_at > table.c.known_at,
+        later.c.instrument_id == c.instrument_id,
+        later.c.session == c.session,
+        later.c.field == c.field,
+        later.c.known_at > c.known_at,
     )
-    stored_columns = [column for column in table.c if column.name not in ("known_at", "source")]
+    stored_columns = [column for column in c if column.name not in ("known_at", "source")]
     ids = instrument_ids(conn, market).tolist()
-    statement = sa.select(*stored_columns).where(table.c.instrument_id.in_(ids), ~is_superseded)
+    statement = sa.select(*stored_columns).where(c.instrument_id.in_(ids), ~is_superseded)
     in_force = frame(conn, statement)
     stored = in_force[in_force["instrument_id"].isin(fresh["instrument_id"])]
     counterparts = stored_counterparts(fresh, stored, DISAGREEMENT_KEY)

@@ -59,25 +59,27 @@ def save_constituents(conn: Connection, market: str, constituents: pd.DataFrame)
     unknown), valid_to (NaT: it lasts), source. A stored stay that is no longer listed is deleted:
     the list is the market file's statement of the past.
     """
-    table = tables.constituent
+    c = tables.constituent.c
     stays = identified(conn, market, constituents).sort_values("valid_from", na_position="first")
     # The stays of a stock are numbered from 1 in the order of time: an unknown start comes first.
     stays["spell"] = stays.groupby("instrument_id").cumcount() + 1
-    rows = records(table, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
+    rows = records(
+        tables.constituent, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]]
+    )
     listed_keys = {(stay["instrument_id"], stay["spell"]) for stay in rows}
 
     ids = instrument_ids(conn, market).tolist()
-    is_of_market = table.c.instrument_id.in_(ids)
-    stored = conn.execute(sa.select(table.c.instrument_id, table.c.spell).where(is_of_market))
+    is_of_market = c.instrument_id.in_(ids)
+    stored = conn.execute(sa.select(c.instrument_id, c.spell).where(is_of_market))
     stored_keys = {(instrument_id, spell) for instrument_id, spell in stored}
     for instrument_id, spell in stored_keys - listed_keys:
         conn.execute(
-            sa.delete(table).where(
-                table.c.instrument_id == instrument_id,
-                table.c.spell == spell,
+            sa.delete(tables.constituent).where(
+                c.instrument_id == instrument_id,
+                c.spell == spell,
             )
         )
-    return upsert(conn, table, rows)
+    return upsert(conn, tables.constituent, rows)
 
 
 def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
@@ -119,31 +121,27 @@ def constituents(conn: Connection, market: str) -> pd.DataFrame:
     A stay is a span in which a stock was a constituent; `spell` numbers a stock's stays from 1.
     Columns: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source.
     """
-    stay = tables.constituent
-    instrument = tables.instrument
+    stay = tables.constituent.c
+    instrument = tables.instrument.c
     statement = (
         sa.select(
-            instrument.c.symbol,
-            stay.c.spell,
-            stay.c.valid_from,
-            stay.c.valid_to,
-            stay.c.source,
+            instrument.symbol,
+            stay.spell,
+            stay.valid_from,
+            stay.valid_to,
+            stay.source,
         )
-        .join_from(stay, instrument)
-        .where(instrument.c.market == market)
-        .order_by(instrument.c.symbol, stay.c.spell)
+        .join_from(tables.constituent, tables.instrument)
+        .where(instrument.market == market)
+        .order_by(instrument.symbol, stay.spell)
     )
     return frame(conn, statement)
 
 
 def instrument_ids(conn: Connection, market: str) -> "pd.Series[int]":
     """Return the instrument_id of each symbol of a market, index included, by symbol."""
-    table = tables.instrument
-    statement = (
-        sa.select(table.c.symbol, table.c.id)
-        .where(table.c.market == market)
-        .order_by(table.c.symbol)
-    )
+    c = tables.instrument.c
+    statement = sa.select(c.symbol, c.id).where(c.market == market).order_by(c.symbol)
     return cast("pd.Series[int]", frame(conn, statement).set_index("symbol")["id"])
 
 

@@ -32,17 +32,17 @@ def start_night(
     without, stays as it is. A refused or interrupted one begins again: every column that may be
     NULL is cleared, and its stages are deleted.
     """
-    table = tables.night
+    c = tables.night.c
     start = {"target": target, "source": source, "started_at": started_at, "status": "running"}
-    new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **start}])
-    cleared = {column.name: sa.null() for column in table.c if column.nullable}
+    new = insert_missing(conn, tables.night, [{"market": market, "as_of": as_of, **start}])
+    cleared = {column.name: sa.null() for column in c if column.nullable}
     # This matches a new night too, which it leaves as it was just inserted.
     reopened = conn.execute(
-        sa.update(table)
+        sa.update(tables.night)
         .where(
-            table.c.market == market,
-            table.c.as_of == as_of,
-            table.c.status.in_(["running", "refused"]),
+            c.market == market,
+            c.as_of == as_of,
+            c.status.in_(["running", "refused"]),
         )
         .values({**cleared, **start})  # `start` last: it has columns that may be NULL too
     )

@@ -55,7 +55,7 @@ def unsettled(
     """
     night = tables.night
     outcome = tables.outcome
-    stock = tables.instrument
+    stock = tables.instrument.c
     stock_days = []
     for table in (tables.prediction, tables.stock_rank):
         selected = sa.select(table.c.instrument_id, table.c.as_of, table.c.target)
@@ -63,11 +63,11 @@ def unsettled(
     each = sa.union(*stock_days).subquery()
     has_no_outcome = outcome.c.realised_return.is_(None)
     statement = (
-        sa.select(stock.c.symbol, each.c.as_of, each.c.target, outcome.c.realised_return)
-        .join_from(each, stock, stock.c.id == each.c.instrument_id)
+        sa.select(stock.symbol, each.c.as_of, each.c.target, outcome.c.realised_return)
+        .join_from(each, tables.instrument, stock.id == each.c.instrument_id)
         .outerjoin(outcome, _has_outcome(each))
         .where(sa.or_(has_no_outcome, each.c.target >= since))
-        .order_by(each.c.target, stock.c.symbol)
+        .order_by(each.c.target, stock.symbol)
     )
     return frame(conn, statement)
 
@@ -78,13 +78,13 @@ def settled_directions(conn: Connection, market: str, first: date, last: date) -
     Columns: run_id, target, probability, calibrated (NaN: not stored), rise.
     """
     prediction = tables.prediction
-    night = tables.night
+    night = tables.night.c
     conditions = [
-        night.c.market == market,
-        night.c.target.between(first, last),
-        prediction.c.as_of == night.c.as_of,  # not those made as of another session
+        night.market == market,
+        night.target.between(first, last),
+        prediction.c.as_of == night.as_of,  # not those made as of another session
     ]
-    return _with_outcome(conn, night.join(prediction, of_night()), conditions)
+    return _with_outcome(conn, tables.night.join(prediction, of_night()), conditions)
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -100,10 +100,8 @@ def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a table's row belongs to a backtest's fold, by run and target."""
-    fold = tables.backtest_fold
-    return sa.and_(
-        table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last)
-    )
+    fold = tables.backtest_fold.c
+    return sa.and_(table.c.run_id == fold.run_id, table.c.target.between(fold.first, fold.last))
 
 
 def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[date]:
@@ -112,21 +110,21 @@ def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[da
     Targets that are among `sessions` are returned too, whether or not they have an outcome or a
     score.
     """
-    night = tables.night
-    score = tables.score
+    night = tables.night.c
+    score = tables.score.c
     is_scored = sa.exists().where(
-        score.c.market == market,
-        score.c.target == night.c.target,
-        score.c.span == "night",
+        score.market == market,
+        score.target == night.target,
+        score.span == "night",
     )
     is_due = sa.and_(_has_any_outcome(), ~is_scored)
     statement = (
-        sa.select(night.c.target)
+        sa.select(night.target)
         .where(
-            night.c.market == market,
-            sa.or_(night.c.target.in_(list(sessions)), is_due),
+            night.market == market,
+            sa.or_(night.target.in_(list(sessions)), is_due),
         )
-        .order_by(night.c.target)
+        .order_by(night.target)
     )
     return list(conn.execute(statement).scalars())
 
@@ -136,15 +134,13 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
 
     There are such targets where a benchmark stored the outcome before the night was scored.
     """
-    night = tables.night
-    count = tables.calibration_bin
-    is_counted = sa.exists().where(
-        count.c.run_id == night.c.run_id, count.c.target == night.c.target
-    )
+    night = tables.night.c
+    count = tables.calibration_bin.c
+    is_counted = sa.exists().where(count.run_id == night.run_id, count.target == night.target)
     statement = (
-        sa.select(night.c.target)
-        .where(night.c.market == market, night.c.target <= last, _has_any_outcome(), ~is_counted)
-        .order_by(night.c.target)
+        sa.select(night.target)
+        .where(night.market == market, night.target <= last, _has_any_outcome(), ~is_counted)
+        .order_by(night.target)
     )
     return list(conn.execute(statement).scalars())
 
@@ -163,12 +159,12 @@ def direction_counts(
     probability is above 0.5), rise, labelled (whether the published protocol labels the outcome as
     a rise or a fall), n. Sorted by target.
     """
-    prediction = tables.prediction
+    prediction = tables.prediction.c
     outcome = tables.outcome
     group_columns = (
-        prediction.c.as_of,
-        prediction.c.target,
-        (prediction.c.probability > 0.5).label("predicted"),
+        prediction.as_of,
+        prediction.target,
+        (prediction.probability > 0.5).label("predicted"),
         outcome.c.rise,
         (outcome.c.label != 0).label("labelled"),
     )
@@ -177,7 +173,7 @@ def direction_counts(
         .join(outcome, _has_outcome())
         .where(*within(tables.night.c.target, first, None))
         .group_by(*group_columns)
-        .order_by(prediction.c.target)
+        .order_by(prediction.target)
     )
     return frame(conn, statement)
 
@@ -190,18 +186,16 @@ def _of_nights(
     A row is a night joined to one of its predictions or, if `table` is `stock_rank`, of its ranks.
     Those made for its target as of another session are left out.
     """
-    night = tables.night
-    joined = selected.select_from(night)
+    night = tables.night.c
+    joined = selected.select_from(tables.night)
     if table is tables.prediction:
         joined = joined.join(table, of_night())
     else:
         ranker = tables.ranker
-        joined = joined.join(ranker, ranker.c.market == night.c.market)
-        of_target = sa.and_(table.c.ranker_id == ranker.c.id, table.c.target == night.c.target)
+        joined = joined.join(ranker, ranker.c.market == night.market)
+        of_target = sa.and_(table.c.ranker_id == ranker.c.id, table.c.target == night.target)
         joined = joined.join(table, of_target)
-    return joined.where(
-        night.c.market == market, night.c.target <= last, table.c.as_of == night.c.as_of
-    )
+    return joined.where(night.market == market, night.target <= last, table.c.as_of == night.as_of)
 
 
 def _with_outcome(
@@ -211,26 +205,26 @@ def _with_outcome(
 
     The columns are those of `settled_directions`, and the rows are sorted by target and instrument.
     """
-    prediction = tables.prediction
+    prediction = tables.prediction.c
     outcome = tables.outcome
     statement = (
         sa.select(
-            prediction.c.run_id,
-            prediction.c.target,
-            prediction.c.probability,
-            prediction.c.calibrated,
+            prediction.run_id,
+            prediction.target,
+            prediction.probability,
+            prediction.calibrated,
             outcome.c.rise,
         )
         .select_from(joined.join(outcome, _has_outcome()))
         .where(*conditions)
-        .order_by(prediction.c.target, prediction.c.instrument_id)
+        .order_by(prediction.target, prediction.instrument_id)
     )
     return frame(conn, statement)
 
 
 def _has_outcome(table: sa.FromClause = tables.prediction) -> sa.ColumnElement[bool]:
-    outcome = tables.outcome
+    outcome = tables.outcome.c
     return sa.and_(
-        outcome.c.instrument_id == table.c.instrument_id,
-        outcome.c.session == table.c.target,
+        outcome.instrument_id == table.c.instrument_id,
+        outcome.session == table.c.target,
     )

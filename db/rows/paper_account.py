@@ -86,20 +86,20 @@ def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
 
     Portfolios are the paper account and those that it is compared with; there may be none.
     """
-    booked = tables.paper_return
+    booked = tables.paper_return.c
     last_sessions = (
-        sa.select(booked.c.portfolio, sa.func.max(booked.c.session).label("session"))
-        .where(booked.c.market == market)
-        .group_by(booked.c.portfolio)
+        sa.select(booked.portfolio, sa.func.max(booked.session).label("session"))
+        .where(booked.market == market)
+        .group_by(booked.portfolio)
         .subquery()
     )
     is_last = sa.and_(
-        booked.c.portfolio == last_sessions.c.portfolio,
-        booked.c.session == last_sessions.c.session,
+        booked.portfolio == last_sessions.c.portfolio,
+        booked.session == last_sessions.c.session,
     )
     statement = (
-        sa.select(booked.c.portfolio, booked.c.session, booked.c.equity)
-        .where(booked.c.market == market)
+        sa.select(booked.portfolio, booked.session, booked.equity)
+        .where(booked.market == market)
         .join(last_sessions, is_last)
     )
     return {portfolio: (session, equity) for portfolio, session, equity in conn.execute(statement)}

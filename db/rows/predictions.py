@@ -82,24 +82,24 @@ def predictions(
     A `target` or `run_id` of None stands for all. Columns: run_id, as_of, target, symbol,
     probability, probability_std, calibrated, lowest, highest, rising_share, known_at, made_at.
     """
-    prediction = tables.prediction
-    stock = tables.instrument
+    prediction = tables.prediction.c
+    stock = tables.instrument.c
     statement = (
         sa.select(
-            prediction.c.run_id,
-            prediction.c.as_of,
-            prediction.c.target,
-            stock.c.symbol,
-            *[prediction.c[name] for name in VALUES],
-            prediction.c.known_at,
-            prediction.c.made_at,
+            prediction.run_id,
+            prediction.as_of,
+            prediction.target,
+            stock.symbol,
+            *[prediction[name] for name in VALUES],
+            prediction.known_at,
+            prediction.made_at,
         )
-        .join_from(prediction, stock)
+        .join_from(tables.prediction, tables.instrument)
         .where(
-            stock.c.market == market,
-            *matching(prediction, target=target, run_id=run_id),
+            stock.market == market,
+            *matching(tables.prediction, target=target, run_id=run_id),
         )
-        .order_by(prediction.c.target, stock.c.symbol, prediction.c.made_at)
+        .order_by(prediction.target, stock.symbol, prediction.made_at)
     )
     return frame(conn, statement)
 
@@ -144,22 +144,22 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
     Columns: run_id, as_of, target, symbol, name, sector, probability, probability_std, calibrated,
     lowest, highest, rising_share.
     """
-    prediction = tables.prediction
-    stock = tables.instrument
+    prediction = tables.prediction.c
+    stock = tables.instrument.c
     night = tables.night
     statement = (
         sa.select(
-            prediction.c.run_id,
-            prediction.c.as_of,
-            prediction.c.target,
-            stock.c.symbol,
-            stock.c.name,
-            stock.c.sector,
-            *[prediction.c[name] for name in VALUES],
+            prediction.run_id,
+            prediction.as_of,
+            prediction.target,
+            stock.symbol,
+            stock.name,
+            stock.sector,
+            *[prediction[name] for name in VALUES],
         )
         .select_from(_predicted_stocks())
         .where(*matching(night, market=market, as_of=as_of))
-        .order_by(stock.c.symbol)
+        .order_by(stock.symbol)
     )
     return frame(conn, statement)
 
@@ -177,19 +177,19 @@ def night_predictions(conn: Connection, market: str, first: date, last: date) ->
     Columns: as_of, run_id, symbol, probability, probability_std, calibrated, lowest, highest,
     rising_share; sorted by as_of and symbol. NaN is missing.
     """
-    prediction = tables.prediction
-    stock = tables.instrument
-    night = tables.night
+    prediction = tables.prediction.c
+    stock = tables.instrument.c
+    night = tables.night.c
     statement = (
         sa.select(
-            night.c.as_of,
-            prediction.c.run_id,
-            stock.c.symbol,
-            *[prediction.c[name] for name in VALUES],
+            night.as_of,
+            prediction.run_id,
+            stock.symbol,
+            *[prediction[name] for name in VALUES],
         )
         .select_from(_predicted_stocks())
-        .where(night.c.market == market, *within(night.c.as_of, first, last))
-        .order_by(night.c.as_of, stock.c.symbol)
+        .where(night.market == market, *within(night.as_of, first, last))
+        .order_by(night.as_of, stock.symbol)
     )
     return frame(conn, statement)
 
@@ -358,9 +358,9 @@ def of_night() -> sa.ColumnElement[bool]:
 
     It is for the night's target, by the model that the finished night names.
     """
-    prediction = tables.prediction
-    night = tables.night
-    return sa.and_(prediction.c.run_id == night.c.run_id, prediction.c.target == night.c.target)
+    prediction = tables.prediction.c
+    night = tables.night.c
+    return sa.and_(prediction.run_id == night.run_id, prediction.target == night.target)
 
 
 def _is_same_day(a: sa.FromClause, b: sa.FromClause) -> sa.ColumnElement[bool]:

@@ -187,20 +187,20 @@ def known_bars(
     ids = instrument_ids(conn, market)
     if symbols is not None:
         ids = ids[ids.index.isin(list(symbols))]
-    price = tables.price
+    price = tables.price.c
     # A withdrawal is a version too: it supersedes the bar before it, and is no bar itself.
     later = tables.price.alias("later")
     statement = _select_versions().where(
-        price.c.instrument_id.in_(ids.tolist()),
-        price.c.session.between(first, last),
+        price.instrument_id.in_(ids.tolist()),
+        price.session.between(first, last),
         ~sa.exists().where(
-            later.c.instrument_id == price.c.instrument_id,
-            later.c.session == price.c.session,
-            later.c.known_at > price.c.known_at,
+            later.c.instrument_id == price.instrument_id,
+            later.c.session == price.session,
+            later.c.known_at > price.known_at,
             *within(later.c.known_at, None, known_at),
         ),
-        price.c.withdrawn.is_(None),
-        *within(price.c.known_at, None, known_at),
+        price.withdrawn.is_(None),
+        *within(price.known_at, None, known_at),
     )
     versions = frame_of_bars(conn.execute(statement), ids)
     return KnownBars(versions, _withdrawn(conn, ids, first, last, known_at))
@@ -212,12 +212,12 @@ def _select_versions() -> sa.Select[Any]:
     Without a type SQLAlchemy converts no value: `frame_of_bars` converts the driver's values much
     faster.
     """
-    price = tables.price
+    price = tables.price.c
     columns = [
-        price.c.instrument_id,
-        price.c.session,
-        price.c.known_at,
-        *[price.c[name] for name in BAR_VALUES],
+        price.instrument_id,
+        price.session,
+        price.known_at,
+        *[price[name] for name in BAR_VALUES],
     ]
     return sa.select(*[sa.type_coerce(column, sa.types.NullType()) for column in columns])
 
@@ -271,17 +271,17 @@ def withdrawals_known(
     An `after` of None sets no bound. Columns: symbol, session, withdrawn (the check that the bar
     failed), known_at. Sorted by symbol, session and known_at.
     """
-    price = tables.price
-    stock = tables.instrument
+    price = tables.price.c
+    stock = tables.instrument.c
     statement = (
-        sa.select(stock.c.symbol, price.c.session, price.c.withdrawn, price.c.known_at)
-        .join_from(price, stock)
+        sa.select(stock.symbol, price.session, price.withdrawn, price.known_at)
+        .join_from(tables.price, tables.instrument)
         .where(
-            stock.c.market == market,
-            price.c.withdrawn.is_not(None),
+            stock.market == market,
+            price.withdrawn.is_not(None),
             *_became_known(after, until),
         )
-        .order_by(stock.c.symbol, price.c.session, price.c.known_at)
+        .order_by(stock.symbol, price.session, price.known_at)
     )
     return frame(conn, statement)
 
@@ -306,18 +306,18 @@ def _withdrawn(
 
     Columns: symbol, session, withdrawn_at. Sorted by session, as `merge_asof` needs them.
     """
-    price = tables.price
+    price = tables.price.c
     stock = tables.instrument
     statement = (
-        sa.select(stock.c.symbol, price.c.session, price.c.known_at.label("withdrawn_at"))
-        .join_from(price, stock)
+        sa.select(stock.c.symbol, price.session, price.known_at.label("withdrawn_at"))
+        .join_from(tables.price, stock)
         .where(
-            price.c.withdrawn.is_not(None),
-            price.c.instrument_id.in_(ids.tolist()),
-            price.c.session.between(first, last),
-            *within(price.c.known_at, None, known_at),
+            price.withdrawn.is_not(None),
+            price.instrument_id.in_(ids.tolist()),
+            price.session.between(first, last),
+            *within(price.known_at, None, known_at),
         )
-        .order_by(price.c.session)
+        .order_by(price.session)
     )
     return frame(conn, statement)
 
@@ -354,17 +354,17 @@ def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
 
     The session counts even if its bar was withdrawn.
     """
-    price = tables.price
-    stock = tables.instrument
+    price = tables.price.c
+    stock = tables.instrument.c
     last = (
-        sa.select(sa.func.max(price.c.session))
-        .where(price.c.instrument_id == stock.c.id)
+        sa.select(sa.func.max(price.session))
+        .where(price.instrument_id == stock.id)
         .scalar_subquery()
     )
     statement = (
-        sa.select(stock.c.symbol, last.label("last"))
-        .where(stock.c.market == market)
-        .order_by(stock.c.symbol)
+        sa.select(stock.symbol, last.label("last"))
+        .where(stock.market == market)
+        .order_by(stock.symbol)
     )
     sessions = frame(conn, statement).dropna()
     return cast("pd.Series[pd.Timestamp]", sessions.set_index("symbol")["last"])

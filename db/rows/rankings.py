@@ -247,23 +247,23 @@ def first_unscored(
 
     None where every ranked session has one.
     """
-    rank = tables.stock_rank
+    rank = tables.stock_rank.c
     ranker = tables.ranker
-    score = tables.rank_score
+    score = tables.rank_score.c
     is_scored = sa.exists().where(
-        score.c.market == market,
-        score.c.target == rank.c.target,
-        score.c.span == "night",
-        score.c.leg == leg,
+        score.market == market,
+        score.target == rank.target,
+        score.span == "night",
+        score.leg == leg,
     )
     statement = (
-        sa.select(sa.func.min(rank.c.target))
-        .join_from(rank, ranker)
+        sa.select(sa.func.min(rank.target))
+        .join_from(tables.stock_rank, ranker)
         .where(
             ranker.c.market == market,
             ~is_scored,
-            rank.c.target >= first,
-            rank.c.target <= last,
+            rank.target >= first,
+            rank.target <= last,
         )
     )
     return conn.execute(statement).scalar()
@@ -287,16 +287,16 @@ def night_rankings(conn: Connection, market: str, *, first: date, last: date) ->
     The columns are those of stock_rank, with symbol in place of instrument_id. Sorted by target,
     made_at, predictor and place.
     """
-    rank = tables.stock_rank
+    rank = tables.stock_rank.c
     ranker = tables.ranker
     stock = tables.instrument
-    columns = [column for column in rank.c if column.name != "instrument_id"]
+    columns = [column for column in rank if column.name != "instrument_id"]
     statement = (
         sa.select(*columns, stock.c.symbol)
-        .join_from(rank, ranker)
+        .join_from(tables.stock_rank, ranker)
         .join(stock)
-        .where(ranker.c.market == market, rank.c.target >= first, rank.c.target <= last)
-        .order_by(rank.c.target, rank.c.made_at, rank.c.predictor, rank.c.place)
+        .where(ranker.c.market == market, rank.target >= first, rank.target <= last)
+        .order_by(rank.target, rank.made_at, rank.predictor, rank.place)
     )
     return frame(conn, statement)
 
@@ -307,25 +307,25 @@ def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> p
     Columns: as_of, ranker_id, predictor, symbol, score, place, probability, chosen; sorted by
     as_of, ranker_id, predictor, place and symbol. NaN is missing.
     """
-    rank = tables.stock_rank
+    rank = tables.stock_rank.c
     ranker = tables.ranker
     stock = tables.instrument
     columns = ("score", "place", "probability", "chosen")
-    order = (rank.c.as_of, rank.c.ranker_id, rank.c.predictor, rank.c.place, stock.c.symbol)
+    order = (rank.as_of, rank.ranker_id, rank.predictor, rank.place, stock.c.symbol)
     statement = (
         sa.select(
-            rank.c.as_of,
-            rank.c.ranker_id,
-            rank.c.predictor,
+            rank.as_of,
+            rank.ranker_id,
+            rank.predictor,
             stock.c.symbol,
-            *[rank.c[name] for name in columns],
+            *[rank[name] for name in columns],
         )
-        .join_from(rank, ranker)
+        .join_from(tables.stock_rank, ranker)
         .join(stock)
         .where(
             ranker.c.market == market,
-            *within(rank.c.as_of, first, last),
-            rank.c.target > first,  # excludes no further row, but lets an index be used
+            *within(rank.as_of, first, last),
+            rank.target > first,  # excludes no further row, but lets an index be used
         )
         .order_by(*order)
     )
@@ -337,13 +337,13 @@ def ranker_of_night(conn: Connection, market: str, target: date, made_by: dateti
 
     None for a session that was not ranked by then.
     """
-    rank = tables.stock_rank
+    rank = tables.stock_rank.c
     ranker = tables.ranker
     statement = (
-        sa.select(rank.c.ranker_id)
-        .join_from(rank, ranker)
-        .where(ranker.c.market == market, rank.c.target == target, rank.c.made_at <= made_by)
-        .order_by(rank.c.made_at.desc())
+        sa.select(rank.ranker_id)
+        .join_from(tables.stock_rank, ranker)
+        .where(ranker.c.market == market, rank.target == target, rank.made_at <= made_by)
+        .order_by(rank.made_at.desc())
         .limit(1)
     )
     return conn.execute(statement).scalar()

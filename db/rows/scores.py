@@ -53,23 +53,17 @@ def running_scores(
     There is a row for each target and predictor, sorted by target. `last` is by default the newest
     scored target. They are scores of the protocol 'all', which counts every stock-day.
     """
-    table = tables.score
+    c = tables.score.c
     is_running = [
-        *matching(table, market=market, span="running", protocol="all"),
-        *within(table.c.target, None, last),
+        *matching(tables.score, market=market, span="running", protocol="all"),
+        *within(c.target, None, last),
     ]
     newest = (
-        sa.select(table.c.target)
-        .where(*is_running)
-        .distinct()
-        .order_by(table.c.target.desc())
-        .limit(targets)
+        sa.select(c.target).where(*is_running).distinct().order_by(c.target.desc()).limit(targets)
     )
     newest_targets = conn.execute(newest).scalars().all()
     statement = (
-        sa.select(table)
-        .where(*is_running, table.c.target.in_(newest_targets))
-        .order_by(table.c.target)
+        sa.select(tables.score).where(*is_running, c.target.in_(newest_targets)).order_by(c.target)
     )
     return frame(conn, statement)
 

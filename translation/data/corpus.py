@@ -72,10 +72,6 @@ class Corpus:
         return f"line {index + 1} of {self.source}"
 
     def _rows(self, file: Path) -> Iterator[Pair]:
-        """Yield the two columns of each row of a table.
-
-        Raises UsageError for a row without both and, at the end, for a table without rows.
-        """
         first, second = self.columns
         number = 0
         for number, line in enumerate(lines_of(file), start=1):
@@ -103,10 +99,6 @@ class Corpus:
 
 
 def _matched(source: Path, target: Path) -> Iterator[Pair]:
-    """Yield line n of one file with line n of the other.
-
-    Raises UsageError, after the last line, if one file has more lines or both are empty.
-    """
     sources = 0
     targets = 0
     for first, second in zip_longest(lines_of(source), lines_of(target)):

@@ -125,8 +125,6 @@ def _write_cache(
 
 
 class _Files(NamedTuple):
-    """The files of one side of a corpus, one for each array of `Sentences`."""
-
     tokens: Path
     starts: Path
 
@@ -139,10 +137,6 @@ def _files(folder: Path, name: str, side: str) -> _Files:
 
 
 def _write_pairs(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
-    """Write the pairs of all shards, `parts`, into two files for each side.
-
-    Returns the number of dropped pairs by reason.
-    """
     source = _SideWriter(_files(folder, name, "source"))
     target = _SideWriter(_files(folder, name, "target"))
     dropped: Counter[str] = Counter()
@@ -154,8 +148,6 @@ def _write_pairs(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str
 
 
 class _SideWriter:
-    """Writes one side of a corpus shard by shard, in place of earlier files."""
-
     def __init__(self, files: _Files) -> None:
         self.files = files
         self.end = 0  # tokens written

@@ -137,5 +137,4 @@ def _script_of(language: str) -> str | None:
 
 
 def _subtags(language: str) -> list[str]:
-    """Return the parts of a code in lower case: the language, then a script or a region, if any."""
     return language.lower().replace("_", "-").split("-")

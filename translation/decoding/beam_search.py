@@ -282,10 +282,6 @@ def _begin(
     how: Search,
     device: torch.device | str,
 ) -> "_Beams":
-    """Return the beams of a batch of sentences, each with BEGIN alone.
-
-    As the beams of a sentence are equal at first, only one of them has a probability above 0.
-    """
     shape = (len(sentences), how.beams)
     longest = max(len(sentence.source) for sentence in sentences)
     limit = longest + how.extra
@@ -295,6 +291,7 @@ def _begin(
     state = decoder.start(torch.tensor(rows, device=device), how.beams, limit + 1)
     tokens = torch.full((*shape, limit + 2), PAD, device=device)
     tokens[..., 0] = BEGIN
+    # The beams of a sentence are equal at first: only one of them has a probability above 0.
     so_far = torch.full(shape, -math.inf, device=device)
     so_far[:, 0] = 0.0
     attention = None
@@ -432,7 +429,6 @@ class _Beams:
             self.sentences[row].finished.sort(key=lambda hypothesis: -hypothesis.score)
 
     def _keep(self, rows: Tensor) -> None:
-        """Drop all sentences but those of these rows."""
         self.sentences = [self.sentences[row] for row in rows.tolist()]
         if self.sentences:  # without any, the batch has ended and its tensors are not used again
             self.state.keep(rows)

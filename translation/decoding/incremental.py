@@ -1,4 +1,4 @@
-"""Decode position by position: the interface for a search, and a Transformer with a cache.
+"""Decode position by position: the interface for a search, a Transformer with a cache, an ensemble.
 
 A step computes only the newest position of each beam: keys and values are computed once and kept.
 Those of the source are kept once for each sentence, for all its beams.

@@ -98,7 +98,6 @@ def restore_state(
 
 
 def _kind(optimiser: Optimizer) -> str:
-    """Return the part of a tensor's name that identifies the optimiser, such as adam."""
     return type(optimiser).__name__.lower()
 
 

@@ -184,7 +184,6 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
 def _launch(
     command: Sequence[str], rank: int, world_size: int, rendezvous: str
 ) -> subprocess.Popen[bytes]:
-    """Start process `rank`, which finds the others by the file `rendezvous`."""
     threads = max(1, torch.get_num_threads() // world_size)
     environment = {
         **os.environ,
@@ -201,8 +200,6 @@ def _launch(
 
 @contextmanager
 def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGINT and SIGTERM on to another process, instead of handling them in this one."""
-
     def pass_on(number: int, _: object) -> None:
         process.send_signal(number)
 

@@ -117,8 +117,6 @@ def train_model(
 
 
 class _TrainedSeed(NamedTuple):
-    """The network of one seed with its final weights, and its progress."""
-
     network: nn.Module
     progress: Progress
 
@@ -356,10 +354,6 @@ def _auto_resolved(
 def _cache_once(
     recipe: Recipe, work: Path, device: torch.device, process_group: ProcessGroup
 ) -> CachedCorpus:
-    """Return the cached corpus, which rank 0 writes and all others read.
-
-    Raises UsageError in a process that does not find the files of rank 0.
-    """
     if process_group.rank > 0:
         process_group.broadcast(0.0)  # wait until rank 0 has written it
         if not (work / NOTES).exists():

@@ -96,7 +96,6 @@ class TrainingConfig:
             raise UsageError(f"clip must be 0 (for none) or more, not {self.clip}")
 
     def _require_warmup(self) -> None:
-        """Raise UsageError for a warm-up that does not fit the schedule."""
         if self.schedule == "linear":
             is_possible = 0 < self.warmup < 1
             units = "a share of the budget above 0 and below 1"
@@ -249,8 +248,6 @@ def training_step_of(
 
 
 class _TrainingFigures(NamedTuple):
-    """Figures of the training since the last check."""
-
     loss: float  # in nats a target token
     tokens_per_second: float
     learning_rate: float  # of the last step
@@ -316,7 +313,6 @@ class _SinceCheck:
 
 
 def _is_due(step: int, config: TrainingConfig) -> bool:
-    """Return whether a check is due by the number of the step."""
     if config.check_every is not None:
         return step % config.check_every == 0
     if config.minutes is not None:

@@ -1,4 +1,9 @@
-"""Make one training step: the loss of some batches, summed gradients, and an update."""
+"""Make one training step: the loss of some batches, summed gradients, and an update.
+
+The loss is the smoothed cross-entropy, in little memory: the scores of a whole batch are never in
+memory at once. The update is Adam's or that of Muon (Jordan et al., 2024), which moves matrices by
+their orthogonalised momentum, many at a time.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -290,7 +295,6 @@ class TrainingStep:
         return None  # outside of the handler, where the error no longer holds the step's tensors
 
     def _step(self, batches: Sequence[SeededBatch], rate: float, request_check: bool) -> StepResult:
-        """Make a step as `__call__` does, but raise what torch raises if memory runs out."""
         self.network.zero_grad()
         loss = 0.0
         tokens = 0
@@ -386,7 +390,6 @@ def batch_loss(
 
 
 def _positions(examples: Examples, indices: Indices) -> int:
-    """Count the positions of both sides of a batch, padding included."""
     source_width = examples.source.lengths[indices].max() + 1
     target_width = examples.target.lengths[indices].max() + 1
     return int(len(indices) * (source_width + target_width))
