@@ -469,7 +469,16 @@ def _errors_in_one_line(engine: Engine) -> Iterator[None]:
         if remedy is not None:
             # A full disk has the same remedy on both engines. Only SQLite's disk is this machine's.
             if remedy == FULL and engine.dialect.name == "sqlite":
-                remedy += _free_space(Path(location(engine)))
+                # The other causes are named too: SQLite gives the same error for a full disk, for a
+                # file that has reached a limit of its size, and for damage that used up the row
+                # numbers of a table.
+                with suppress(OSError):
+                    free = shutil.disk_usage(Path(location(engine)).parent).free / 1e9
+                    remedy += (
+                        f". {free:.1f} GB are free there. If that is enough, the disk for "
+                        "temporary files is full, the file has reached a limit of its size, or it "
+                        f"is damaged: {RESTORE}"
+                    )
             advice = f" ({remedy.format(wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)})"
         raise StoreError(f"{location(engine)}: {message}{advice}") from error
 
@@ -497,22 +506,6 @@ def _stored_remedy(error: BaseException, message: str) -> str | None:
         if words in message:
             return str(remedy)
     return None
-
-
-def _free_space(file: Path) -> str:
-    """Return a sentence on the free space of a full store's disk; empty where it is unknown.
-
-    It names the other causes too: SQLite gives the same error for a full disk, for a file that has
-    reached a limit of its size, and for damage that used up the row numbers of a table.
-    """
-    try:
-        free = shutil.disk_usage(file.parent).free / 1e9
-    except OSError:
-        return ""
-    return (
-        f". {free:.1f} GB are free there. If that is enough, the disk for temporary files is full, "
-        f"the file has reached a limit of its size, or it is damaged: {RESTORE}"
-    )
 
 
 def _stored_revision(conn: Connection) -> str | None:

@@ -171,7 +171,11 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
     Strings are ordered by their bytes, which is the same order on both engines.
     """
     columns = ", ".join(_value_sql(conn, column) for column in table.c)
-    order = ", ".join(_sort_sql(conn, column) for column in table.primary_key)
+    collation = ' collate "C"' if conn.dialect.name == "postgresql" else ""
+    order = ", ".join(
+        f'"{column.name}"' + (collation if isinstance(column.type, String) else "")
+        for column in table.primary_key
+    )
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
     # PostgreSQL's server keeps the rows of a cursor with a name, so that the client holds ROWS at
     # most. Of any other cursor the client reads all rows at once. In binary, numbers are exact: as
@@ -191,11 +195,4 @@ def _value_sql(conn: Connection, column: Column[Any]) -> str:
     for kind, sql in AS_SQLITE.items():
         if isinstance(column.type, kind):
             return sql.format(name)
-    return name
-
-
-def _sort_sql(conn: Connection, column: Column[Any]) -> str:
-    name = f'"{column.name}"'
-    if conn.dialect.name == "postgresql" and isinstance(column.type, String):
-        return f'{name} collate "C"'
     return name

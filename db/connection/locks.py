@@ -41,8 +41,15 @@ def market_lock(engine: Engine, market: str) -> Iterator[None]:
     On SQLite a file beside the store is locked, on PostgreSQL an advisory lock of the server: both
     are released when the process or the connection ends, whatever ended it.
     """
-    lock = _file_lock if engine.dialect.name == "sqlite" else _advisory_lock
-    with lock(engine, market):
+    if engine.dialect.name != "sqlite":
+        with _advisory_lock(engine, market):
+            yield
+        return
+    try:
+        lock = FileLock(_lock_file(engine, market)).acquire(timeout=WAIT_S)
+    except Timeout as error:
+        raise _busy(market) from error
+    with lock:
         yield
 
 
@@ -86,16 +93,6 @@ def is_held(conn: Connection, market: str) -> bool:
 
 def _lock_file(engine: Engine, market: str) -> Path:
     return Path(f"{location(engine)}.{market}.lock")
-
-
-@contextmanager
-def _file_lock(engine: Engine, market: str) -> Iterator[None]:
-    try:
-        lock = FileLock(_lock_file(engine, market)).acquire(timeout=WAIT_S)
-    except Timeout as error:
-        raise _busy(market) from error
-    with lock:
-        yield
 
 
 @contextmanager

@@ -1,10 +1,12 @@
 """Predictions: the directions of each stock for a session, by models and by naive rules."""
 
 from datetime import date, datetime
+from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
@@ -19,6 +21,7 @@ PROBABILITY_TOLERANCE = 1e-6
 REQUIRED_VALUES = ("probability", "probability_std")
 OPTIONAL_VALUES = ("calibrated", "lowest", "highest", "rising_share")
 VALUES = (*REQUIRED_VALUES, *OPTIONAL_VALUES)
+Columns = ReadOnlyColumnCollection[str, sa.ColumnElement[Any]]
 
 
 def save_predictions(
@@ -269,32 +272,33 @@ def common_days(run_a: str, run_b: str, first: date, last: date) -> Statement:
     """
     of_a = view("prediction_history").alias("a")
     of_b = view("prediction_history").alias("b")
+    a, b = of_a.c, of_b.c
     return (
         sa.select(
-            of_a.c.target,
+            a.target,
             sa.func.count().label("n"),
-            _count(of_a.c.direction == of_b.c.direction, "same"),
-            _count(of_a.c.correct.is_not(None), "scored"),
-            _count(_has_direction(of_a, "rise", correct=1), "a_rises"),
-            _count(_has_direction(of_a, "rise", correct=0), "a_false_rises"),
-            _count(_has_direction(of_a, "fall", correct=0), "a_false_falls"),
-            _count(_has_direction(of_a, "fall", correct=1), "a_falls"),
-            _count(_has_direction(of_b, "rise", correct=1), "b_rises"),
-            _count(_has_direction(of_b, "rise", correct=0), "b_false_rises"),
-            _count(_has_direction(of_b, "fall", correct=0), "b_false_falls"),
-            _count(_has_direction(of_b, "fall", correct=1), "b_falls"),
+            _count(a.direction == b.direction, "same"),
+            _count(a.correct.is_not(None), "scored"),
+            _count(_has_direction(a, "rise", correct=1), "a_rises"),
+            _count(_has_direction(a, "rise", correct=0), "a_false_rises"),
+            _count(_has_direction(a, "fall", correct=0), "a_false_falls"),
+            _count(_has_direction(a, "fall", correct=1), "a_falls"),
+            _count(_has_direction(b, "rise", correct=1), "b_rises"),
+            _count(_has_direction(b, "rise", correct=0), "b_false_rises"),
+            _count(_has_direction(b, "fall", correct=0), "b_false_falls"),
+            _count(_has_direction(b, "fall", correct=1), "b_falls"),
         )
-        .join_from(of_a, of_b, _is_same_day(of_a, of_b))
+        .join_from(of_a, of_b, _is_same_day(a, b))
         # The joined targets are equal. Both are limited, so that an index on run and target finds
         # the rows of either model.
         .where(
-            of_a.c.run_id == run_a,
-            of_b.c.run_id == run_b,
-            of_a.c.target.between(first, last),
-            of_b.c.target.between(first, last),
+            a.run_id == run_a,
+            b.run_id == run_b,
+            a.target.between(first, last),
+            b.target.between(first, last),
         )
-        .group_by(of_a.c.target)
-        .order_by(of_a.c.target.desc())
+        .group_by(a.target)
+        .order_by(a.target.desc())
     )
 
 
@@ -306,25 +310,26 @@ def common_directions(run_a: str, run_b: str, target: date) -> Statement:
     """
     of_a = view("prediction_history").alias("a")
     of_b = view("prediction_history").alias("b")
+    a, b = of_a.c, of_b.c
     return (
         sa.select(
-            of_a.c.market,
-            of_a.c.symbol,
-            of_a.c.target,
-            of_a.c.probability.label("a_probability"),
-            of_b.c.probability.label("b_probability"),
-            of_a.c.direction.label("a_direction"),
-            of_b.c.direction.label("b_direction"),
-            of_a.c.realised_return,
+            a.market,
+            a.symbol,
+            a.target,
+            a.probability.label("a_probability"),
+            b.probability.label("b_probability"),
+            a.direction.label("a_direction"),
+            b.direction.label("b_direction"),
+            a.realised_return,
         )
-        .join_from(of_a, of_b, _is_same_day(of_a, of_b))
+        .join_from(of_a, of_b, _is_same_day(a, b))
         .where(  # both targets, as in `common_days`
-            of_a.c.run_id == run_a,
-            of_b.c.run_id == run_b,
-            of_a.c.target == target,
-            of_b.c.target == target,
+            a.run_id == run_a,
+            b.run_id == run_b,
+            a.target == target,
+            b.target == target,
         )
-        .order_by(of_a.c.symbol)
+        .order_by(a.symbol)
     )
 
 
@@ -363,14 +368,12 @@ def of_night() -> sa.ColumnElement[bool]:
     return sa.and_(prediction.run_id == night.run_id, prediction.target == night.target)
 
 
-def _is_same_day(a: sa.FromClause, b: sa.FromClause) -> sa.ColumnElement[bool]:
-    return sa.and_(a.c.market == b.c.market, a.c.symbol == b.c.symbol, a.c.target == b.c.target)
+def _is_same_day(a: Columns, b: Columns) -> sa.ColumnElement[bool]:
+    return sa.and_(a.market == b.market, a.symbol == b.symbol, a.target == b.target)
 
 
-def _has_direction(
-    prediction: sa.FromClause, direction: str, *, correct: int
-) -> sa.ColumnElement[bool]:
-    return sa.and_(prediction.c.direction == direction, prediction.c.correct == correct)
+def _has_direction(prediction: Columns, direction: str, *, correct: int) -> sa.ColumnElement[bool]:
+    return sa.and_(prediction.direction == direction, prediction.correct == correct)
 
 
 def _count(condition: sa.ColumnElement[bool], name: str) -> sa.Label[int]:

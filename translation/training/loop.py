@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -198,12 +198,17 @@ def train_network(
             seconds = process_group.broadcast(time.monotonic() - since_check.begun)
             check_start = time.monotonic()  # the check itself counts to the next interval
             progress.seconds += seconds
-            figures = _TrainingFigures(
-                loss=since_check.loss / since_check.tokens,
-                tokens_per_second=since_check.tokens / seconds,
-                learning_rate=rate,
+            _check(
+                network,
+                optimisers,
+                validation,
+                progress,
+                config,
+                context,
+                since_check,
+                seconds,
+                rate,
             )
-            _check(network, optimisers, validation, progress, config, context, figures)
             since_check = _SinceCheck(begun=check_start)
         else:
             since_check.report(progress, config, context)
@@ -245,12 +250,6 @@ def training_step_of(
         process_group=process_group,
         product_dtype=getattr(torch, layer_format),
     )
-
-
-class _TrainingFigures(NamedTuple):
-    loss: float  # in nats a target token
-    tokens_per_second: float
-    learning_rate: float  # of the last step
 
 
 @dataclass
@@ -427,7 +426,9 @@ def _check(
     progress: Progress,
     config: TrainingConfig,
     context: TrainingContext,
-    figures: _TrainingFigures,
+    trained: _SinceCheck,
+    seconds: float,
+    rate: float,
 ) -> None:
     """Validate in all processes, and note whether the figure improved; in rank 0, report and save.
 
@@ -456,11 +457,11 @@ def _check(
         step=progress.step,
         epoch=progress.epoch + progress.place / progress.batches,
         tokens=progress.tokens,
-        train_loss=figures.loss,
+        train_loss=trained.loss / trained.tokens,
         validation_loss=loss,
         validation_bleu=bleu,
-        learning_rate=figures.learning_rate,
-        tokens_per_second=figures.tokens_per_second,
+        learning_rate=rate,
+        tokens_per_second=trained.tokens / seconds,
         seconds_left=max(0.0, seconds_left),
     )
     context.on_check(check)
