@@ -101,8 +101,8 @@ LEASE_S = 300.0
 MOST_CHARACTERS = 5 * LONGEST_TEXT  # of all texts that a worker takes at once
 DIED = f"its worker died {MAX_ATTEMPTS} times while translating it"
 
-text = tables.translation_text
-QUEUE_ORDER = (text.c.priority.desc(), text.c.id)
+text = tables.translation_text.c
+QUEUE_ORDER = (text.priority.desc(), text.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
@@ -129,7 +129,7 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
         }
         for source_text in texts
     ]
-    insert = sa.insert(text).returning(text.c.id, sort_by_parameter_order=True)
+    insert = sa.insert(tables.translation_text).returning(text.id, sort_by_parameter_order=True)
     return list(conn.execute(insert, rows).scalars())
 
 
@@ -181,17 +181,17 @@ def take_texts(
         if not is_ready(conn, models, moment):
             return []
     with transaction(engine) as conn:
-        expired = sa.update(text).where(*_is_expired(models, moment))
+        expired = sa.update(tables.translation_text).where(*_is_expired(models, moment))
         failed = {"status": "failed", "reason": DIED, "finished_at": moment, "taken_until": None}
-        conn.execute(expired.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
+        conn.execute(expired.where(text.attempts >= MAX_ATTEMPTS).values(failed))
         # Those that have failed are no longer taken, so that this queues only the others again.
         conn.execute(expired.values(status="queued", taken_until=None))
         model = _first_model(conn, models)
         if model is None:  # another worker has taken the last texts since `is_ready`
             return []
         next_texts = (
-            sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
-            .where(text.c.status == "queued", text.c.model == model)
+            sa.select(text.id, text.attempts, sa.func.length(text.text).label("characters"))
+            .where(text.status == "queued", text.model == model)
             .order_by(*QUEUE_ORDER)
             .limit(limit)
         )
@@ -209,19 +209,23 @@ def take_texts(
             "status": "taken",
             "taken_by": worker,
             "taken_until": moment + timedelta(seconds=lease_s),
-            "attempts": text.c.attempts + 1,
+            "attempts": text.attempts + 1,
         }
-        update = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
+        update = (
+            sa.update(tables.translation_text)
+            .where(text.id.in_(ids), text.status == "queued")
+            .values(values)
+        )
         # In SQLite a text may hold bytes that are not UTF-8: read as bytes, they can be checked.
-        source_text: sa.ColumnElement[Any] = text.c.text
+        source_text: sa.ColumnElement[Any] = text.text
         if conn.dialect.name != "postgresql":
-            source_text = sa.cast(text.c.text, sa.LargeBinary)
+            source_text = sa.cast(text.text, sa.LargeBinary)
         returned = conn.execute(
             update.returning(
-                text.c.id,
-                text.c.model,
-                text.c.priority,
-                text.c.attempts,
+                text.id,
+                text.model,
+                text.priority,
+                text.attempts,
                 source_text.label("text"),
             )
         )
@@ -241,7 +245,7 @@ def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | N
     if _first_model(conn, models) is not None:
         return True
     moment = datetime.now(UTC) if now is None else now
-    expired = sa.select(text.c.id).where(*_is_expired(models, moment)).limit(1)
+    expired = sa.select(text.id).where(*_is_expired(models, moment)).limit(1)
     return conn.execute(expired).first() is not None
 
 
@@ -258,7 +262,7 @@ def renew(
     """
     moment = datetime.now(UTC) if now is None else now
     until = moment + timedelta(seconds=lease_s)
-    update = sa.update(text).where(*_is_taken_by(worker), text.c.id.in_(ids))
+    update = sa.update(tables.translation_text).where(*_is_taken_by(worker), text.id.in_(ids))
     return conn.execute(update.values(taken_until=until)).rowcount
 
 
@@ -271,10 +275,12 @@ def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, obje
     """
     if not rows:
         return 0
-    done = sa.update(text).where(*_is_taken_by(worker), text.c.id == sa.bindparam("of"))
+    done = sa.update(tables.translation_text).where(
+        *_is_taken_by(worker), text.id == sa.bindparam("of")
+    )
     names = ("translation", "score", "attention", "reason")
     # With a prefix, because SQLAlchemy reserves the columns' own names for parameters of its own.
-    values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in names}
+    values = {name: sa.bindparam(f"new_{name}", type_=text[name].type) for name in names}
     statement = done.values(
         status="done", finished_at=datetime.now(UTC), taken_until=None, **values
     )
@@ -294,7 +300,7 @@ def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str)
         "finished_at": datetime.now(UTC),
         "taken_until": None,
     }
-    update = sa.update(text).where(*_is_taken_by(worker), text.c.id.in_(ids))
+    update = sa.update(tables.translation_text).where(*_is_taken_by(worker), text.id.in_(ids))
     return conn.execute(update.values(values)).rowcount
 
 
@@ -303,8 +309,8 @@ def give_back(conn: Connection, worker: str) -> int:
 
     For a worker that stops before it has translated them.
     """
-    values = {"status": "queued", "taken_until": None, "attempts": text.c.attempts - 1}
-    update = sa.update(text).where(*_is_taken_by(worker))
+    values = {"status": "queued", "taken_until": None, "attempts": text.attempts - 1}
+    update = sa.update(tables.translation_text).where(*_is_taken_by(worker))
     return conn.execute(update.values(values)).rowcount
 
 
@@ -336,13 +342,13 @@ def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[An
 
 
 def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
-    return text.c.status == "taken", text.c.taken_by == worker
+    return text.status == "taken", text.taken_by == worker
 
 
 def _is_expired(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
-    conditions = [text.c.status == "taken", text.c.taken_until <= now]
+    conditions = [text.status == "taken", text.taken_until <= now]
     if models is not None:
-        conditions.append(text.c.model.in_(models))
+        conditions.append(text.model.in_(models))
     return conditions
 
 
@@ -352,15 +358,15 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
     An index finds the first text of each model, however many wait behind it.
     """
     first = (
-        sa.select(text.c.priority, text.c.id)
-        .where(text.c.status == "queued")
+        sa.select(text.priority, text.id)
+        .where(text.status == "queued")
         .order_by(*QUEUE_ORDER)
         .limit(1)
     )
     first_texts = []
     candidates = _queued_models(conn) if models is None else models
     for model in candidates:
-        head = conn.execute(first.where(text.c.model == model)).first()
+        head = conn.execute(first.where(text.model == model)).first()
         if head is not None:
             # SQLite lets an INSERT store a priority of any type, and sorts text and bytes above all
             # numbers: such a priority comes first.
@@ -378,13 +384,13 @@ def _queued_models(conn: Connection) -> list[str]:
 
     An index finds the next name after each, without reading the texts between them.
     """
-    first = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
+    first = sa.select(sa.func.min(text.model)).where(text.status == "queued")
     models: list[str] = []
     model = conn.execute(first).scalar_one()
     # In SQLite a name may be bytes, which are not found as text: such a name would come again.
     while model is not None and model not in models:
         models.append(model)
-        model = conn.execute(first.where(text.c.model > model)).scalar_one()
+        model = conn.execute(first.where(text.model > model)).scalar_one()
     return models
 
 
