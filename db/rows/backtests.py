@@ -145,7 +145,8 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
     prediction = tables.prediction.c
     fold = tables.backtest_fold
     stock = tables.instrument
-    statement = (
+    return frame(
+        conn,
         sa.select(
             prediction.run_id,
             prediction.as_of,
@@ -156,9 +157,8 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
         )
         .select_from(fold.join(tables.prediction, of_fold(tables.prediction)).join(stock))
         .where(fold.c.backtest_id == backtest_id)
-        .order_by(prediction.target, stock.c.symbol)
+        .order_by(prediction.target, stock.c.symbol),
     )
-    return frame(conn, statement)
 
 
 def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
@@ -173,12 +173,12 @@ def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
         .order_by(summary.finished_at.desc())
         .limit(1)
     )
-    statement = (
+    return frame(
+        conn,
         sa.select(*summary)
         .where(summary.backtest_id == newest.scalar_subquery())
-        .order_by(summary.portfolio)
+        .order_by(summary.portfolio),
     )
-    return frame(conn, statement)
 
 
 def finished(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
@@ -188,14 +188,14 @@ def finished(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
     """
     summary = view("backtest_summary").c
     columns = (summary.backtest_id, summary.first, summary.last, summary.finished_at)
-    statement = (
+    return frame(
+        conn,
         sa.select(*columns)
         .where(summary.market == market)
         .distinct()  # the view has a row for each portfolio
         .order_by(summary.finished_at.desc())
-        .limit(row_limit)
+        .limit(row_limit),
     )
-    return frame(conn, statement)
 
 
 def unfinished(conn: Connection, since: datetime) -> pd.DataFrame:
@@ -211,13 +211,13 @@ def fold_moments(conn: Connection, name: str) -> pd.DataFrame:
     """Return a backtest's stored folds: first, last, seconds, and the created_at of their model."""
     fold = tables.backtest_fold.c
     run = view("run_log").c
-    statement = (
+    return frame(
+        conn,
         sa.select(fold.first, fold.last, fold.seconds, run.created_at)
         .join_from(tables.backtest_fold, view("run_log"), run.run_id == fold.run_id)
         .where(fold.backtest_id == name)
-        .order_by(fold.number)
+        .order_by(fold.number),
     )
-    return frame(conn, statement)
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:

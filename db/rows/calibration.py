@@ -117,24 +117,24 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Return the rows of abstention_count of a backtest's finished folds, by target and level."""
     table = tables.abstention_count
     fold = tables.backtest_fold
-    statement = (
+    return frame(
+        conn,
         sa.select(table)
         .select_from(fold.join(table, of_fold(table)))
         .where(fold.c.backtest_id == backtest_id)
-        .order_by(table.c.target, table.c.level)
+        .order_by(table.c.target, table.c.level),
     )
-    return frame(conn, statement)
 
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
     """Return the bands of several runs: run_id, level, threshold."""
     table = tables.abstention_band
-    statement = (
+    return frame(
+        conn,
         sa.select(table.c.run_id, table.c.level, table.c.threshold)
         .where(table.c.run_id.in_(run_ids))
-        .order_by(table.c.run_id, table.c.level)
+        .order_by(table.c.run_id, table.c.level),
     )
-    return frame(conn, statement)
 
 
 def coverage(conn: Connection, market: str, level: float, last: date) -> dict[str, Any]:
@@ -144,17 +144,19 @@ def coverage(conn: Connection, market: str, level: float, last: date) -> dict[st
     where nothing was counted.
     """
     count = view("coverage").c
-    statement = sa.select(
-        sa.func.sum(count.n).label("n"),
-        sa.func.sum(count.covered).label("covered"),
-        sa.func.sum(count.decided).label("decided"),
-        sa.func.sum(count.decided_correct).label("decided_correct"),
-    ).where(
-        count.market == market,
-        count.kind == "nightly",
-        count.level == level,
-        count.target <= last,
+    sums = row(
+        conn,
+        sa.select(
+            sa.func.sum(count.n).label("n"),
+            sa.func.sum(count.covered).label("covered"),
+            sa.func.sum(count.decided).label("decided"),
+            sa.func.sum(count.decided_correct).label("decided_correct"),
+        ).where(
+            count.market == market,
+            count.kind == "nightly",
+            count.level == level,
+            count.target <= last,
+        ),
     )
-    sums = row(conn, statement)
     assert sums is not None  # A sum without GROUP BY is always one row.
     return sums

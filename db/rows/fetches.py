@@ -213,8 +213,9 @@ def append_disagreements(
     )
     stored_columns = [column for column in c if column.name not in ("known_at", "source")]
     ids = instrument_ids(conn, market).tolist()
-    statement = sa.select(*stored_columns).where(c.instrument_id.in_(ids), ~is_superseded)
-    in_force = frame(conn, statement)
+    in_force = frame(
+        conn, sa.select(*stored_columns).where(c.instrument_id.in_(ids), ~is_superseded)
+    )
     stored = in_force[in_force["instrument_id"].isin(fresh["instrument_id"])]
     counterparts = stored_counterparts(fresh, stored, DISAGREEMENT_KEY)
     has_other_values = is_changed(

@@ -123,7 +123,8 @@ def constituents(conn: Connection, market: str) -> pd.DataFrame:
     """
     stay = tables.constituent.c
     instrument = tables.instrument.c
-    statement = (
+    return frame(
+        conn,
         sa.select(
             instrument.symbol,
             stay.spell,
@@ -133,9 +134,8 @@ def constituents(conn: Connection, market: str) -> pd.DataFrame:
         )
         .join_from(tables.constituent, tables.instrument)
         .where(instrument.market == market)
-        .order_by(instrument.symbol, stay.spell)
+        .order_by(instrument.symbol, stay.spell),
     )
-    return frame(conn, statement)
 
 
 def instrument_ids(conn: Connection, market: str) -> "pd.Series[int]":

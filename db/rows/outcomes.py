@@ -62,14 +62,14 @@ def unsettled(
         stock_days.append(_of_nights(selected, market, last, table).where(night.c.target >= first))
     each = sa.union(*stock_days).subquery()
     has_no_outcome = outcome.c.realised_return.is_(None)
-    statement = (
+    return frame(
+        conn,
         sa.select(stock.symbol, each.c.as_of, each.c.target, outcome.c.realised_return)
         .join_from(each, tables.instrument, stock.id == each.c.instrument_id)
         .outerjoin(outcome, _has_outcome(each))
         .where(sa.or_(has_no_outcome, each.c.target >= since))
-        .order_by(each.c.target, stock.symbol)
+        .order_by(each.c.target, stock.symbol),
     )
-    return frame(conn, statement)
 
 
 def settled_directions(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
@@ -168,14 +168,14 @@ def direction_counts(
         outcome.c.rise,
         (outcome.c.label != 0).label("labelled"),
     )
-    statement = (
+    return frame(
+        conn,
         _of_nights(sa.select(*group_columns, sa.func.count().label("n")), market, last)
         .join(outcome, _has_outcome())
         .where(*within(tables.night.c.target, first, None))
         .group_by(*group_columns)
-        .order_by(prediction.target)
+        .order_by(prediction.target),
     )
-    return frame(conn, statement)
 
 
 def _of_nights(
@@ -207,7 +207,8 @@ def _with_outcome(
     """
     prediction = tables.prediction.c
     outcome = tables.outcome
-    statement = (
+    return frame(
+        conn,
         sa.select(
             prediction.run_id,
             prediction.target,
@@ -217,9 +218,8 @@ def _with_outcome(
         )
         .select_from(joined.join(outcome, _has_outcome()))
         .where(*conditions)
-        .order_by(prediction.target, prediction.instrument_id)
+        .order_by(prediction.target, prediction.instrument_id),
     )
-    return frame(conn, statement)
 
 
 def _has_outcome(table: sa.FromClause = tables.prediction) -> sa.ColumnElement[bool]:

@@ -48,13 +48,13 @@ def _positions(
 ) -> pd.DataFrame:
     stock = tables.instrument
     columns = [column for column in table.c if column.name not in ("market", "instrument_id")]
-    statement = (
+    return frame(
+        conn,
         sa.select(*columns, stock.c.symbol)
         .join_from(table, stock)
         .where(table.c.market == market, *within(table.c[day], first, last))
-        .order_by(table.c[day], stock.c.symbol)
+        .order_by(table.c[day], stock.c.symbol),
     )
-    return frame(conn, statement)
 
 
 def paper_orders(conn: Connection, market: str, target: date) -> pd.DataFrame:
@@ -73,12 +73,12 @@ def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd
     account = view("paper_account")
     # Left out, because the view counts the holdings again for each row.
     columns = [column for column in account.c if column.name != "holdings"]
-    statement = (
+    return frame(
+        conn,
         sa.select(*columns)
         .where(*matching(account, market=market), *within(account.c.session, None, last))
-        .order_by(account.c.session, account.c.portfolio)
+        .order_by(account.c.session, account.c.portfolio),
     )
-    return frame(conn, statement)
 
 
 def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:

@@ -87,7 +87,8 @@ def predictions(
     """
     prediction = tables.prediction.c
     stock = tables.instrument.c
-    statement = (
+    return frame(
+        conn,
         sa.select(
             prediction.run_id,
             prediction.as_of,
@@ -102,9 +103,8 @@ def predictions(
             stock.market == market,
             *matching(tables.prediction, target=target, run_id=run_id),
         )
-        .order_by(prediction.target, stock.symbol, prediction.made_at)
+        .order_by(prediction.target, stock.symbol, prediction.made_at),
     )
-    return frame(conn, statement)
 
 
 def prediction_history(
@@ -150,7 +150,8 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
     prediction = tables.prediction.c
     stock = tables.instrument.c
     night = tables.night
-    statement = (
+    return frame(
+        conn,
         sa.select(
             prediction.run_id,
             prediction.as_of,
@@ -162,9 +163,8 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
         )
         .select_from(_predicted_stocks())
         .where(*matching(night, market=market, as_of=as_of))
-        .order_by(stock.symbol)
+        .order_by(stock.symbol),
     )
-    return frame(conn, statement)
 
 
 def _predicted_stocks() -> sa.Join:
@@ -183,7 +183,8 @@ def night_predictions(conn: Connection, market: str, first: date, last: date) ->
     prediction = tables.prediction.c
     stock = tables.instrument.c
     night = tables.night.c
-    statement = (
+    return frame(
+        conn,
         sa.select(
             night.as_of,
             prediction.run_id,
@@ -192,9 +193,8 @@ def night_predictions(conn: Connection, market: str, first: date, last: date) ->
         )
         .select_from(_predicted_stocks())
         .where(night.market == market, *within(night.as_of, first, last))
-        .order_by(night.as_of, stock.symbol)
+        .order_by(night.as_of, stock.symbol),
     )
-    return frame(conn, statement)
 
 
 def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:

@@ -273,7 +273,8 @@ def withdrawals_known(
     """
     price = tables.price.c
     stock = tables.instrument.c
-    statement = (
+    return frame(
+        conn,
         sa.select(stock.symbol, price.session, price.withdrawn, price.known_at)
         .join_from(tables.price, tables.instrument)
         .where(
@@ -281,9 +282,8 @@ def withdrawals_known(
             price.withdrawn.is_not(None),
             *_became_known(after, until),
         )
-        .order_by(stock.symbol, price.session, price.known_at)
+        .order_by(stock.symbol, price.session, price.known_at),
     )
-    return frame(conn, statement)
 
 
 def _became_known(after: datetime | None, until: datetime) -> list[sa.ColumnElement[bool]]:
@@ -308,7 +308,8 @@ def _withdrawn(
     """
     price = tables.price.c
     stock = tables.instrument
-    statement = (
+    return frame(
+        conn,
         sa.select(stock.c.symbol, price.session, price.known_at.label("withdrawn_at"))
         .join_from(tables.price, stock)
         .where(
@@ -317,9 +318,8 @@ def _withdrawn(
             price.session.between(first, last),
             *within(price.known_at, None, known_at),
         )
-        .order_by(price.session)
+        .order_by(price.session),
     )
-    return frame(conn, statement)
 
 
 def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:

@@ -204,9 +204,8 @@ def night_ranking(
     if symbols is not None:
         is_read.append(history.symbol.in_(symbols))
     columns = [history[name] for name in (*SHOWN, "made_at")]
-    statement = sa.select(*columns).where(*is_shown, *is_read).order_by(history.place)
     # The market's rankers may have been trained again, and the session ranked by each of them.
-    rankings = frame(conn, statement)
+    rankings = frame(conn, sa.select(*columns).where(*is_shown, *is_read).order_by(history.place))
     is_newest = rankings["made_at"] == rankings["made_at"].max()
     newest: pd.DataFrame = rankings[is_newest]
     return newest.drop(columns="made_at").reset_index(drop=True)
@@ -291,14 +290,14 @@ def night_rankings(conn: Connection, market: str, *, first: date, last: date) ->
     ranker = tables.ranker
     stock = tables.instrument
     columns = [column for column in rank if column.name != "instrument_id"]
-    statement = (
+    return frame(
+        conn,
         sa.select(*columns, stock.c.symbol)
         .join_from(tables.stock_rank, ranker)
         .join(stock)
         .where(ranker.c.market == market, rank.target >= first, rank.target <= last)
-        .order_by(rank.target, rank.made_at, rank.predictor, rank.place)
+        .order_by(rank.target, rank.made_at, rank.predictor, rank.place),
     )
-    return frame(conn, statement)
 
 
 def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
@@ -312,7 +311,8 @@ def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> p
     stock = tables.instrument
     columns = ("score", "place", "probability", "chosen")
     order = (rank.as_of, rank.ranker_id, rank.predictor, rank.place, stock.c.symbol)
-    statement = (
+    return frame(
+        conn,
         sa.select(
             rank.as_of,
             rank.ranker_id,
@@ -327,9 +327,8 @@ def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> p
             *within(rank.as_of, first, last),
             rank.target > first,  # excludes no further row, but lets an index be used
         )
-        .order_by(*order)
+        .order_by(*order),
     )
-    return frame(conn, statement)
 
 
 def ranker_of_night(conn: Connection, market: str, target: date, made_by: datetime) -> str | None:
@@ -369,8 +368,9 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
     log = view("rank_score_log")
     is_running = (log.c.market == market, log.c.span == "running", log.c.target <= last)
     newest = sa.select(sa.func.max(log.c.target)).where(*is_running).scalar_subquery()
-    statement = sa.select(log).where(*is_running, log.c.target == newest).order_by(log.c.predictor)
-    return frame(conn, statement)
+    return frame(
+        conn, sa.select(log).where(*is_running, log.c.target == newest).order_by(log.c.predictor)
+    )
 
 
 def night_rank_ics(
@@ -382,7 +382,8 @@ def night_rank_ics(
     has no row.
     """
     log = view("rank_score_log").c
-    statement = (
+    return frame(
+        conn,
         sa.select(log.target, log.predictor, log.rank_ic)
         .where(
             log.market == market,
@@ -392,9 +393,8 @@ def night_rank_ics(
             sa.or_(log.predictor == predictor, log.is_rule == 1),
             log.rank_ic.is_not(None),
         )
-        .order_by(log.target, log.predictor)
+        .order_by(log.target, log.predictor),
     )
-    return frame(conn, statement)
 
 
 def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
@@ -408,13 +408,13 @@ def shown_ranker(conn: Connection, market: str) -> dict[str, Any] | None:
     `predictor` is the ranker, `leg` the name of the return that it ranks by.
     """
     history = view("ranking_history").c
-    statement = (
+    return row(
+        conn,
         sa.select(history.predictor, history.leg, history.target, history.made_at)
         .where(history.market == market, history.chosen == 1)
         .order_by(history.target.desc(), history.made_at.desc())
-        .limit(1)
+        .limit(1),
     )
-    return row(conn, statement)
 
 
 def ranked_stocks(market: str, *, predictor: str, first: date) -> Statement:

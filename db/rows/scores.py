@@ -62,10 +62,10 @@ def running_scores(
         sa.select(c.target).where(*is_running).distinct().order_by(c.target.desc()).limit(targets)
     )
     newest_targets = conn.execute(newest).scalars().all()
-    statement = (
-        sa.select(tables.score).where(*is_running, c.target.in_(newest_targets)).order_by(c.target)
+    return frame(
+        conn,
+        sa.select(tables.score).where(*is_running, c.target.in_(newest_targets)).order_by(c.target),
     )
-    return frame(conn, statement)
 
 
 def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
@@ -77,10 +77,9 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
     of_market = (score.c.market == market, score.c.protocol == "all")
     targets = sa.select(score.c.target).where(*of_market).order_by(score.c.target.desc())
     last = conn.execute(targets.limit(1)).scalar()
-    statement = (
-        sa.select(score).where(*of_market, score.c.target == last).order_by(score.c.predictor)
+    return frame(
+        conn, sa.select(score).where(*of_market, score.c.target == last).order_by(score.c.predictor)
     )
-    return frame(conn, statement)
 
 
 def daily_scores(market: str, last: date | None = None) -> Statement:

@@ -58,8 +58,9 @@ def trainings(conn: Connection, since: datetime) -> pd.DataFrame:
     newest = sa.select(log.c.model, sa.func.max(log.c.step).label("step")).group_by(log.c.model)
     last = newest.subquery()
     is_last = sa.and_(log.c.model == last.c.model, log.c.step == last.c.step)
-    statement = sa.select(log).join(last, is_last).where(log.c.at >= since).order_by(log.c.model)
-    return frame(conn, statement)
+    return frame(
+        conn, sa.select(log).join(last, is_last).where(log.c.at >= since).order_by(log.c.model)
+    )
 
 
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
@@ -407,7 +408,8 @@ def newest(conn: Connection, model: str | None, status: str | None, limit: int) 
     translation_job but priority, finished_at and the languages.
     """
     job = view("translation_job").c
-    statement = (
+    jobs = frame(
+        conn,
         sa.select(
             job.id,
             job.model,
@@ -421,8 +423,7 @@ def newest(conn: Connection, model: str | None, status: str | None, limit: int) 
         )
         .where(*matching(view("translation_job"), model=model, status=status))
         .order_by(job.id.desc())
-        .limit(limit)
+        .limit(limit),
     )
-    jobs = frame(conn, statement)
     # In SQLite a text that an INSERT put in may be bytes.
     return jobs.assign(text=jobs["text"].map(_as_text))
