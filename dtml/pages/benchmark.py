@@ -19,8 +19,7 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, best_at
 from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
 from dtml.evaluation.survivorship import read_survivorship
-from dtml.pages.charts import Chart, calibration, environment, script
-from dtml.pages.colours import colour
+from dtml.pages.charts import Chart, calibration, colour, environment, script
 from dtml.pages.figures import (
     NO_INTERVAL,
     Row,

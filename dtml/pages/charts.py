@@ -8,22 +8,154 @@ dark mode. Dates are UTC.
 """
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from zlib import crc32
 
 import jinja2
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
+from jaxtyping import Float, Int
+from markupsafe import Markup, escape
+from numpy import ndarray
 
-from dtml.baselines.naive_rules import MODEL
-from dtml.pages.chart_rows import LIVE_POINTS, known_values, short, stretches, thinned
-from dtml.pages.colours import PALETTE, colour
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.pages.figures import WORDS, day, figure, named, percent
-from dtml.pages.svg import compact
+
+# Attributes that only a script reads.
+UNREAD_ATTRIBUTE = re.compile(
+    r' (?:(?:aria-[a-z]+|role|pointer-events|opacity)="(?:[a-z -]+|1)"'
+    r'|(?:xmlns|version)[a-z:]*="[^"]*")'
+)
+# Paths that draw nothing.
+EMPTY_PATH = re.compile(r'<path(?: class="\w+")? d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>')
+# A circle as two arcs.
+CIRCULAR_PATH = re.compile(r'<path([^>]*?) d="M([\d.]+),0A\2,\2,0,1,1,-\2,0A\2,\2,0,1,1,\2,0Z?"')
+_SVG_WIDTH = re.compile(r'width="([\d.]+)"')
+
+
+def compact(svg: str) -> str:
+    """Return a drawing as wide as its place, without attributes that only a script reads."""
+    svg = UNREAD_ATTRIBUTE.sub("", svg)
+    svg = EMPTY_PATH.sub("", svg)
+    svg = CIRCULAR_PATH.sub(r'<circle\1 r="\2"', svg)
+    width = _SVG_WIDTH.search(svg)
+    if width is None:
+        return svg
+    widest = 1.4 * float(width[1])  # a drawing is enlarged so far and no further
+    opening = f'<svg aria-hidden="true" style="max-width:{widest:.0f}px" '
+    return svg.replace("<svg ", opening, 1)
+
+
+POINTS = 150  # of a line, at most, in a static chart
+LIVE_POINTS = 400  # of a line, at most, in a chart that can be zoomed
+# A line is broken where it has no value for longer than both: no exchange is closed for so many
+# days, and values of each month or year are further apart.
+BREAK_DAYS = 21
+BREAK_STEPS = 5  # times the median distance of its values
+
+
+def thin(values: Float[ndarray, " sessions"], points: int = POINTS) -> Int[ndarray, " kept"]:
+    """Return the positions of the values to draw, at most `points`, ascending.
+
+    If there are more values, they are the first, the last, and the lowest and highest of each of
+    some stretches of equal length. A stretch of missing values (NaN) keeps its first place, where
+    the line is broken.
+    """
+    if len(values) <= points:
+        return np.arange(len(values))
+    places = [0, len(values) - 1]
+    # Two values of each stretch, and the two ends.
+    for stretch in np.array_split(np.arange(len(values)), points // 2 - 1):
+        known = stretch[np.isfinite(values[stretch])]
+        if len(known) == 0:
+            places.append(stretch[0])
+            continue
+        lowest = known[np.argmin(values[known])]
+        highest = known[np.argmax(values[known])]
+        places += [lowest, highest]
+    return np.unique(places)
+
+
+def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
+    """Return for each of some ascending sessions the number of its stretch, from 0.
+
+    A stretch ends where no session follows for longer than BREAK_DAYS and BREAK_STEPS.
+    """
+    steps = np.diff(pd.DatetimeIndex(sessions).to_numpy()) / np.timedelta64(1, "D")
+    if not len(steps):
+        return np.zeros(len(sessions), dtype=int)
+    is_break = steps > max(BREAK_DAYS, BREAK_STEPS * float(np.median(steps)))
+    return np.concatenate([[0], np.cumsum(is_break)])
+
+
+def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
+    """Return the rows to draw of lines over sessions `t`; all rows of any other chart.
+
+    A row is drawn if `thin` keeps it for any of the lines, each with at most `points`.
+    """
+    if "t" not in frame or len(frame) <= points:
+        return frame
+    lines = frame.drop(columns="t").to_numpy(dtype=float).T  # [lines sessions]
+    places_of_lines = [thin(line, points) for line in lines if np.isfinite(line).any()]
+    return frame.iloc[np.unique(np.concatenate(places_of_lines))]
+
+
+def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a row without missing values, each number with five digits."""
+    shortened = {str(name): short(value) for name, value in row.items()}
+    return {name: value for name, value in shortened.items() if value is not None}
+
+
+def short(value: Any) -> Any:
+    """Return a number with five digits, None where it is missing or infinite; words unchanged."""
+    if pd.isna(value):
+        return None
+    if isinstance(value, (float, np.floating)):
+        rounded = float(f"{value:.5g}")  # the largest numbers become infinite, which JSON lacks
+        return rounded if np.isfinite(rounded) else None
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+PALETTE = 10  # colours of lines
+MODELS = ("lstm", "alstm", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting")
+# Positions in the palette.
+PLACES = {
+    **{name: number for number, name in enumerate((MODEL, *NAIVE_RULES, *MODELS))},
+    "long": 0,
+    "long-short": 4,
+    "weighted": 5,
+    "probability": 0,
+    "calibrated": 9,
+    "account": 0,
+    "account, no costs": 1,
+}
+COLOURS = {
+    **{name: f"var(--s{number})" for name, number in PLACES.items()},
+    "rise": "var(--rise)",
+    "fall": "var(--fall)",
+    "index": "var(--ink)",
+    "close": "var(--ink)",
+    "equal weight": "var(--faint)",
+    "equal parts": "var(--faint)",
+    "adjusted close": "var(--faint)",
+}
+
+
+def colour(name: str) -> str:
+    """Return the colour of a model, a rule or a form of portfolio: the same one on every page."""
+    form = name.partition(",")[0]
+    if form in COLOURS:
+        return COLOURS[form]
+    number = crc32(form.encode()) % PALETTE
+    return f"var(--s{number})"
+
 
 WIDTH = 400  # of a chart over sessions, in pixels
 LOGARITHMIC = 3  # ratio of the highest to the lowest equity above which its scale is logarithmic
@@ -498,3 +630,80 @@ def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jin
     templates.tests["missing"] = lambda value: bool(pd.isna(value))
     templates.globals.update(palette=PALETTE, live=False)
     return templates
+
+
+_SPARKLINE_WIDTH = 220  # of the drawing, in its own units
+HEIGHT = 48
+MARGIN = 3  # so that a line at the edge is drawn whole
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    """Lines over the same sessions, the main one first.
+
+    `lines` have the values by name, a number for each session; NaN is a gap. `base` is a value that
+    is drawn as a level line. `words` describe the drawing for those who cannot see it.
+    """
+
+    words: str
+    lines: Mapping[str, Float[ndarray, " sessions"]]
+    base: float
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Return the name and the colour of each line, the main one first."""
+        return [(name, colour(name)) for name in self.lines]
+
+    @property
+    def svg(self) -> Markup:
+        """Return the drawing as SVG, as wide as its place; a line has one colour in all charts.
+
+        The main line is drawn last, above the others. A line without a value is left out, and a
+        value between two gaps is not visible.
+        """
+        drawn = [name for name, values in self.lines.items() if np.isfinite(values).any()]
+        low, high = self._ends(drawn)
+        level = _height(self.base, low, high)
+        parts = [f'<line x1="0" x2="{_SPARKLINE_WIDTH}" y1="{level}" y2="{level}"/>']
+        for name in reversed(drawn):
+            path = _path(np.asarray(self.lines[name], dtype=float), low, high)
+            kind = "main" if name == next(iter(self.lines)) else "other"
+            parts.append(f'<path class="{kind}" stroke="{colour(name)}" d="{path}"/>')
+        opening = (
+            f'<svg class="spark" role="img" aria-label="{escape(self.words)}" '
+            f'viewBox="0 0 {_SPARKLINE_WIDTH} {HEIGHT}" preserveAspectRatio="none">'
+        )
+        return Markup(f"{opening}{''.join(parts)}</svg>")  # noqa: S704 - the words are escaped
+
+    def _ends(self, drawn: Sequence[str]) -> tuple[float, float]:
+        """Return the lowest and the highest value to draw, with the base among them.
+
+        They are never the same, so that `_height` can divide by their difference.
+        """
+        values = [np.asarray(self.lines[name], dtype=float) for name in drawn]
+        whole = np.concatenate([np.array([self.base]), *values])
+        low = float(np.nanmin(whole))
+        high = float(np.nanmax(whole))
+        return low, max(high, low + 1e-9)
+
+
+def _height(value: float, low: float, high: float) -> str:
+    """Return the place of a value in the drawing, counted from the top."""
+    share = (value - low) / (high - low)
+    return f"{HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN):.1f}"
+
+
+def _path(values: Float[ndarray, " sessions"], low: float, high: float) -> str:
+    """Return the path of a line, which begins again after each gap."""
+    steps = max(len(values) - 1, 1)
+    parts: list[str] = []
+    is_open = False
+    for place in thin(values):  # the places of the values to draw
+        value = float(values[place])
+        if not np.isfinite(value):
+            is_open = False
+            continue
+        x = f"{place / steps * _SPARKLINE_WIDTH:.1f}"
+        parts.append(f"{'L' if is_open else 'M'}{x},{_height(value, low, high)}")
+        is_open = True
+    return "".join(parts)

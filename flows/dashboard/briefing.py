@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from db.rows import nights, paper_account, rankings
 from dtml.evaluation.drift import drift_words
+from dtml.pages.charts import Sparkline
 from dtml.pages.figures import (
     count,
     counted,
@@ -22,7 +23,6 @@ from dtml.pages.figures import (
     records,
 )
 from dtml.pages.night_ranking import promotion_words
-from dtml.pages.sparkline import Sparkline
 from flows.dashboard.running import running_night
 from flows.service.status import TOLERANCE, Punctuality
 

@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 
 from dtml.pages.backtest_returns import extremes, rolling_chart, tracks_chart
-from dtml.pages.chart_rows import LIVE_POINTS, POINTS, thin, thinned
-from dtml.pages.charts import Panel, over_sessions
-from dtml.pages.colours import colour
+from dtml.pages.charts import LIVE_POINTS, POINTS, Panel, colour, over_sessions, thin, thinned
 from tests.support.backtest_page import (
     NAN,
 )

@@ -17,7 +17,7 @@ from db import tables
 from db.connection.frames import frame
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import nights
-from dtml.pages.sparkline import Sparkline
+from dtml.pages.charts import Sparkline
 from dtml.prices.sessions import next_session
 from flows.dashboard import briefing
 from flows.dashboard.app import USUAL_SORT, dashboard, link

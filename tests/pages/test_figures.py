@@ -7,7 +7,7 @@ import pytest
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.markets.definition import RelativeName
-from dtml.pages.colours import MODELS
+from dtml.pages.charts import MODELS
 from dtml.pages.figures import (
     NAMES,
     are_whole,

@@ -13,7 +13,6 @@ from dtml.evaluation.calibration import (
     recalibrated,
 )
 from dtml.evaluation.metrics import accuracy, mcc
-from dtml.pages.chart_rows import stretches
 from dtml.pages.charts import (
     COLUMNS,
     NARROWEST,
@@ -21,6 +20,7 @@ from dtml.pages.charts import (
     over_sessions,
     probability_axis,
     stacked,
+    stretches,
 )
 from dtml.pages.figures import percent
 from dtml.pages.night import heat_map, sector_map
