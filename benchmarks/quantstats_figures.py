@@ -13,7 +13,7 @@ import pandas as pd
 
 from dtml.backtest.performance import drawdown, session_sharpe
 from dtml.markets.definition import YEAR
-from dtml.pages.backtest_returns import ROLLED, extremes, month_returns, ratios, rolling_chart
+from dtml.pages.backtest import ROLLED, extremes, month_returns, ratios, rolling_chart
 
 CLOSE = 1e-9  # a relative difference of rounding alone
 SESSIONS = 1000

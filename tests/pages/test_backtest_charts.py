@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.pages.backtest_returns import extremes, rolling_chart, tracks_chart
+from dtml.pages.backtest import extremes, rolling_chart, tracks_chart
 from dtml.pages.charts import LIVE_POINTS, POINTS, Panel, colour, over_sessions, thin, thinned
 from tests.support.backtest_page import (
     NAN,

@@ -13,8 +13,16 @@ from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Form, Strategy
 from dtml.backtest.quotes import Fill
 from dtml.markets.definition import FREE, Costs
-from dtml.pages.backtest import EQUAL_WEIGHT, PAPER_SUFFIX, lead, readme_lines, verdict
-from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
+from dtml.pages.backtest import (
+    EQUAL_WEIGHT,
+    PAPER_SUFFIX,
+    drawdowns,
+    lead,
+    ratios,
+    readme_lines,
+    tracks_chart,
+    verdict,
+)
 from dtml.pages.figures import figure, named, percent, quoted
 from dtml.pages.survivorship import of_backtest
 from tests.support.backtest_page import (
