@@ -21,7 +21,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.figures import counted, figure, percent
-from dtml.pages.night_ranking import ends, ranking_words
+from dtml.pages.night import ends, ranking_words
 from dtml.prices.sessions import sessions_between, sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, print_frame, print_json, print_scores, rendered

@@ -22,7 +22,7 @@ from dtml.pages.figures import (
     percent,
     records,
 )
-from dtml.pages.night_ranking import promotion_words
+from dtml.pages.night import promotion_words
 from flows.dashboard.running import running_night
 from flows.service.status import TOLERANCE, Punctuality
 

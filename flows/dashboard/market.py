@@ -31,7 +31,7 @@ from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import predictor_charts
 from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
-from dtml.pages.night_ranking import LEG_WORDS, ranking_words
+from dtml.pages.night import LEG_WORDS, ranking_words
 from flows.dashboard.briefing import (
     Shown,
     account_line,

@@ -20,8 +20,7 @@ from dtml.evaluation.calibration import Calibration, coverage
 from dtml.evaluation.drift import drift_words
 from dtml.evaluation.survivorship import Survivorship, date_of
 from dtml.pages.figures import records
-from dtml.pages.night import night_report
-from dtml.pages.night_ranking import ranking_part
+from dtml.pages.night import night_report, ranking_part
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
 from flows.markets.stored_night import page_file

@@ -24,7 +24,7 @@ from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
 from dtml.pages.figures import quoted, records, with_interval
-from dtml.pages.night_ranking import promotion_words
+from dtml.pages.night import promotion_words
 from dtml.pages.second_source import comparison_words, grave_words
 from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
 

@@ -10,8 +10,7 @@ import pytest
 
 from dtml.attention.weights import Attention
 from dtml.pages.figures import figure, named, percent
-from dtml.pages.night import direction_rows
-from dtml.pages.night_ranking import ranking_part
+from dtml.pages.night import direction_rows, ranking_part
 from tests.support.night_page import (
     EVIL,
     LINE,

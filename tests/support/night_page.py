@@ -18,8 +18,7 @@ from dtml.evaluation.calibration import (
     count_bins,
     coverage,
 )
-from dtml.pages.night import night_report
-from dtml.pages.night_ranking import ranking_part
+from dtml.pages.night import night_report, ranking_part
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""

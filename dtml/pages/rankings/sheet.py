@@ -25,7 +25,7 @@ from dtml.pages.figures import (
     records,
     with_interval,
 )
-from dtml.pages.night_ranking import LEG_WORDS
+from dtml.pages.night import LEG_WORDS
 from dtml.pages.rankings.charts import charts_of
 
 YES, NO, UNCLEAR, TOO_EARLY = "Yes", "No", "Not proven", "Too early"
