@@ -14,11 +14,11 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.evaluation.ranking import score_ranking
+from dtml.ranking.features import RULES, rule_scores
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import LEGS, outcomes, overlap_of, sessions_to
 from dtml.ranking.panel import Panel
 from dtml.ranking.rankers import RankersConfig, walk
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, folds
 
 STOCKS = 40

@@ -12,7 +12,7 @@ from db.rows import calibration, markets, rankings
 from db.rows import predictions as stored_predictions
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.markets.definition import LEVELS
-from dtml.ranking.rules import RULES
+from dtml.ranking.features import RULES
 
 STOCKS = tuple(f"S{number:03d}" for number in range(400))
 PREDICTORS = ("dtml", *NAIVE_RULES)

@@ -24,10 +24,9 @@ from dtml.pages.figures import between, counted, figure
 from dtml.prices.bars import check
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import last_closed_session, sessions_between
-from dtml.ranking.features import FEATURE_SETS
+from dtml.ranking.features import FEATURE_SETS, RULES, rule_scores
 from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.panel import Grid
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, folds, market_panel
 from dtml.sources import Source, open_source
 

@@ -30,11 +30,9 @@ from dtml.own.agreement import (
 from dtml.own.code import HISTORY, OwnCodeError, cut, ranks_of
 from dtml.own.process import Description, IsolatedCode
 from dtml.prices.sessions import next_session, sessions_between
-from dtml.ranking.features import ranked_features
+from dtml.ranking.features import RULES, RULES_READ, ranked_features, rule_scores
 from dtml.ranking.outcomes import outcomes, overlap_of, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, mean_of_known, ranked
-from dtml.ranking.rules import HISTORY as RULES_READ
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import market_panel
 
 # Of the part of the market that is changed: stocks at most, and sessions, more for a long HISTORY.

@@ -47,13 +47,12 @@ from dtml.pages.rankings.page import Ranking, ranking_page
 from dtml.prices.bars import check
 from dtml.prices.returns import on_grid
 from dtml.prices.sessions import sessions_between
-from dtml.ranking.features import FEATURES
+from dtml.ranking.features import FEATURES, RULES, rule_scores
 from dtml.ranking.outcomes import Leg, overlap_of, sessions_to
 from dtml.ranking.panel import Grid
 from dtml.ranking.rankers import RankersConfig
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
 from dtml.sources import open_source
 from flows.ranking.stored import stored_ranking

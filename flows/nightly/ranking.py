@@ -25,7 +25,7 @@ from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
 from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
-from dtml.ranking.features import ALL, FEATURE_SETS, Names
+from dtml.ranking.features import ALL, FEATURE_SETS, RULES, RULES_READ, Names, rule_scores
 from dtml.ranking.outcomes import measured_legs, outcomes, overlap_of, sessions_to
 from dtml.ranking.rankers import (
     Rankers,
@@ -35,8 +35,6 @@ from dtml.ranking.rankers import (
     ranking_of_day,
     save_rankers,
 )
-from dtml.ranking.rules import HISTORY as RULES_READ
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
 from flows.nightly.bars import RANKER_SESSIONS, SESSIONS_FOR_GAPS, NightBars
 from flows.nightly.champion import choose_ranker, promote

@@ -28,9 +28,9 @@ from dtml.evaluation.tear_sheet import (
 from dtml.markets import Market
 from dtml.pages.rankings.page import HEADLINE
 from dtml.prices.sessions import sessions_a_year
+from dtml.ranking.features import rule_scores
 from dtml.ranking.outcomes import Leg, overlap_of
 from dtml.ranking.panel import Grid
-from dtml.ranking.rules import rule_scores
 from dtml.ranking.walk import History
 from flows.settings import page_of, write_page
 

@@ -43,13 +43,12 @@ from dtml.evaluation.tear_sheet import TearSheet
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.rankings.page import HEADLINE, Ranking, ranking_page
-from dtml.ranking.features import FEATURE_SETS
+from dtml.ranking.features import FEATURE_SETS, RULES, rule_scores
 from dtml.ranking.outcomes import Leg, measured_legs, outcomes, overlap_of
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig, trainings
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, earliest, folds
 from flows.backtest.bars_digest import digest_of_rejected
 from flows.nightly.context import MarketContext, newest_source, quotes_of, stored_bars

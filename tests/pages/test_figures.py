@@ -22,7 +22,7 @@ from dtml.pages.figures import (
     with_interval,
     written,
 )
-from dtml.ranking.rules import RULES
+from dtml.ranking.features import RULES
 
 NAN = float("nan")
 

@@ -13,12 +13,19 @@ from sklearn.linear_model import Ridge as TheirRidge
 
 from dtml.errors import DtmlError
 from dtml.evaluation.splits import GAP
-from dtml.ranking.features import FEATURES, HISTORY, Bars, peer_returns, ranked_features
+from dtml.ranking.features import (
+    FEATURES,
+    HISTORY,
+    RULES,
+    Bars,
+    peer_returns,
+    ranked_features,
+    rule_scores,
+)
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import LEGS, has_opens, measured_legs, outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
 from dtml.ranking.rankers import RankersConfig, ranking_of_day, slope_of, walk
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import RETRAIN_EVERY, History, folds
 from tests.support.bounds import as_solved, assert_arrays_close_in_float64, in_float64
 from tests.support.panels import SESSIONS, made_bars, made_panel

@@ -23,7 +23,7 @@ from dtml.experiments import vary
 from dtml.markets.definition import LEGS
 from dtml.pages.figures import named
 from dtml.prices.sessions import next_session, previous_session
-from dtml.ranking.rules import RULES
+from dtml.ranking.features import RULES
 from flows.dashboard.app import dashboard
 from flows.nightly import ranking
 from flows.nightly.bars import NightBars

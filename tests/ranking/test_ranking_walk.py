@@ -25,11 +25,11 @@ from dtml.evaluation import ranking
 from dtml.evaluation.ranking import score_ranking
 from dtml.pages.figures import quoted
 from dtml.ranking import rankers, relative
+from dtml.ranking.features import RULES
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import LEGS
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
-from dtml.ranking.rules import RULES
 from dtml.ranking.walk import folds
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context, open_stored_context
