@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar, cast, get_args
 
 from dtml.errors import UsageError
-from dtml.markets.columns import read_columns
 from dtml.markets.definition import (
     COMPARED_FIELDS,
     SYMBOL_RULE,
@@ -27,8 +26,10 @@ from dtml.markets.definition import (
     SecondSource,
     SourceName,
     is_symbol,
+    read_columns,
+    read_feed,
+    read_source,
 )
-from dtml.markets.feed import read_feed, read_source
 from dtml.markets.members import (
     Spell,
     dated_stays,

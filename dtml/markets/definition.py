@@ -5,22 +5,212 @@ nights follow a ranking of the stocks.
 """
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dtml.errors import UsageError
-from dtml.markets.columns import Columns
-from dtml.markets.feed import FeedAccess
+from dtml.markets.table import Table
 
-if TYPE_CHECKING:  # a market is read without waiting for pandas
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     import numpy as np
     import numpy.typing as npt
     import pandas as pd
+
+NAMES = (
+    "date",
+    "symbol",
+    "open",
+    "high",
+    "low",
+    "close",
+    "adj_close",
+    "volume",
+    "dividend",
+    "split",
+)
+LAYOUT = (
+    "date_format",
+    "volume_unit",
+    "separator",
+    "decimal",
+    "thousands",
+    "encoding",
+    "skip_rows",
+)
+# Besides strptime's formats of dates: days as Excel counts them, and units of time since 1970 in
+# UTC, each with its nanoseconds.
+EXCEL = "excel"
+UNITS = {"seconds": 1_000_000_000, "milliseconds": 1_000_000, "nanoseconds": 1}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a market's file says of the layout of its price files.
+
+    What it does not say, None here, is recognised from the price files themselves.
+
+    - headers: for those of `NAMES` that are given, the header of that column in the price file;
+    - date_format: such as "%d.%m.%Y", as Python's strptime reads it, `EXCEL` or one of `UNITS`;
+    - volume_unit: shares in a unit of volume, above 0;
+    - separator, decimal and thousands: one character each;
+    - encoding: the name of a codec, such as cp949;
+    - skip_rows: lines above the header, 0 or more.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    date_format: str | None = None
+    volume_unit: float | None = None
+    separator: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    encoding: str | None = None
+    skip_rows: int = 0
+
+
+def read_columns(table: Table) -> Columns:
+    """Read the table [columns] of a market's file; a mistake raises UsageError with its key."""
+    table.allow(*NAMES, *LAYOUT)
+    volume_unit = table.optional("volume_unit", float, None)
+    if volume_unit is not None and not 0 < volume_unit < float("inf"):
+        raise table.error("volume_unit", f"expected a finite number above 0, got {volume_unit}")
+    skip_rows = table.optional("skip_rows", int, 0)
+    if skip_rows < 0:
+        raise table.error("skip_rows", f"expected 0 lines or more, got {skip_rows}")
+    decimal = _character(table, "decimal")
+    thousands = _character(table, "thousands")
+    if decimal is not None and decimal == thousands:
+        raise table.error(
+            "thousands", f"{thousands!r} is also the decimal mark; correct decimal or thousands"
+        )
+    return Columns(
+        headers={name: table.typed(name, str) for name in NAMES if name in table.values},
+        date_format=_date_format(table),
+        volume_unit=volume_unit,
+        separator=_character(table, "separator"),
+        decimal=decimal,
+        thousands=thousands,
+        encoding=_encoding(table),
+        skip_rows=skip_rows,
+    )
+
+
+def _date_format(table: Table) -> str | None:
+    """Return the format of dates; UsageError for one that does not read a whole date."""
+    written = table.optional("date_format", str, None)
+    if written is None or written == EXCEL or written in UNITS:
+        return written
+    sample = datetime(2026, 11, 24, tzinfo=UTC)
+    with warnings.catch_warnings():
+        # From Python 3.14 on, strptime warns of a format without a year.
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            read = datetime.strptime(sample.strftime(written), written)  # noqa: DTZ007 - a date
+        except (ValueError, DeprecationWarning):  # also a directive that strptime does not know
+            read = None
+    if read is None or read.date() != sample.date():
+        others = ", ".join([EXCEL, *UNITS])
+        raise table.error(
+            "date_format",
+            'expected a format of Python\'s strptime with day, month and year such as "%d.%m.%Y", '
+            f"or one of {others}, got {written!r}",
+        )
+    return written
+
+
+def _character(table: Table, key: str) -> str | None:
+    """Return a mark of one character, None where the key is missing.
+
+    It is not read as other texts are, which must be printable: a tab or a blank is a mark.
+    """
+    if key not in table.values:
+        return None
+    value = table.values[key]
+    # A line end or a quote has a meaning of its own in a CSV.
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '\r\n"':
+        raise table.error(
+            key,
+            f"expected one ASCII character such as ',' or ';', no quote and no line end, got "
+            f"{value!r}",
+        )
+    return value
+
+
+def _encoding(table: Table) -> str | None:
+    name = table.optional("encoding", str, None)
+    if name is None:
+        return None
+    try:
+        "a".encode(name)  # raises for an unknown name, and for a codec that encodes no text
+    except (LookupError, ValueError) as problem:
+        raise table.error(
+            "encoding", f"unknown encoding {name!r}; give one such as cp949"
+        ) from problem
+    return name
+
+
+FILE_SUFFIX = ".py"
+GROUP = "dtml.sources"  # of the entry points by which installed packages offer feeds
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class FeedAccess:
+    """What the process of a feed is given beyond the network.
+
+    - environment: names of environment variables, such as that of an API key.
+    """
+
+    environment: tuple[str, ...] = ()
+
+
+def is_feed_file(source: str) -> bool:
+    """Return whether the name of a source is the path of a Python file."""
+    return source.endswith(FILE_SUFFIX)
+
+
+def installed_feeds() -> dict[str, "EntryPoint"]:
+    """Return the entry points of `GROUP` by name; none of them is imported."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def read_source(table: Table, built_in: Iterable[str], default: str) -> str:
+    """Return the key `source`: a built-in source, an installed feed, or the path of a file.
+
+    Whether the file exists is seen when it is opened. Raises UsageError for any other name.
+    """
+    known = sorted(built_in)
+    name = table.optional("source", str, default)
+    if name in known or is_feed_file(name):
+        return name
+    try:
+        return table.choice("source", [*known, *installed_feeds()])
+    except UsageError as problem:
+        raise UsageError(f"{problem}, or a file of your own such as mine.py") from problem
+
+
+def read_feed(table: Table) -> FeedAccess:
+    """Read the table [feed]; a mistake raises UsageError with its key."""
+    table.allow("environment")
+    names = table.texts("environment")
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            raise table.error(
+                "environment",
+                f"{name!r} cannot be the name of an environment variable; give one such as "
+                "VENDOR_KEY",
+            )
+    return FeedAccess(environment=names)
+
 
 # The built-in sources; a market may also name a feed of its user's own.
 SourceName = Literal["yahoo", "files", "simulated"]

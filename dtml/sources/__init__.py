@@ -9,8 +9,7 @@ from typing import Literal, Protocol, get_args
 import pandas as pd
 
 from dtml.errors import UsageError
-from dtml.markets.definition import Market, SourceName
-from dtml.markets.feed import installed_feeds, is_feed_file
+from dtml.markets.definition import Market, SourceName, installed_feeds, is_feed_file
 
 Status = Literal["ok", "no_data", "rate_limited", "unreachable", "malformed", "not_asked"]
 OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")

@@ -24,8 +24,7 @@ def known_markets(incomplete: str) -> list[str]:
 
 def known_sources(incomplete: str) -> list[str]:
     """Return the sources whose names begin with this text, for the shell to complete."""
-    from dtml.markets.definition import SourceName
-    from dtml.markets.feed import installed_feeds
+    from dtml.markets.definition import SourceName, installed_feeds
 
     names = [*get_args(SourceName), *installed_feeds()]
     return [name for name in names if name.startswith(incomplete)]

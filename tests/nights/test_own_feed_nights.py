@@ -17,7 +17,7 @@ from db.engine import reading
 from db.rows import fetches, nights
 from dtml.errors import UsageError
 from dtml.markets import load_market_file
-from dtml.markets.feed import FeedAccess
+from dtml.markets.definition import FeedAccess
 from dtml.own import confinement
 from dtml.prices.sessions import next_session
 from dtml.sources.own_feed import source as own_feed

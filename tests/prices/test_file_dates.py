@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dtml.errors import UsageError
-from dtml.markets.columns import Columns
+from dtml.markets.definition import Columns
 from dtml.sources.files import FileSource
 from tests.support.price_files import FIRST, LAST, MARKET, long
 

@@ -14,7 +14,7 @@ import pytest
 
 from dtml.errors import UsageError
 from dtml.markets import load_market_file
-from dtml.markets.columns import Columns
+from dtml.markets.definition import Columns
 from dtml.sources.files import FileSource
 from dtml.sources.files.dialects import dialects, field_headers, header_key, recognised
 from flows.console import announce

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from dtml.markets.columns import EXCEL, UNITS
+from dtml.markets.definition import EXCEL, UNITS
 
 FIRST_YEAR = 1678  # 64 bits of nanoseconds hold these years
 LAST_YEAR = 2261

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from dtml.errors import UsageError
-from dtml.markets.columns import Columns
+from dtml.markets.definition import Columns
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources.files.dates import ISO
 from dtml.sources.files.dialects import (

@@ -13,7 +13,7 @@ import pyarrow.parquet
 from numpy import ndarray
 
 from dtml.errors import UsageError
-from dtml.markets.columns import Columns
+from dtml.markets.definition import Columns
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources.files.cells import Cells, all_rows, plain
 from dtml.sources.files.containers import PARQUET, ZIP, Container, require_room

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv
 
-from dtml.markets.columns import Columns
+from dtml.markets.definition import Columns
 from dtml.sources.files.cells import Cells, no_rows
 from dtml.sources.files.containers import AdvisedError
 from dtml.sources.files.dialects import dialects, header_key

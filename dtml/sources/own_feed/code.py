@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtml.errors import DtmlError, UsageError
-from dtml.markets.definition import Market
-from dtml.markets.feed import installed_feeds, is_feed_file
+from dtml.markets.definition import Market, installed_feeds, is_feed_file
 
 
 class FeedError(DtmlError):
