@@ -11,7 +11,7 @@ import pytest
 
 from dtml.errors import UsageError
 from dtml.markets import Market, load_market, load_market_file
-from dtml.markets import feed as market_feeds
+from dtml.markets import definition as market_feeds
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched, known_source, open_source
 from dtml.sources.own_feed.admission import admit
