@@ -12,7 +12,7 @@ from typing import Any
 
 from dtml.errors import UsageError
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.sources.files.numbers import NumberFormat
+from dtml.sources.files.cells import NumberFormat
 
 FILE = Path(__file__).with_name("dialects.toml")
 OTHER_NAMES = "other_names"

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute
 from numpy import ndarray
 
-from dtml.sources.files.cells import Cells, plain
+from dtml.sources.files.cells import BLANK, Cells, plain
 from dtml.sources.files.containers import AdvisedError
 from dtml.sources.files.dialects import NAMES, header_key
-from dtml.sources.files.numbers import BLANK
 
 HEADER_ROWS = 3  # fields, tickers, and the name of the dates
 # What a row of fields, and one of tickers, begins with.

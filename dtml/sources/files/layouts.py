@@ -9,7 +9,7 @@ from textwrap import shorten
 from dtml.errors import UsageError
 from dtml.markets.definition import Columns
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.sources.files.dates import ISO
+from dtml.sources.files.cells import ISO, NumberFormat
 from dtml.sources.files.dialects import (
     NAMES,
     Dialect,
@@ -18,7 +18,6 @@ from dtml.sources.files.dialects import (
     other_names,
     recognised,
 )
-from dtml.sources.files.numbers import NumberFormat
 
 UNNAMED = ("", "__index_level_0__", "unnamed:_0")  # what pandas calls a column of dates without one
 WIDE = (

@@ -15,9 +15,22 @@ from numpy import ndarray
 from dtml.errors import UsageError
 from dtml.markets.definition import Columns
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.sources.files.cells import Cells, all_rows, plain
+from dtml.sources.files.cells import (
+    ISO,
+    AmbiguousDateError,
+    Cells,
+    NumberFormat,
+    advice_on,
+    all_rows,
+    days_of,
+    decimal_mark,
+    fault_of,
+    is_numeric,
+    is_text,
+    parsed,
+    plain,
+)
 from dtml.sources.files.containers import PARQUET, ZIP, Container, require_room
-from dtml.sources.files.dates import ISO, AmbiguousDateError, days_of, fault_of
 from dtml.sources.files.dialects import NAMES, Dialect, dialect, header_key, other_names
 from dtml.sources.files.header_rows import pairs_of_parquet, reshaped_parquet, reshaped_wide
 from dtml.sources.files.layouts import (
@@ -28,14 +41,6 @@ from dtml.sources.files.layouts import (
     layout_of,
     require,
     shown,
-)
-from dtml.sources.files.numbers import (
-    NumberFormat,
-    advice_on,
-    decimal_mark,
-    is_numeric,
-    is_text,
-    parsed,
 )
 from dtml.sources.files.text import read_text
 
