@@ -32,7 +32,6 @@ from dtml.sources.files.cells import (
 )
 from dtml.sources.files.containers import PARQUET, ZIP, Container, require_room
 from dtml.sources.files.dialects import NAMES, Dialect, dialect, header_key, other_names
-from dtml.sources.files.header_rows import pairs_of_parquet, reshaped_parquet, reshaped_wide
 from dtml.sources.files.layouts import (
     BESIDES_CLOSE,
     UNNAMED,
@@ -42,7 +41,7 @@ from dtml.sources.files.layouts import (
     require,
     shown,
 )
-from dtml.sources.files.text import read_text
+from dtml.sources.files.text import pairs_of_parquet, read_text, reshaped_parquet, reshaped_wide
 
 PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
 DIGITS = 4  # after the point of a volume that was multiplied; further ones are rounding alone
