@@ -7,16 +7,19 @@ import bz2
 import csv
 import gzip
 import lzma
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
 from functools import partial
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
+from zipfile import ZipFile
 
 import pyarrow as pa
 
@@ -269,3 +272,128 @@ def _only_member(content: bytes, bound: int) -> bytes | None:
             )
         require_room(archive.getinfo(tables[0]).file_size, bound)
         return archive.read(tables[0])
+
+
+CELL = 100  # bytes, about what one takes in memory
+
+
+def csv_of_workbook(content: bytes, bound: int) -> bytes:
+    """Return the one sheet of a workbook that holds something, as CSV in UTF-8.
+
+    A number that a spreadsheet shows as a whole one is written as such, and a date as in ISO 8601.
+    Raises ValueError where openpyxl is missing or cannot read the workbook, unless exactly one
+    sheet holds something, and once it has more bytes than `bound`, unpacked or as cells.
+    """
+    with ZipFile(BytesIO(content)) as archive:
+        require_room(sum(member.file_size for member in archive.infolist()), bound)
+    try:
+        import openpyxl
+
+        book = openpyxl.load_workbook(BytesIO(content), read_only=True, data_only=True)
+        filled = {}
+        for sheet in book.worksheets:
+            text = _csv_of_sheet(sheet, bound)
+            if text.strip("\n,"):
+                filled[sheet.title] = text
+    except AdvisedError:
+        raise
+    except ImportError as error:
+        raise AdvisedError(
+            "the package openpyxl, which reads workbooks, is not installed: "
+            "pip install 'dtml-nightshift[excel]', or save the sheet as CSV"
+        ) from error
+    except Exception as error:
+        raise ValueError(f"it is not a readable workbook: {error}") from error
+    if len(filled) != 1:
+        names = ", ".join(str(name) for name in filled) or "none"
+        advice = "keep one" if filled else "write the prices into one"
+        raise AdvisedError(f"the workbook has {len(filled)} filled sheets ({names}): {advice}")
+    (text,) = filled.values()
+    return text.encode()
+
+
+def _csv_of_sheet(sheet: Any, bound: int) -> str:
+    """Return the rows of a sheet as CSV, all as long as the longest; empty ones at its end go."""
+    sheet.reset_dimensions()  # what the file says of them may be wrong
+    rows: list[list[str]] = []
+    cells = 0
+    for row in sheet.iter_rows(values_only=True):
+        cells += len(row) + 1
+        require_room(cells * CELL, bound)
+        rows.append([_written(value) for value in row])
+    while rows and not any(rows[-1]):
+        rows.pop()
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    width = max((len(row) for row in rows), default=0)
+    writer.writerows(row + [""] * (width - len(row)) for row in rows)
+    return text.getvalue()
+
+
+def _written(value: Any) -> str:
+    """Return the value of a cell as a CSV of the sheet would have it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, datetime):
+        has_time = value.time() != time()
+        return value.isoformat(sep=" ") if has_time else value.date().isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)
+
+
+def tables_of(place: Path) -> list[Container]:
+    """Return the tables of a file, an archive or a folder, sorted by their paths.
+
+    Raises UsageError for a path that does not exist, for an ending that is none of a table, for a
+    folder without a table, and for two files of one name in a folder.
+    """
+    if place.is_dir():
+        return _tables_of_folder(place)
+    if not place.is_file():
+        raise UsageError(f"{place}: there is no such file or folder; check the path")
+    # Hidden files of a folder are left out, but one that is named itself is read.
+    if not is_table(Path(place.name.removeprefix("."))):
+        raise UsageError(
+            f"{place}: unsupported file type; use one of {ENDINGS}, or an archive (.zip) of such "
+            "files"
+        )
+    return containers_of(place)
+
+
+def _tables_of_folder(folder: Path) -> list[Container]:
+    tables: list[Container] = []
+    for path in sorted(_files(folder)):
+        tables.extend(containers_of(path) if is_archive(path) else [Container(path)])
+    if not tables:
+        raise UsageError(
+            f"{folder}: the folder holds no file that ends in {ENDINGS} or .zip; give a folder "
+            "that does"
+        )
+    _refuse_two_of_one_name(tables)
+    return tables
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the tables of a folder and of its folders; links to folders are not followed."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "__MACOSX"))]
+        for name in names:
+            if is_table(Path(name)):
+                yield Path(parent) / name
+
+
+def _refuse_two_of_one_name(tables: list[Container]) -> None:
+    seen: dict[Path, str] = {}
+    for table in tables:
+        key = table.place.with_name(table.stem)
+        if key in seen:
+            raise UsageError(
+                f"{table.place.parent}: {seen[key]} and {table.place.name} differ only in their "
+                "endings; keep one of them"
+            )
+        seen[key] = table.place.name

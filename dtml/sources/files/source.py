@@ -14,8 +14,7 @@ from dtml.markets import Constituent, Index, Market
 from dtml.markets.definition import is_symbol
 from dtml.prices.bars import bars_frame, no_bars
 from dtml.sources import Fetched, Source
-from dtml.sources.files.containers import Container
-from dtml.sources.files.folders import tables_of
+from dtml.sources.files.containers import Container, tables_of
 from dtml.sources.files.layouts import is_no_price_table, shown
 from dtml.sources.files.remarks import remark_on
 from dtml.sources.files.tables import TableFile

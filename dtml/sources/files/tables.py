@@ -289,7 +289,7 @@ class TableFile:
             if content.startswith(PARQUET):
                 return self._parquet(pa.BufferReader(content))
             if content.startswith(ZIP):  # a workbook, which `content` leaves packed
-                from dtml.sources.files.workbooks import csv_of_workbook
+                from dtml.sources.files.containers import csv_of_workbook
 
                 content = csv_of_workbook(content, self.container.bound)
                 # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
