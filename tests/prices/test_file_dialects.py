@@ -16,7 +16,7 @@ from dtml.errors import UsageError
 from dtml.markets import load_market_file
 from dtml.markets.definition import Columns
 from dtml.sources.files import FileSource
-from dtml.sources.files.dialects import dialects, field_headers, header_key, recognised
+from dtml.sources.files.layouts import dialects, field_headers, header_key, recognised
 from flows.console import announce
 from flows.nightly.context import MarketContext
 from tests.support.places import ROOT

@@ -31,13 +31,17 @@ from dtml.sources.files.cells import (
     plain,
 )
 from dtml.sources.files.containers import PARQUET, ZIP, Container, require_room
-from dtml.sources.files.dialects import NAMES, Dialect, dialect, header_key, other_names
 from dtml.sources.files.layouts import (
     BESIDES_CLOSE,
+    NAMES,
     UNNAMED,
+    Dialect,
     Layout,
+    dialect,
+    header_key,
     is_wide,
     layout_of,
+    other_names,
     require,
     shown,
 )

@@ -14,7 +14,7 @@ from numpy import ndarray
 from dtml.markets.definition import Columns
 from dtml.sources.files.cells import BLANK, Cells, no_rows, plain
 from dtml.sources.files.containers import AdvisedError
-from dtml.sources.files.dialects import NAMES, dialects, header_key
+from dtml.sources.files.layouts import NAMES, dialects, header_key
 
 HEADER_ROWS = 3  # fields, tickers, and the name of the dates
 # What a row of fields, and one of tickers, begins with.
