@@ -15,10 +15,9 @@ from dtml.markets import definition as market_feeds
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched, known_source, open_source
 from dtml.sources.own_feed.admission import admit
-from dtml.sources.own_feed.answers import bars_of, fetched_of, last_session_of, stocks_of
 from dtml.sources.own_feed.code import FeedCode, FeedError
 from dtml.sources.own_feed.source import require_none_after, unanswered
-from dtml.sources.own_feed.work import _blotted
+from dtml.sources.own_feed.work import _blotted, bars_of, fetched_of, last_session_of, stocks_of
 from flows.settings import keep_needed_variables
 from tests.support.nights import BARS, SIMULATED, small_market
 
