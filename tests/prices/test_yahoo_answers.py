@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dtml.sources.yahoo_answers import AnswerError, read_chart
+from dtml.sources.yahoo import AnswerError, read_chart
 
 HOST = "query2.finance.yahoo.com"
 REFUSAL = {"result": None, "error": {"code": "Unauthorized", "description": "Invalid Crumb"}}
