@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Ends, interval
+from dtml.evaluation.bootstrap import Ends, interval, overlapping_interval
 from dtml.evaluation.metrics import ratio
-from dtml.evaluation.overlapping import overlapping_interval
 
 MARKETS = 1000
 STOCKS = 20

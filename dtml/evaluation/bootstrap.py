@@ -239,3 +239,50 @@ def _outer_quantiles(drawn: Float[ndarray, "resamples models"], level: PerModel)
     low = below_low + fraction * (above_low - below_low)
     high = above_high - fraction * (above_high - below_high)
     return low, high
+
+
+# Of Lazarus et al.: degrees of freedom are .41 days^(2/3), where the outcomes do not overlap.
+SHARE = 0.41
+# A wave of a transform is at least so many times as long as an outcome, because the variance of
+# shorter ones is below the long-run variance.
+WAVES = 4
+FEWEST = 3  # transforms
+
+
+def overlapping_interval(summands: Summands, statistic: Statistic, *, overlap: int) -> Ends:
+    """Return the ends of the 95 % interval of a statistic of totals over days, for each model.
+
+    `summands` and `statistic` are as in `dtml.evaluation.bootstrap.interval`. `overlap` is the
+    number of days that an outcome spans, 1 or more. The statistic is taken to be smooth: what each
+    day adds to it is found by leaving the day out. At least two days are needed.
+    """
+    from scipy.special import stdtrit
+
+    days = len(summands)
+    total = summands.sum(axis=0)
+    value = statistic(total)
+    pseudo_values = days * value - (days - 1) * statistic(total - summands)
+    count = transforms(days, overlap)
+    variance = long_run_variance(pseudo_values, count)
+    half_width = stdtrit(count, (1 + CONFIDENCE) / 2) * np.sqrt(variance / days)
+    return value - half_width, value + half_width
+
+
+def transforms(days: int, overlap: int) -> int:
+    """Return the number of cosine transforms, which are the degrees of freedom of the variance."""
+    usual = int(SHARE * days ** (2 / 3))
+    # The wave of the j-th transform is 2 days / j long: up to this j the waves are long enough.
+    last_long_enough = 2 * days // (WAVES * overlap)
+    wanted = max(min(usual, last_long_enough), FEWEST)
+    return min(wanted, days - 1)  # a series of so many days has no more
+
+
+def long_run_variance(series: Float[ndarray, "days models"], count: int) -> PerModel:
+    """Return the long-run variance of each series: the mean of its squared cosine transforms."""
+    days = len(series)
+    middle_of_day = np.arange(days) + 0.5
+    frequency = np.pi * np.arange(1, count + 1) / days
+    phase = frequency[:, None] * middle_of_day  # [transforms days]
+    cosines = np.sqrt(2 / days) * np.cos(phase)
+    coordinates = cosines @ (series - series.mean(axis=0))
+    return np.asarray((coordinates**2).mean(axis=0))

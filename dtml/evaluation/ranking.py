@@ -4,7 +4,7 @@ ACC and MCC are against the median. Without skill the rank IC is 0, the AUC and 
 and the MCC is 0, whatever the market does: a move that all stocks share changes no figure. The
 sample is days: each figure is one number a day, averaged, but for ACC and MCC, which are of the
 counts of all days. Intervals resample blocks of days (`dtml.evaluation.bootstrap`) or, where
-outcomes overlap, are those of `dtml.evaluation.overlapping`.
+outcomes overlap, are those of `dtml.evaluation.bootstrap`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,9 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Statistic, Summands, difference
+from dtml.evaluation.bootstrap import Statistic, Summands, difference, overlapping_interval
 from dtml.evaluation.family import beside_strongest_rule, family_p
 from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
-from dtml.evaluation.overlapping import overlapping_interval
 from dtml.ranking.panel import mean_of_known, ranked
 
 Days = Float[ndarray, "days stocks"]

@@ -7,7 +7,7 @@ from scipy.stats import binom
 
 from benchmarks.family_wise_error import differences
 from benchmarks.overlapping_coverage import daily_ics, holds_0
-from dtml.evaluation.bootstrap import interval
+from dtml.evaluation.bootstrap import interval, overlapping_interval, transforms
 from dtml.evaluation.family import (
     ALPHA,
     BEATS_NOT_ALL,
@@ -17,7 +17,6 @@ from dtml.evaluation.family import (
     family_p,
 )
 from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, ratio
-from dtml.evaluation.overlapping import overlapping_interval, transforms
 from dtml.evaluation.ranking import rank_differences, score_ranking
 
 DAYS = 127
