@@ -19,8 +19,7 @@ from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices, rankings, runs
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead import pipeline
-from dtml.lookahead.audit import Finding
-from dtml.lookahead.constituents import EarlierList, audit_list
+from dtml.lookahead.audit import EarlierList, Finding, audit_list
 from dtml.lookahead.pipeline import History, Pipeline, Said
 from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking
 from dtml.own.admission import admit, past_of

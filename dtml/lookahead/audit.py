@@ -12,8 +12,9 @@ audit is about where rows come from. It does not find a leak that needs more sto
 epochs to show.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 
 import numpy as np
@@ -253,3 +254,69 @@ def _dates(
 
 def _day(moment: pd.Timestamp) -> str:
     return str(moment.date())
+
+
+CHECK = "list_known_earlier"
+SHOWN = 5  # stocks that a finding names
+
+
+@dataclass(frozen=True)
+class EarlierList:
+    """A list of constituents as a training recorded it.
+
+    `day` is the last day on which it was known and true: that of the training, or the list's own
+    date if that is earlier.
+    """
+
+    market: Market
+    day: date
+
+
+def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp) -> Finding:
+    """Check that a market's list has the constituents that earlier lists had on their own day.
+
+    Only earlier lists whose day is before the date of this list are compared, because a list agrees
+    with itself; all are, if this list has no date. Without such an earlier list the check cannot be
+    made: no list can be known before it is recorded for the first time.
+    """
+    own_day = market.constituents_as_of
+    comparable = [each for each in earlier if own_day is None or each.day < own_day]
+    if not comparable:
+        detail = (
+            f"no training recorded this list before {own_day or 'today'}, so it cannot be checked "
+            "yet, for any day, whether a stock leaves the list before its removal was announced"
+        )
+        return Finding(CHECK, at, passed=None, detail=detail)
+    days = sorted({each.day for each in comparable})
+    changes = [change for each in comparable for change in _changes(market, each)]
+    if changes:
+        more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
+        detail = (
+            f"the past of the list has changed: {'; '.join(changes[:SHOWN])}{more}. This "
+            "is look-ahead, unless the earlier list was wrong"
+        )
+        return Finding(CHECK, at, passed=False, detail=detail)
+    detail = (
+        f"the constituents of {len(days)} days from {days[0]} to {days[-1]} are those that were "
+        f"known then; before {days[0]} no earlier list is stored, so nothing can be checked"
+    )
+    return Finding(CHECK, at, passed=True, detail=detail)
+
+
+def _changes(market: Market, earlier: EarlierList) -> list[str]:
+    """Say which stocks only one of the two lists has as constituents on the day of the earlier one.
+
+    Stocks whose removal the market's list dates after that day are in both.
+    """
+    now = {stay.symbol for stay in market.constituents_on(earlier.day)}
+    then = {stay.symbol for stay in earlier.market.constituents_on(earlier.day)}
+    day = earlier.day
+    changes = [
+        f"{symbol} was a constituent on {day} in the earlier list, but not in the present one"
+        for symbol in then - now
+    ]
+    changes += [
+        f"{symbol} was no constituent on {day} in the earlier list, but is in the present one"
+        for symbol in now - then
+    ]
+    return sorted(changes)

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from db.engine import reading
 from db.rows import markets
-from dtml.lookahead.constituents import audit_list
+from dtml.lookahead.audit import audit_list
 from dtml.prices.sessions import next_session
 from flows.audit import earlier_lists
 from flows.markets.files import read_market

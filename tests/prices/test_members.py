@@ -10,7 +10,7 @@ import pytest
 
 from dtml.errors import UsageError
 from dtml.evaluation.survivorship import date_of, read_survivorship, survivorship_of
-from dtml.lookahead.constituents import EarlierList, audit_list
+from dtml.lookahead.audit import EarlierList, audit_list
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import Universe
 from dtml.pages.survivorship import survivorship_words
