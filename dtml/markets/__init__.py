@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar, cast, get_args
 
 from dtml.errors import UsageError
+from dtml.markets import definition
 from dtml.markets.definition import (
     COMPARED_FIELDS,
     SYMBOL_RULE,
@@ -39,6 +40,18 @@ from dtml.markets.members import (
     with_members,
 )
 from dtml.markets.table import Table, is_a, parse, shown
+
+__all__ = [
+    "Checks",
+    "Constituent",
+    "Index",
+    "Market",
+    "is_symbol",
+    "load_market",
+    "load_market_file",
+    "market_names",
+    "read_calendars",
+]
 
 _CONSTITUENT_KEYS = ("as_of", "complete", "count", "suffix", "symbols", "members", "until")
 
@@ -333,18 +346,6 @@ def _within(table: Table, key: str, default: float, most: float) -> float:
         raise table.error(key, f"expected a finite number above 0{bound}, got {number}")
     return number
 
-
-__all__ = [
-    "Checks",
-    "Constituent",
-    "Index",
-    "Market",
-    "is_symbol",
-    "load_market",
-    "load_market_file",
-    "market_names",
-    "read_calendars",
-]
 
 W = TypeVar("W", bound=str)
 

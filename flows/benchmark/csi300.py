@@ -43,7 +43,7 @@ from dtml.evaluation.splits import Split, known_before
 from dtml.evaluation.survivorship import survivorship_of
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import YEAR, NetworkName
-from dtml.pages.rankings.page import Ranking, ranking_page
+from dtml.pages.ranking import Ranking, ranking_page
 from dtml.prices.bars import check
 from dtml.prices.returns import on_grid
 from dtml.prices.sessions import sessions_between

@@ -13,7 +13,7 @@ from db.rows import markets
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages import benchmark as benchmark_pages
-from dtml.pages.rankings import page as ranking_pages
+from dtml.pages import ranking as ranking_pages
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.benchmark.results import Benchmark, stored_benchmark

@@ -17,8 +17,8 @@ import typer
 from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
+from dtml.pages import ranking as page
 from dtml.pages.figures import counted, figure, percent, records, with_interval
-from dtml.pages.rankings import page
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
 from flows.commands.options import DAY, AsJson, of_a_market
@@ -326,7 +326,7 @@ def print_ranking(found: page.Ranking) -> None:
     of survivorship in the list of stocks, and the path of the page.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
-    cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
+    cells = pd.DataFrame(page.order_cells(found), columns=list(page.COLUMNS))
     print_frame(
         cells,
         "how well each day's stocks were ranked",

@@ -30,7 +30,7 @@ from dtml.evaluation.tear_sheet import (
     net_spread,
 )
 from dtml.markets.definition import Costs, Leg
-from dtml.pages.rankings.sheet import sheet_values
+from dtml.pages.ranking import sheet_values
 from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.panel import Grid
 from flows.dashboard.briefing import caveats

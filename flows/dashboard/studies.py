@@ -7,7 +7,7 @@ from db.rows import backtests, nights
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
 from dtml.pages.figures import counted, named, with_interval
-from dtml.pages.rankings.page import HEADLINE, ranking_page
+from dtml.pages.ranking import HEADLINE, ranking_page
 from flows.dashboard.briefing import Shown
 from flows.dashboard.markets import NotThereError, ranking_of_day
 from flows.ranking.stored import read_ranking, sql_behind

@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from dtml.pages.rankings.page import Ranking
+from dtml.pages.ranking import Ranking
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
 from flows.ranking.walk import Plan, Walk, run_ranking

@@ -5,7 +5,7 @@ from sqlalchemy import Connection, Engine
 from db.connection.frames import sql_text
 from db.engine import reading
 from db.rows import rankings, scores
-from dtml.pages.rankings.page import HEADLINE, Ranking
+from dtml.pages.ranking import HEADLINE, Ranking
 from flows.ranking.tear_sheet import read_sheet
 
 

@@ -26,7 +26,7 @@ from dtml.evaluation.tear_sheet import (
     running_means,
 )
 from dtml.markets import Market
-from dtml.pages.rankings.page import HEADLINE
+from dtml.pages.ranking import HEADLINE
 from dtml.prices.sessions import sessions_a_year
 from dtml.ranking.features import rule_scores
 from dtml.ranking.outcomes import Leg, overlap_of

@@ -42,7 +42,7 @@ from dtml.evaluation.survivorship import survivorship_of
 from dtml.evaluation.tear_sheet import TearSheet
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
-from dtml.pages.rankings.page import HEADLINE, Ranking, ranking_page
+from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
 from dtml.ranking.features import FEATURE_SETS, RULES, rule_scores
 from dtml.ranking.outcomes import Leg, measured_legs, outcomes, overlap_of
 from dtml.ranking.panel import Grid, ranked

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from dtml.evaluation.ranking import both_known, pearson_ics
-from dtml.pages.rankings.page import published_table
+from dtml.pages.ranking import published_table
 from dtml.prices.sessions import sessions_between
 from flows.benchmark import csi300
 from flows.benchmark.csi300 import Files, Table, run_csi300

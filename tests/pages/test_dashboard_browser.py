@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from db.connection.locks import market_lock
 from db.engine import open_engine, transaction, upgrade
 from db.rows import nights, translations
-from dtml.pages.rankings.page import Ranking, ranking_page
+from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from dtml.evaluation.tear_sheet import answers
-from dtml.pages.rankings.page import Ranking, markdown_report, verdict
-from dtml.pages.rankings.sheet import sheet_answers
+from dtml.pages.ranking import Ranking, markdown_report, sheet_answers, verdict
 from tests.support.tear_sheets import sheet
 
 CHOSEN, TWIN = "day_losers", "low_volatility"  # the best rule beforehand, and one like the blend

@@ -15,7 +15,7 @@ import pytest
 
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import rankings
-from dtml.pages.rankings.page import Ranking, ranking_page
+from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.ranking import market_ranking_page
 from tests.support.benchmark_rows import (

@@ -29,7 +29,7 @@ from dtml.evaluation.tear_sheet import (
 )
 from dtml.markets.definition import FREE, Costs
 from dtml.pages.figures import figure
-from dtml.pages.rankings.sheet import sheet_answers
+from dtml.pages.ranking import sheet_answers
 from tests.support.bounds import in_float64
 from tests.support.tear_sheets import DAYS, SECTORS, SESSIONS, made, sheet
 

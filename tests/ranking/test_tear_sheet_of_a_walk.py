@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dtml.evaluation.tear_sheet import answers
-from dtml.pages.rankings.page import ranking_page
+from dtml.pages.ranking import ranking_page
 from dtml.ranking.outcomes import overlap_of
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context

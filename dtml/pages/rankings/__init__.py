@@ -1,1 +1,0 @@
-"""Pages of rankings: a walk through history, its tear sheet, and published figures beside ours."""
