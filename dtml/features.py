@@ -9,7 +9,7 @@ needs is missing (NaN).
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.markets.definition import ZClose
@@ -79,42 +79,24 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
         by_bar[..., 3] = raw_return
     by_bar[..., 4] = adjusted_return
     for column, count in enumerate(AVERAGED, start=5):
-        by_bar[..., column] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
-    _erase_what_lacks_history(by_bar, order, bars, max_return)
-    # Back from the order of bars to the grid of sessions.
-    by_session = np.full_like(by_bar, np.nan)
-    np.put_along_axis(by_session, order[..., None], by_bar, axis=0)
-    return 100 * by_session
-
-
-def _trailing_mean(
-    price: Float[ndarray, "bars stocks"], count: int
-) -> Float[ndarray, "bars stocks"]:
-    """Return the mean of each bar and the `count` - 1 before it; NaN where there are fewer bars."""
-    mean = np.full_like(price, np.nan)
-    if len(price) >= count:
-        windows = np.lib.stride_tricks.sliding_window_view(price, count, axis=0)
-        mean[count - 1 :] = windows.mean(axis=-1)
-    return mean
-
-
-def _erase_what_lacks_history(
-    values: Float[ndarray, "bars stocks features"],
-    position: Int[ndarray, "bars stocks"],
-    bars: Panel,
-    max_return: float,
-) -> None:
-    """Set to NaN each feature that lacks a bar, or reads bars that cannot be compared.
-
-    `changes.reads_enough` says where bars can be compared: few sessions are missing between them,
-    and no change of the unit of account, which is one beyond `max_return`, lies between them.
-    `values` are changed in place. `position` is the session of each bar. The first three
-    features read a single bar and are left as they are.
-    """
+        mean = np.full_like(bars.adjusted, np.nan)
+        if len(bars.adjusted) >= count:
+            windows = np.lib.stride_tricks.sliding_window_view(bars.adjusted, count, axis=0)
+            mean[count - 1 :] = windows.mean(axis=-1)
+        by_bar[..., column] = mean / bars.adjusted - 1
+    # Set to NaN each feature that lacks a bar, or reads bars that cannot be compared.
+    # `changes.reads_enough` says where bars can be compared: few sessions are missing between
+    # them, and no change of the unit of account, which is one beyond `max_return`, lies
+    # between them. `by_bar` are changed in place. `order` is the session of each bar. The
+    # first three features read a single bar and are left as they are.
     # 0 where there is no change: at a stock's first bar, and after its last.
     change = np.nan_to_num(changes.change(bars.adjusted))
     # The number of changes of the unit of account so far.
     era = np.cumsum(np.abs(change) > max_return, axis=0)
     # Columns with the number of bars that they read; both returns read two.
     for column, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
-        values[~changes.reads_enough(position, era, count), column] = np.nan
+        by_bar[~changes.reads_enough(order, era, count), column] = np.nan
+    # Back from the order of bars to the grid of sessions.
+    by_session = np.full_like(by_bar, np.nan)
+    np.put_along_axis(by_session, order[..., None], by_bar, axis=0)
+    return 100 * by_session

@@ -132,24 +132,12 @@ def _fill_probabilities(
     """
 
     def fill(days_a_pass: int) -> None:
-        _write_probabilities(probabilities, model, windows, days, device, days_a_pass)
+        for batch in days.split(days_a_pass):
+            logits = model.logits(*_inputs(windows, batch, device))
+            probabilities[batch] = logits.sigmoid().cpu()
 
     _, at_once = within_memory(fill, at_once, len(days))
     return at_once
-
-
-def _write_probabilities(
-    probabilities: Tensor,
-    model: Network,
-    windows: Windows,
-    days: Tensor,
-    device: torch.device,
-    at_once: int,
-) -> None:
-    """Write the probabilities of some days in place, `at_once` days at a time."""
-    for batch in days.split(at_once):
-        logits = model.logits(*_inputs(windows, batch, device))
-        probabilities[batch] = logits.sigmoid().cpu()
 
 
 def _member_attention(
@@ -158,18 +146,13 @@ def _member_attention(
     """Return the attention of one member, and how many days fit into memory at once."""
 
     def look(days_a_pass: int) -> Tensor:
-        return _attention(model, windows, device, days_a_pass)
+        by_batch = []
+        for batch in torch.arange(len(windows)).split(days_a_pass):
+            _, weights = model(*_inputs(windows, batch, device), need_attention=True)
+            by_batch.append(weights.mean(dim=1).cpu())  # the mean over heads
+        return torch.cat(by_batch)
 
     return within_memory(look, at_once, len(windows))
-
-
-def _attention(model: Network, windows: Windows, device: torch.device, at_once: int) -> Tensor:
-    """Return the attention of one member, `[days stocks stocks]`, `at_once` days at a time."""
-    by_batch = []
-    for batch in torch.arange(len(windows)).split(at_once):
-        _, weights = model(*_inputs(windows, batch, device), need_attention=True)
-        by_batch.append(weights.mean(dim=1).cpu())  # the mean over heads
-    return torch.cat(by_batch)
 
 
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:

@@ -24,8 +24,22 @@ def computed_by(device: torch.device) -> str:
     pairs["torch"] = torch_build()
     for package in PACKAGES:
         pairs[package] = version(package)
-    pairs["processor"] = _processor()
-    pairs["device"] = _device(device)
+    # The processor's model and the instructions that torch uses. Where the system does not
+    # tell the model, it is the architecture.
+    model = platform.machine()
+    if PROCESSORS.exists():
+        for line in PROCESSORS.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                model = value.strip()
+                break
+    instructions = torch.backends.cpu.get_cpu_capability()
+    # A comma would look like the end of a pair to `_pairs`.
+    pairs["processor"] = f"{model.replace(',', ' ')} ({instructions})"
+    if device.type != "cuda":
+        pairs["device"] = device.type
+    else:
+        pairs["device"] = f"{device.type} {torch.cuda.get_device_name(device)}"
     return ", ".join(f"{name} {value}" for name, value in pairs.items())
 
 
@@ -68,26 +82,3 @@ def _pairs(text: str) -> dict[str, str]:
         name, _, value = pair.partition(" ")
         pairs[name] = value
     return pairs
-
-
-def _processor() -> str:
-    """Return the processor's model and the instructions that torch uses.
-
-    Where the system does not tell the model, it is the architecture.
-    """
-    model = platform.machine()
-    if PROCESSORS.exists():
-        for line in PROCESSORS.read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                model = value.strip()
-                break
-    instructions = torch.backends.cpu.get_cpu_capability()
-    # A comma would look like the end of a pair to `_pairs`.
-    return f"{model.replace(',', ' ')} ({instructions})"
-
-
-def _device(device: torch.device) -> str:
-    if device.type != "cuda":
-        return device.type
-    return f"{device.type} {torch.cuda.get_device_name(device)}"

@@ -115,7 +115,10 @@ class Study:
         index: Path | None = None,
         leg: Leg = "next_close",
     ) -> None:
-        loaded = _load(market)
+        if str(market).endswith(".toml"):
+            loaded = load_market_file(Path(market))
+        else:
+            loaded = load_market(str(market))
         source = open_source(
             "files" if prices else loaded.source,
             loaded,
@@ -227,12 +230,6 @@ class Study:
             index=self._panel.sessions[days],
             columns=list(self._panel.symbols),
         )
-
-
-def _load(market: str | Path) -> Market:
-    if str(market).endswith(".toml"):
-        return load_market_file(Path(market))
-    return load_market(str(market))
 
 
 def _require_rule_or_file(estimator: str | Path) -> None:

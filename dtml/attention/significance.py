@@ -198,22 +198,10 @@ def distance_test(
     networks, stocks = matrices.shape[:2]
     differences = matrices[:, None] - matrices[None]  # [networks networks stocks stocks]
     distances = np.linalg.norm(differences, axis=(-2, -1)) / np.sqrt(stocks)
-    groupings = _groupings(networks, first, np.random.default_rng(seed))
-    energies = _energy(distances, groupings)
-    true_energy = energies[0]
-    # A grouping with the same distance as the true one may differ from it by rounding.
-    as_large = energies >= true_energy - 1e-12
-    return float(true_energy), float(as_large.mean())
-
-
-def _groupings(
-    networks: int, first: int, generator: np.random.Generator
-) -> Float[ndarray, "ways networks"]:
-    """Return ways to choose the first group, the true one first.
-
-    These are all ways, or, if there are more than `WAYS`, the true one and `WAYS` drawn ones. A row
-    has 1 for the networks of the first group, 0 for the others.
-    """
+    generator = np.random.default_rng(seed)
+    # Ways to choose the first group, the true one first. These are all ways, or, if there are
+    # more than `WAYS`, the true one and `WAYS` drawn ones. A row has 1 for the networks of
+    # the first group, 0 for the others.
     if comb(networks, first) <= WAYS:  # the first combination is 0, 1, ...: the true grouping
         chosen = np.array(list(combinations(range(networks), first)))
     else:
@@ -222,7 +210,11 @@ def _groupings(
         chosen = np.concatenate([true_grouping, shuffled_networks[:, :first]])
     groupings = np.zeros((len(chosen), networks))
     np.put_along_axis(groupings, chosen, 1.0, axis=1)
-    return groupings
+    energies = _energy(distances, groupings)
+    true_energy = energies[0]
+    # A grouping with the same distance as the true one may differ from it by rounding.
+    as_large = energies >= true_energy - 1e-12
+    return float(true_energy), float(as_large.mean())
 
 
 def _energy(

@@ -79,7 +79,16 @@ def staggered_track(
         weights, is_kept = _targets_on(place, is_traded, trading)
         followed = follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept)
         tracks.append(followed.track)
-    return _track_of_whole(tracks)
+    net = np.stack([track["net"].to_numpy() for track in tracks], axis=1)  # [fills parts]
+    # [fills parts]: the equity of each part before the return of the fill; each began with 1.
+    equity = np.vstack([np.ones(net.shape[1]), np.cumprod(1 + net, axis=0)])[:-1]
+    share = equity / equity.sum(axis=1, keepdims=True)
+    whole = tracks[0].copy()
+    for name in SHARES:
+        of_parts = np.stack([track[name].to_numpy() for track in tracks], axis=1)
+        whole[name] = (share * of_parts).sum(axis=1)
+    whole["settled"] = sum(track["settled"] for track in tracks)
+    return whole
 
 
 def two_rank_track(
@@ -158,17 +167,3 @@ def _targets_on(place: Days, is_traded: "np.ndarray", trading: Trading) -> tuple
         if not np.isnan(weights[day]).any():
             was_target = weights[day] > 0
     return weights, is_kept
-
-
-def _track_of_whole(tracks: list[pd.DataFrame]) -> pd.DataFrame:
-    """Return the track of the whole from those of its parts, which begin with the same equity."""
-    net = np.stack([track["net"].to_numpy() for track in tracks], axis=1)  # [fills parts]
-    # [fills parts]: the equity of each part before the return of the fill; each began with 1.
-    equity = np.vstack([np.ones(net.shape[1]), np.cumprod(1 + net, axis=0)])[:-1]
-    share = equity / equity.sum(axis=1, keepdims=True)
-    whole = tracks[0].copy()
-    for name in SHARES:
-        of_parts = np.stack([track[name].to_numpy() for track in tracks], axis=1)
-        whole[name] = (share * of_parts).sum(axis=1)
-    whole["settled"] = sum(track["settled"] for track in tracks)
-    return whole

@@ -73,7 +73,14 @@ class Quotes:
         split = on_grid(bars, "split", sessions, symbols)
         adjusted = adjusted[traded(bars)]
         unsplit_close = on_grid(adjusted, "close", sessions, symbols)
-        factor = _unreflected_splits(unsplit_close, split, max_return)
+        # The product of the splits so far that the prices have not been adjusted for. The splits
+        # recorded since the last price count where they explain a move of more than `max_return`.
+        so_far = np.where(np.isfinite(split), split, 1.0).cumprod(axis=0)
+        split = so_far / _last_before(np.where(np.isfinite(unsplit_close), so_far, np.nan))
+        change = unsplit_close / _last_before(unsplit_close)
+        is_large = np.abs(change - 1) > max_return
+        is_explained = np.abs(change * split - 1) <= max_return
+        factor = np.where(is_large & is_explained, split, 1.0).cumprod(axis=0)
         opened = on_grid(adjusted, "open", sessions, symbols) * factor
         closed = unsplit_close * factor
 
@@ -150,20 +157,6 @@ def _first_after(marked: Flags, price: PerSession) -> Flags:
     marked_so_far = marked.cumsum(axis=0)
     marked_by_last_price = _last_before(np.where(priced, marked_so_far, np.nan))
     return np.asarray((marked_so_far > marked_by_last_price) & priced)
-
-
-def _unreflected_splits(close: PerSession, split: PerSession, max_return: float) -> PerSession:
-    """Return the product of the splits so far that the prices have not been adjusted for.
-
-    The splits recorded since the last price count where they explain a move of more than
-    `max_return`.
-    """
-    so_far = np.where(np.isfinite(split), split, 1.0).cumprod(axis=0)
-    split = so_far / _last_before(np.where(np.isfinite(close), so_far, np.nan))
-    change = close / _last_before(close)
-    is_large = np.abs(change - 1) > max_return
-    is_explained = np.abs(change * split - 1) <= max_return
-    return np.where(is_large & is_explained, split, 1.0).cumprod(axis=0)
 
 
 def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession:

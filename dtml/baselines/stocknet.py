@@ -199,7 +199,12 @@ class StockNet(Network):
         return Decoded(
             hidden=torch.stack(hiddens),
             latent=torch.stack(latents),
-            posterior=_stacked(posteriors) if posteriors else None,
+            posterior=Normal(
+                mean=torch.stack([normal.mean for normal in posteriors]),
+                log_variance=torch.stack([normal.log_variance for normal in posteriors]),
+            )
+            if posteriors
+            else None,
         )
 
     def _recur(self, x: Tensor, hidden: Tensor, latent: Tensor) -> Tensor:
@@ -228,14 +233,6 @@ class StockNet(Network):
         target_inputs = torch.cat([attended.unsqueeze(-1), last], dim=-1)
         target = self.predict(target_inputs).squeeze(-1)
         return Prediction(target=target, auxiliary=auxiliary, attention=attention)
-
-
-def _stacked(normals: list[Normal]) -> Normal:
-    """Return the variables of several sessions as one, the sessions the first axis."""
-    return Normal(
-        mean=torch.stack([normal.mean for normal in normals]),
-        log_variance=torch.stack([normal.log_variance for normal in normals]),
-    )
 
 
 class NormalLayer(nn.Module):

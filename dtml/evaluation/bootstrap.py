@@ -46,7 +46,15 @@ def interval(
     without_day = total - summands
     influence = statistic(total) - statistic(without_day)
     mean_block, widening = dependence(influence)
-    level = _level(len(summands) / mean_block, widening)
+    blocks = len(summands) / mean_block
+    # The quantile of the resamples at which the interval of each model begins. It lies as far
+    # out as Student's t requires for the number of blocks, times the `widening`. The variance
+    # of resamples of blocks is too small by the factor (blocks - 1) / blocks.
+    from scipy.special import ndtr, stdtrit
+
+    student = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2)
+    deviations = student * np.sqrt(blocks / (blocks - 1))
+    level = np.asarray(ndtr(-deviations * widening))
     low = np.empty(summands.shape[1])
     high = np.empty(summands.shape[1])
     for block in np.unique(mean_block):
@@ -206,19 +214,6 @@ def _flat_top(
     last = np.argmin(continues, axis=0)
     lag = np.arange(1, len(correlation) + 1)[:, None]
     return np.asarray(np.clip(2 - lag / np.maximum(last, 1), 0, 1))
-
-
-def _level(blocks: PerModel, widening: PerModel) -> PerModel:
-    """Return the quantile of the resamples at which the interval of each model begins.
-
-    It lies as far out as Student's t requires for the number of blocks, times the `widening`. The
-    variance of resamples of blocks is too small by the factor (blocks - 1) / blocks.
-    """
-    from scipy.special import ndtr, stdtrit
-
-    student = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2)
-    deviations = student * np.sqrt(blocks / (blocks - 1))
-    return np.asarray(ndtr(-deviations * widening))
 
 
 def _outer_quantiles(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:

@@ -66,7 +66,15 @@ def slice_scores(
         of_all_stocks = counts.sum(axis=2)  # [days predictors 4]
         for group in _day_groups(target, fold):
             of_group = of_all_stocks[group.days]
-            rows = _score(of_group, predictors).assign(**_gains(of_group, predictors))
+            model = predictors.index(MODEL)
+            # The model is also compared with itself here; those places become NaN below.
+            gain, low, high = gain_in_mcc(of_group[:, model], of_group, resamples=RESAMPLES)
+            is_model = np.arange(len(predictors)) == model
+            rows = _score(of_group, predictors).assign(
+                model_gain=np.where(is_model, np.nan, gain),
+                model_gain_low=np.where(is_model, np.nan, low),
+                model_gain_high=np.where(is_model, np.nan, high),
+            )
             frames.append(rows.assign(slice=group.slice, value=group.value, protocol=protocol))
         for position, predictor in enumerate(predictors):
             # The stocks of one predictor, [days stocks 4], are scored as predictors would be.
@@ -222,21 +230,6 @@ def _day_groups(target: pd.DatetimeIndex, fold: Folds) -> Iterator[_DayGroup]:
         yield _DayGroup("fold", str(number), fold == number)
     for year in np.unique(target.year):
         yield _DayGroup("year", str(year), np.asarray(target.year == year))
-
-
-def _gains(
-    counts: Int[ndarray, "days predictors 4"], names: list[str]
-) -> dict[str, Float[ndarray, " predictors"]]:
-    """Return by how much the model's MCC exceeds that of each rule; NaN for the model itself."""
-    model = names.index(MODEL)
-    # The model is also compared with itself here; those places become NaN below.
-    gain, low, high = gain_in_mcc(counts[:, model], counts, resamples=RESAMPLES)
-    is_model = np.arange(len(names)) == model
-    return {
-        "model_gain": np.where(is_model, np.nan, gain),
-        "model_gain_low": np.where(is_model, np.nan, low),
-        "model_gain_high": np.where(is_model, np.nan, high),
-    }
 
 
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:

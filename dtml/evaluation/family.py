@@ -51,7 +51,12 @@ def family_p(
         return adjusted
     varying = gains[:, varies]
     block, widening = _block_length(varying, overlap)
-    block_means = _block_means(varying, block)
+    # The mean of the block that begins on each day, less the mean of all days. Blocks wrap
+    # around the end.
+    centred = varying - varying.mean(axis=0)
+    wrapped = np.concatenate([centred, centred[: block - 1]])
+    sums_before = np.concatenate([np.zeros((1, varying.shape[1])), wrapped.cumsum(axis=0)])
+    block_means = np.asarray((sums_before[block:] - sums_before[:-block]) / block)
     blocks = max(round(len(varying) / block), 2)
     # The same estimate of the error as `_resampled_statistics` makes from the blocks of a resample.
     error = np.sqrt(block_means.var(axis=0) / (blocks - 1))
@@ -134,19 +139,6 @@ def _block_length(
     longest = max(len(gains) // 10, 1)
     length = int(np.ceil(max(wanted.max(), overlap)))
     return min(length, longest), widening
-
-
-def _block_means(
-    gains: Float[ndarray, "days comparisons"], block: int
-) -> Float[ndarray, "days comparisons"]:
-    """Return the mean of the block that begins on each day, less the mean of all days.
-
-    Blocks wrap around the end.
-    """
-    centred = gains - gains.mean(axis=0)
-    wrapped = np.concatenate([centred, centred[: block - 1]])
-    sums_before = np.concatenate([np.zeros((1, gains.shape[1])), wrapped.cumsum(axis=0)])
-    return np.asarray((sums_before[block:] - sums_before[:-block]) / block)
 
 
 def _resampled_statistics(

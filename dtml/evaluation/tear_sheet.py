@@ -229,7 +229,18 @@ def net_spread(
     returns without compounding. Days without a spread have no row, and what is traded on them is
     not in the totals; without costs, `cost`, `net` and `net_total` are NaN.
     """
-    bought, sold = _trades(_tenth_weights(scores))
+    # The weight of each stock: equal parts of 1 in the best tenth, of -1 in the worst. All
+    # other weights are 0. A day without a ranking keeps the weights of the day before, which
+    # are 0 before any ranking.
+    group_of = score_groups(scores)
+    weights = np.zeros(scores.shape)
+    for group, side in ((DECILES - 1, 1.0), (0, -1.0)):
+        members = group_of == group
+        counts = members.sum(axis=1, keepdims=True)
+        weights += side * members / np.maximum(counts, 1)
+    is_ranked = (group_of != NO_GROUP).any(axis=1)
+    last_ranked = np.maximum.accumulate(np.where(is_ranked, np.arange(len(weights)), 0))
+    bought, sold = _trades(weights[last_ranked])
     cost = np.full(len(gross), np.nan)
     if costs is not None:
         purchase_rate, sale_rate = costs.of_trades(sessions)
@@ -245,23 +256,6 @@ def net_spread(
     )
     known: pd.DataFrame = days[np.isfinite(gross)].reset_index(drop=True)
     return known.assign(gross_total=known["gross"].cumsum(), net_total=known["net"].cumsum())
-
-
-def _tenth_weights(scores: Days) -> Float[ndarray, "days stocks"]:
-    """Return the weight of each stock: equal parts of 1 in the best tenth, of -1 in the worst.
-
-    All other weights are 0. A day without a ranking keeps the weights of the day before, which are
-    0 before any ranking.
-    """
-    group_of = score_groups(scores)
-    weights = np.zeros(scores.shape)
-    for group, side in ((DECILES - 1, 1.0), (0, -1.0)):
-        members = group_of == group
-        counts = members.sum(axis=1, keepdims=True)
-        weights += side * members / np.maximum(counts, 1)
-    is_ranked = (group_of != NO_GROUP).any(axis=1)
-    last_ranked = np.maximum.accumulate(np.where(is_ranked, np.arange(len(weights)), 0))
-    return weights[last_ranked]
 
 
 def _trades(weights: Float[ndarray, "days stocks"]) -> tuple[Daily, Daily]:

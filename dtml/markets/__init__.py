@@ -79,7 +79,13 @@ def read_constituents(table: Table, calendar: AnyCalendar, stored: str | None) -
     table.allow(*_CONSTITUENT_KEYS)
     as_of = table.optional("as_of", date, None)
     is_complete = table.optional("complete", bool, default=False)
-    listed = _listed(table)
+    rows = table.values.get("symbols", [])
+    if not isinstance(rows, list):
+        raise table.error("symbols", f"expected a list of symbols, got {shown(rows)}")
+    suffix = table.optional("suffix", str, "")
+    listed = tuple(
+        _constituent(table, position, row, suffix) for position, row in enumerate(rows, start=1)
+    )
     members = None
     if "members" in table.values:
         spells, members = read_spells(table, stored)
@@ -101,17 +107,6 @@ def read_constituents(table: Table, calendar: AnyCalendar, stored: str | None) -
         raise table.error("as_of", "missing; give the date on which the list was valid")
     _refuse_other_count(table, stays, as_of, calendar)
     return Constituents(stays=stays, as_of=as_of, is_complete=is_complete, members=members)
-
-
-def _listed(table: Table) -> tuple[Constituent, ...]:
-    """Return the entries of the key `symbols`."""
-    rows = table.values.get("symbols", [])
-    if not isinstance(rows, list):
-        raise table.error("symbols", f"expected a list of symbols, got {shown(rows)}")
-    suffix = table.optional("suffix", str, "")
-    return tuple(
-        _constituent(table, position, row, suffix) for position, row in enumerate(rows, start=1)
-    )
 
 
 def _with_details(
@@ -408,7 +403,12 @@ def read_market(path: Path, text: str | None = None) -> Market:
     no market can have, and for a key that is missing, unknown, mistyped or impossible. The ranges
     of [model] are checked later, by the configurations that it changes.
     """
-    _require_name(path)
+    if not _NAME.fullmatch(path.stem):
+        raise UsageError(
+            f"{path}: a market is named after its file, and {path.stem!r} cannot be the name of a "
+            "market: rename the file so that its name begins with one of a-z and has at most 40 "
+            "characters of a-z, 0-9, - and _"
+        )
     values = parse(path, text)
     # A text from the store may have the table of members added to it (`with_members`).
     stored = None if text is None else take_stored(values)
@@ -459,16 +459,6 @@ def read_market(path: Path, text: str | None = None) -> Market:
         code=_code(table),
         candidates=_candidates(table),
     )
-
-
-def _require_name(path: Path) -> None:
-    """Raise UsageError if no market can have the name that its file gives it."""
-    if not _NAME.fullmatch(path.stem):
-        raise UsageError(
-            f"{path}: a market is named after its file, and {path.stem!r} cannot be the name of a "
-            "market: rename the file so that its name begins with one of a-z and has at most 40 "
-            "characters of a-z, 0-9, - and _"
-        )
 
 
 _MARKET_KEYS = (

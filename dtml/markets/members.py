@@ -89,7 +89,17 @@ def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        _require_columns(path, header)
+        expected = (
+            f"give the columns {', '.join(COLUMNS)} and, optionally, {RENAMED}, separated by commas"
+        )
+        for name in COLUMNS:
+            if name not in header:
+                raise UsageError(f"{path}: line 1: no column {name}; {expected}")
+        for name in header:
+            if name not in (*COLUMNS, RENAMED):
+                raise UsageError(f"{path}: line 1: unknown column {shown(name)}; {expected}")
+            if header.count(name) > 1:
+                raise UsageError(f"{path}: line 1: the column {name} is repeated; {expected}")
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 yield _spell(path, reader.line_num, header, cells, last_day_counts=last_day_counts)
@@ -98,20 +108,6 @@ def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
             f"{path}: line {reader.line_num} is not CSV: {problem}; check the quotes on this line "
             "and above"
         ) from problem
-
-
-def _require_columns(path: Path, header: list[str]) -> None:
-    expected = (
-        f"give the columns {', '.join(COLUMNS)} and, optionally, {RENAMED}, separated by commas"
-    )
-    for name in COLUMNS:
-        if name not in header:
-            raise UsageError(f"{path}: line 1: no column {name}; {expected}")
-    for name in header:
-        if name not in (*COLUMNS, RENAMED):
-            raise UsageError(f"{path}: line 1: unknown column {shown(name)}; {expected}")
-        if header.count(name) > 1:
-            raise UsageError(f"{path}: line 1: the column {name} is repeated; {expected}")
 
 
 def _spell(

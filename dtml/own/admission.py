@@ -256,38 +256,27 @@ def other_sizes(panel: Panel) -> tuple[Panel, Panel]:
     less, so that both numbers differ from those of the panel in either direction.
     """
     fewer_sessions = cut(panel, slice(0, -1))
-    fewer_stocks = _without_a_stock(panel)
-    return _with_a_stock(fewer_sessions), _with_a_session(fewer_stocks)
-
-
-def _with_a_stock(panel: Panel) -> Panel:
-    """Return a panel with one more stock, which had the prices of the last one in reverse."""
-    symbols = (*panel.symbols, f"{panel.symbols[-1]}2")
-    return _with_grids(
-        panel,
-        sessions=panel.sessions,
-        symbols=symbols,
-        change=lambda grid: np.hstack([grid, grid[::-1, -1:]]),  # [sessions stocks]
-    )
-
-
-def _without_a_stock(panel: Panel) -> Panel:
-    return _with_grids(
+    fewer_stocks = _with_grids(
         panel,
         sessions=panel.sessions,
         symbols=panel.symbols[:-1],
         change=lambda grid: grid[:, :-1],
     )
-
-
-def _with_a_session(panel: Panel) -> Panel:
-    """Return a panel with one more session, whose bars repeat those of the last session but one."""
-    next_day = panel.sessions[-1] + pd.offsets.BusinessDay(1)
-    return _with_grids(
-        panel,
-        sessions=pd.DatetimeIndex([*panel.sessions, next_day]),
-        symbols=panel.symbols,
-        change=lambda grid: np.vstack([grid, grid[-2:-1]]),  # [sessions stocks]
+    symbols = (*fewer_sessions.symbols, f"{fewer_sessions.symbols[-1]}2")
+    next_day = fewer_stocks.sessions[-1] + pd.offsets.BusinessDay(1)
+    return (
+        _with_grids(
+            fewer_sessions,
+            sessions=fewer_sessions.sessions,
+            symbols=symbols,
+            change=lambda grid: np.hstack([grid, grid[::-1, -1:]]),  # [sessions stocks]
+        ),
+        _with_grids(
+            fewer_stocks,
+            sessions=pd.DatetimeIndex([*fewer_stocks.sessions, next_day]),
+            symbols=fewer_stocks.symbols,
+            change=lambda grid: np.vstack([grid, grid[-2:-1]]),  # [sessions stocks]
+        ),
     )
 
 
@@ -445,7 +434,15 @@ def _check_with_changes(
     first, and a finding for each feature and check.
     """
     sessions = _panel(part).sessions
-    positions = _sessions_before_changes(len(sessions) - 1, int(description["history"]))
+    last = len(sessions) - 1
+    history = int(description["history"])
+    # The positions of the sessions after which the future is changed. These are `EARLY` and
+    # `DATES` drawn ones. Those drawn lie in the second half, and not among the first
+    # `history` sessions where the part is longer. `last` is the position of the part's last
+    # session, after which there is no future to change.
+    earliest = min(max(last // 2, history), last - 1)
+    drawn = np.random.default_rng(0).integers(earliest, last, DATES)
+    positions = [int(at) for at in (*EARLY, *drawn) if at < last]
     # Some stocks lose their bar there, so that a feature that fills gaps with later values differs
     # when the future is another.
     for at in positions:
@@ -456,7 +453,20 @@ def _check_with_changes(
     # comes first, although that check is the last below: the first failure of a feature is the one
     # that is reported.
     differences = {("asked_twice", name): "" for name in description["features"]}  # "": none
-    for other_history in _other_histories(part, panel, positions):
+    # A part with another future after each position, then rescaled, finally unchanged.
+    # `panel` is that of the part. The findings list the checks in the same order, except that
+    # `asked_twice`, the last here, comes first there (`_check_with_changes`).
+    last = len(panel.sessions) - 1
+    others = []
+    for at in positions:
+        scrambled = part.scrambled_after(panel.sessions[at], seed=at)
+        others.append(_OtherHistory("scrambled_future", at=at, panel=_panel(scrambled)))
+    rescaled = _panel(part.rescaled())
+    for other_history in [
+        *others,
+        _OtherHistory("rescaled_past", at=last, panel=rescaled),
+        _OtherHistory("asked_twice", at=last, panel=panel),
+    ]:
         days = range(other_history.at + 1)
         _description, values = user_code.values(other_history.panel, days)
         base_until = base.on(days)
@@ -467,37 +477,6 @@ def _check_with_changes(
             differences[other_history.check, name] = earlier or difference_here
     findings = [_finding(check, name, failure) for (check, name), failure in differences.items()]
     return base, findings
-
-
-def _sessions_before_changes(last: int, history: int) -> list[int]:
-    """Return the positions of the sessions after which the future is changed.
-
-    These are `EARLY` and `DATES` drawn ones. Those drawn lie in the second half, and not among the
-    first `history` sessions where the part is longer. `last` is the position of the part's last
-    session, after which there is no future to change.
-    """
-    earliest = min(max(last // 2, history), last - 1)
-    drawn = np.random.default_rng(0).integers(earliest, last, DATES)
-    return [int(at) for at in (*EARLY, *drawn) if at < last]
-
-
-def _other_histories(part: History, panel: Panel, positions: list[int]) -> list[_OtherHistory]:
-    """Return a part with another future after each position, then rescaled, finally unchanged.
-
-    `panel` is that of the part. The findings list the checks in the same order, except that
-    `asked_twice`, the last here, comes first there (`_check_with_changes`).
-    """
-    last = len(panel.sessions) - 1
-    others = []
-    for at in positions:
-        scrambled = part.scrambled_after(panel.sessions[at], seed=at)
-        others.append(_OtherHistory("scrambled_future", at=at, panel=_panel(scrambled)))
-    rescaled = _panel(part.rescaled())
-    return [
-        *others,
-        _OtherHistory("rescaled_past", at=last, panel=rescaled),
-        _OtherHistory("asked_twice", at=last, panel=panel),
-    ]
 
 
 def _compare_with_nights(

@@ -155,7 +155,15 @@ class IsolatedCode:
             # `default=int` is for numpy's whole numbers, such as positions of days.
             (folder / "task.json").write_text(json.dumps(question, default=int))
             np.savez(folder / "task.npz", **cast(Any, arrays))
-            exit_status = _run(folder, seconds)
+            server = _idle.pop() if _idle else Server()
+            try:
+                exit_status = server.run(folder, seconds)
+            except (OSError, ValueError):
+                # The server was killed after its last question: the pipe to it is broken, or an
+                # empty line is read where an exit status should be. A new server does the task.
+                server = Server()
+                exit_status = server.run(folder, seconds)
+            _idle.append(server)
             if exit_status is None:
                 raise OwnCodeError(
                     f"{self.code.name} took more than {seconds:g} s: make it faster, or raise the "
@@ -267,17 +275,3 @@ def warm() -> None:
     """Start the server now, so that its imports are done before the first question."""
     if not _idle:
         _idle.append(Server())
-
-
-def _run(folder: Path, seconds: float) -> int | None:
-    """Run the task of a folder; return its exit status, None where it took too long."""
-    server = _idle.pop() if _idle else Server()
-    try:
-        exit_status = server.run(folder, seconds)
-    except (OSError, ValueError):
-        # The server was killed after its last question: the pipe to it is broken, or an empty line
-        # is read where an exit status should be. A new server does the task.
-        server = Server()
-        exit_status = server.run(folder, seconds)
-    _idle.append(server)
-    return exit_status

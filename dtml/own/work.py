@@ -40,7 +40,14 @@ def main(folder: Path) -> None:
 
     def answer() -> Answer:
         try:
-            return _answer(code, task, arrays)
+            loaded = own.load(code)
+            description = {
+                "features": list(loaded.features),
+                "history": loaded.history,
+                "model": loaded.model is not None,
+            }
+            do_task = TASKS[task["task"]]
+            return description, do_task(code, loaded, task, arrays)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported to the night
             return {"error": _error_in_words(error, code)}, {}
 
@@ -60,18 +67,6 @@ def _error_in_words(error: Exception, code: own.OwnCode) -> str:
             "read only what your user may read)"
         )
     return message
-
-
-def _answer(code: own.OwnCode, task: Task, arrays: own.Arrays) -> tuple[Task, own.Arrays]:
-    """Return the description of the code, and the arrays that answer the task."""
-    loaded = own.load(code)
-    description = {
-        "features": list(loaded.features),
-        "history": loaded.history,
-        "model": loaded.model is not None,
-    }
-    do_task = TASKS[task["task"]]
-    return description, do_task(code, loaded, task, arrays)
 
 
 def _panel(task: Task, arrays: own.Arrays) -> Panel:

@@ -610,6 +610,10 @@ def backtest_page(
     best = _best(performances, net)
     year = sessions_of_a_year(backtest)
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
+    hidden, dashed = _hidden_and_dashed(net, best)
+    in_order = {**_compared_lines(net, best), **net}  # the lines that are shown come first
+    index = net.get(INDEX)
+    rows = {protocol: sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
     return _template().render(
         served=served,
         backtest=backtest,
@@ -619,7 +623,7 @@ def backtest_page(
         net=net,
         followed=portfolios,
         lead=lead(performances, best),
-        tracks=_tracks(net, best),
+        tracks=tracks_chart(in_order, hidden, dashed, best),
         rolling_returns=rolling_chart(_compared_lines(net, best), year),
         extremes=[] if best is None else extremes(net[best]),
         rolled=ROLLED,
@@ -630,8 +634,15 @@ def backtest_page(
         rolling=predictor_charts(rolling, *rolled_scores),
         curve=_curve(curve),
         coverage=records(coverage),
-        held=_portfolio_rows(performances, tracks, net, year),
-        whole=_by_protocol(scores),
+        held=[
+            {
+                **row,
+                **yearly(tracks, row["portfolio"], year),
+                **ratios(net.get(row["portfolio"]), index, year),
+            }
+            for row in _ordered(performances)
+        ],
+        whole={protocol: scored for protocol, scored in rows.items() if scored},
         folds=fold_rows(folds, scores),
         config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
     )
@@ -654,13 +665,6 @@ def _hidden_and_dashed(net: Net, best: str | None) -> tuple[set[str], set[str]]:
     hidden = set() if best is None else set(net) - {best, *YARDSTICKS}
     dashed = {portfolio for portfolio in net if not _is_traded(portfolio)} - set(YARDSTICKS)
     return hidden, dashed
-
-
-def _tracks(net: Net, best: str | None) -> Chart | None:
-    """Return the chart of all portfolios, with the drawdowns of the best one shaded."""
-    hidden, dashed = _hidden_and_dashed(net, best)
-    in_order = {**_compared_lines(net, best), **net}  # the lines that are shown come first
-    return tracks_chart(in_order, hidden, dashed, best)
 
 
 def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]:
@@ -704,27 +708,6 @@ def _curve(curve: pd.DataFrame) -> Chart | None:
     if known_points.empty:
         return None
     return calibration({MODEL: known_points})[MODEL]
-
-
-def _portfolio_rows(
-    performances: pd.DataFrame, tracks: pd.DataFrame, net: Net, year: int
-) -> list[dict[str, Any]]:
-    """Return each portfolio's performance with the figures of a year and the ratios."""
-    index = net.get(INDEX)
-    return [
-        {
-            **row,
-            **yearly(tracks, row["portfolio"], year),
-            **ratios(net.get(row["portfolio"]), index, year),
-        }
-        for row in _ordered(performances)
-    ]
-
-
-def _by_protocol(scores: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Return the scores of all days by protocol, without protocols that have no scores."""
-    rows = {protocol: sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
-    return {protocol: scored for protocol, scored in rows.items() if scored}
 
 
 def _by_sharpe(performances: pd.DataFrame) -> list[Row]:

@@ -383,7 +383,15 @@ def over_sessions(
         file="sessions",
         data={f"panel{number}": rows for number, (_, rows) in enumerate(drawn)},
         values={
-            "panels": [_panel_values(panel, rows) for panel, rows in drawn],
+            "panels": [
+                {
+                    **vars(panel),
+                    "columns": list(rows),
+                    "labels": list(panel.labels),
+                    "is_log": panel.is_log,
+                }
+                for panel, rows in drawn
+            ],
             "thick": ids.get(MODEL, ""),
             "last_day": last_day,
             "is_short": length <= pd.Timedelta(days=SHORT),
@@ -400,16 +408,6 @@ def _line_ids(panels: Sequence[Panel]) -> dict[str, str]:
             if name not in names and line.notna().any():
                 names.append(name)
     return {name: f"v{number}" for number, name in enumerate(names)}
-
-
-def _panel_values(panel: Panel, rows: pd.DataFrame) -> dict[str, Any]:
-    """Return a panel's values for the file of a chart over sessions."""
-    return {
-        **vars(panel),
-        "columns": list(rows),
-        "labels": list(panel.labels),
-        "is_log": panel.is_log,
-    }
 
 
 def _keys(

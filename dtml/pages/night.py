@@ -187,43 +187,63 @@ def night_report(
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
+    weekday = pd.Timestamp(night["target"]).day_name()
+    # The sentence on the directions so far, a table for each protocol, and the chart.
+    # `scores` and `rolling` are as in `night_report`. The chart's lines show for each session
+    # the scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of
+    # all nights up to it.
+    latest = scores[scores["target"] == scores["target"].max()]
+    ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
+    tables = {}
+    for protocol in reversed(PROTOCOL_WORDS):  # all stock-days before the published labels
+        rows = records(ordered[ordered["protocol"] == protocol])
+        if rows:
+            tables[protocol] = rows
+    # `directions_verdict` reads a backtest's scores, so the newest running scores get the columns
+    # of those.
+    whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
+    running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
+    has_rolling = not rolling.empty
+    drawn = rolling if has_rolling else running
+    # The page's values of the calibration curves and of the abstention band's coverage.
+    # `curves` has a chart for the probabilities as predicted and one for the calibrated ones,
+    # where there are `bins` of them; `coverage` has a row for each nominal level with an
+    # outcome, and `kept_chart` draws these rows. `by_run` are those of runs by their ids;
+    # `level` is the page's own.
+    # An empty frame may have no columns.
+    counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
+    bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, by_run)}
+    curves = {}
+    for name, counts in bins_by_name.items():
+        curve = curve_with_intervals(counts) if len(counts) else counts
+        if len(curve):
+            curves[name] = curve
     return _template().render(
         title=title,
         drift=drift,
-        **_of_night(night, frozen),
+        night=night,
+        weekday=weekday,
+        frozen=frozen,
         **_directions(rows, level, threshold),
-        **_scores(title, scores, rolling),
-        **_calibration(bins, coverage, by_run, level),
+        so_far=directions_verdict({"market": title}, whole),
+        scored=tables,
+        scored_until=latest["target"].max() if len(latest) else None,
+        rolls=has_rolling,
+        lines=predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
+        curves=calibration_charts(curves),
+        curve_nights=bins["target"].nunique() if len(bins) else 0,
+        coverage=records(counted),
+        kept_chart=coverage_chart(counted, level) if len(counted) else None,
         **_attention(rows, attention, explanation),
         **ranking,
-        **_bars(rejected, warnings, rejected_sessions),
+        rejected=records(rejected),
+        warnings=records(warnings),
+        rejected_sessions=rejected_sessions,
         second_source=second_source,
         survivorship=survivorship,
-        **_receipt(receipt),
+        receipt={name: value for name, value in receipt.items() if name != "config"},
+        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
     )
-
-
-def _bars(rejected: pd.DataFrame, warnings: pd.DataFrame, rejected_sessions: int) -> dict[str, Any]:
-    """Return the bars that were rejected in the last sessions, and those that look odd."""
-    return {
-        "rejected": records(rejected),
-        "warnings": records(warnings),
-        "rejected_sessions": rejected_sessions,
-    }
-
-
-def _receipt(receipt: Mapping[str, object]) -> dict[str, Any]:
-    """Return the lines of a receipt, and its settings as JSON."""
-    return {
-        "receipt": {name: value for name, value in receipt.items() if name != "config"},
-        "config": json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
-    }
-
-
-def _of_night(night: Row, frozen: Row | None) -> dict[str, Any]:
-    """Return the row of a night, the weekday of its target, and its link if it is frozen."""
-    weekday = pd.Timestamp(night["target"]).day_name()
-    return {"night": night, "weekday": weekday, "frozen": frozen}
 
 
 @cache
@@ -390,64 +410,6 @@ def _shading(axis: Axis, threshold: float | None) -> str:
         f"{half}, linear-gradient(to right, transparent {low}%, "
         f"var(--shaded) 0 {high}%, transparent 0)"
     )
-
-
-def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
-    """Return the sentence on the directions so far, a table for each protocol, and the chart.
-
-    `scores` and `rolling` are as in `night_report`. The chart's lines show for each session the
-    scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of all nights up
-    to it.
-    """
-    latest = scores[scores["target"] == scores["target"].max()]
-    ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
-    tables = {}
-    for protocol in reversed(PROTOCOL_WORDS):  # all stock-days before the published labels
-        rows = records(ordered[ordered["protocol"] == protocol])
-        if rows:
-            tables[protocol] = rows
-    # `directions_verdict` reads a backtest's scores, so the newest running scores get the columns
-    # of those.
-    whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
-    running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
-    has_rolling = not rolling.empty
-    drawn = rolling if has_rolling else running
-    return {
-        "so_far": directions_verdict({"market": title}, whole),
-        "scored": tables,
-        "scored_until": latest["target"].max() if len(latest) else None,
-        "rolls": has_rolling,
-        "lines": predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
-    }
-
-
-def _calibration(
-    bins: pd.DataFrame,
-    coverage: pd.DataFrame,
-    calibrations: Mapping[str, Calibration],
-    level: float,
-) -> dict[str, Any]:
-    """Return the page's values of the calibration curves and of the abstention band's coverage.
-
-    `curves` has a chart for the probabilities as predicted and one for the calibrated ones, where
-    there are `bins` of them; `coverage` has a row for each nominal level with an outcome, and
-    `kept_chart` draws these rows. `calibrations` are those of runs by their ids; `level` is the
-    page's own.
-    """
-    # An empty frame may have no columns.
-    counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
-    bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, calibrations)}
-    curves = {}
-    for name, counts in bins_by_name.items():
-        curve = curve_with_intervals(counts) if len(counts) else counts
-        if len(curve):
-            curves[name] = curve
-    return {
-        "curves": calibration_charts(curves),
-        "curve_nights": bins["target"].nunique() if len(bins) else 0,
-        "coverage": records(counted),
-        "kept_chart": coverage_chart(counted, level) if len(counted) else None,
-    }
 
 
 def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:

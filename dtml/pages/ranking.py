@@ -307,17 +307,6 @@ def _estimates(
             "high": rows[f"{figure_name}_high"],
         }
     )
-    return Chart(
-        title=title,
-        words=_in_words(bars, form),
-        file="estimates",
-        data={"rows": bars},
-        values={"title": axis, "names": names, "form": form, "order": list(bars["name"])},
-    )
-
-
-def _in_words(bars: pd.DataFrame, form: Form) -> str:
-    """Return the name, the value and the interval of each bar."""
     words = []
     for bar in records(bars):
         if form == "percent":
@@ -327,7 +316,13 @@ def _in_words(bars: pd.DataFrame, form: Form) -> str:
             ends = between(bar["low"], bar["high"], digits)
             said = f"{figure(bar['value'], digits)} {ends}".strip()
         words.append(f"{bar['name']}: {said}")
-    return "; ".join(words)
+    return Chart(
+        title=title,
+        words="; ".join(words),
+        file="estimates",
+        data={"rows": bars},
+        values={"title": axis, "names": names, "form": form, "order": list(bars["name"])},
+    )
 
 
 def charts_of(sheet: TearSheet) -> Sequence[tuple[str, Chart | None]]:
@@ -435,176 +430,11 @@ def sheet_values(
     chart's rows, by the chart's name.
     """
     statements = sql or {}
-    notes = _notes(sheet, unit)
-    found = answers(sheet)
-    parts = []
-    for name, chart in charts_of(sheet):
-        table = sheet.tables[TABLES.get(name, name)]
-        if name == "distribution" and chart is not None:
-            # The counts drawn; the daily figures are in the CSV of the chart "cumulative".
-            table = chart.data["rows"]
-        parts.append(
-            Part(
-                name=name,
-                heading=HEADINGS[name],
-                note=notes[name],
-                chart=chart,
-                empty=EMPTY[name],
-                csv=csv_address(table),
-                sql=statements.get(name),
-            )
-        )
-    return {
-        "answers": sheet_answers(found, unit, strongest),
-        "basis": _basis(sheet, found, unit),
-        "parts_of_sheet": parts,
-        "sheet_tables": _tables(sheet),
-    }
-
-
-def csv_address(table: pd.DataFrame) -> str:
-    """Return an address that is the table as CSV itself, so that a page alone can offer it.
-
-    It makes the page heavier, so figures have five digits, and columns that follow from others
-    (DERIVED) are left out.
-    """
-    rows = table.drop(columns=DERIVED, errors="ignore")
-    text = rows.to_csv(index=False, float_format="%.5g", date_format="%Y-%m-%d")
-    return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
-
-
-def sheet_answers(found: Answers, unit: str, strongest: Row | None = None) -> list[Answer]:
-    """Return the answers of a tear sheet to its questions, from its figures `found`.
-
-    They are whether there is an order, whether it is steady, whether it can be traded, and (only if
-    there is a strongest rule) whether it beats the rules. `strongest` is as in `sheet_values`.
-    """
-    too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
-    order = _order(found, too_early)
-    steadiness = _steadiness(found, too_early)
-    trade = _trade(found, too_early)
-    if strongest is None:
-        return [order, steadiness, trade]
-    return [order, steadiness, trade, _beside_rules(strongest, too_early)]
-
-
-def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
-    """Say in a few sentences what the answers of `sheet_answers` are about."""
-    sentences = [f"By {named(sheet.predictor)}, over {count(found.days)} {unit}."]
-    if sheet.rule is not None:
-        of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
-        rank_ic = figure(of_rule["rank_ic"].mean(), 3)
-        sentences.append(f"The rule beside it is {quoted(sheet.rule)}, rank IC {rank_ic}.")
-    if found.halves:
-        first, second = (figure(half.value, 3) for half in found.halves)
-        sentences.append(f"Steady: rank IC {first} in the first half, {second} in the second.")
-    if not pd.isna(found.gross.value):
-        costs = "before" if pd.isna(found.net.value) else "after"
-        sentences.append(
-            f"Tradable: the daily return of the best less the worst tenth, {costs} costs."
-        )
-    return " ".join(sentences)
-
-
-def _verdict(estimate: Estimate) -> str | None:
-    """Return whether a figure is above 0, by its interval; None without one."""
-    if pd.isna(estimate.low):
-        return None
-    if estimate.low > 0:
-        return YES
-    return NO if estimate.high < 0 else UNCLEAR
-
-
-def _order(found: Answers, too_early: str) -> Answer:
-    """Return whether the rank IC is above 0, by its interval; it is too early without one."""
-    question = "An order?"
-    rank_ic = f"rank IC {_ratio(found.rank_ic)}"
-    verdict = _verdict(found.rank_ic)
-    if verdict is None:
-        return Answer(question, TOO_EARLY, f"{rank_ic}; {too_early}")
-    return Answer(question, verdict, rank_ic)
-
-
-def _beside_rules(strongest: Row, too_early: str) -> Answer:
-    """Return whether the rank IC is above that of the strongest rule; too early if unknown."""
-    difference = with_interval(strongest, "gain", signed=True)
-    if strongest["verb"] is None:
-        return Answer("Beats rules?", TOO_EARLY, f"{difference}; {too_early}")
-    word = {"beats": YES, "is beaten by": NO}.get(strongest["verb"], UNCLEAR)
-    unit = f"above {strongest_words(strongest)}"
-    if strongest["verb"] == BEATS_NOT_ALL:
-        unit += ", but not proven above every rule"
-    return Answer("Beats rules?", word, difference, unit=unit)
-
-
-def strongest_words(strongest: Row) -> str:
-    """Name the strongest rule, and say how it was chosen and how all rules are allowed for."""
-    p = strongest.get("gain_p")
-    rules = f"{strongest['rules']} rules"
-    how = ""
-    if not pd.isna(p):
-        how = f" (adjusted p {figure(p, 4)})"
-    elif strongest["verb"] is not None and strongest["rules"] > 1:
-        how = f" (interval widened for {rules})"
-    return f"{quoted(strongest['other'])}, in hindsight the strongest of {rules}{how}"
-
-
-def _steadiness(found: Answers, too_early: str) -> Answer:
-    """Return whether the rank IC is above 0 in both halves, each by its own interval.
-
-    It is too early where a half has no interval. Otherwise the answer is No where the rank IC of a
-    half is not above 0, whatever its interval, and `UNCLEAR` where both are above 0 but not surely.
-    """
-    question = "Steady?"
-    if not found.halves:
-        return Answer(question, TOO_EARLY, too_early)
-    verdicts = [_verdict(half) for half in found.halves]
-    is_above = [half.value > 0 for half in found.halves]
-    word = UNCLEAR
-    if None in verdicts:
-        word = TOO_EARLY
-    elif verdicts == [YES, YES]:
-        word = YES
-    elif not all(is_above):
-        word = NO
-    months = f"{found.positive_months} of {found.months} months above 0"
-    return Answer(question, word, months)
-
-
-def _trade(found: Answers, too_early: str) -> Answer:
-    """Return whether the best tenth earns more than the worst after costs, by the interval.
-
-    It is too early where no spread is known or the net spread has no interval; the answer is
-    `UNCLEAR` where costs are unknown.
-    """
-    question = "Tradable?"
-    gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
-    if pd.isna(found.gross.value):
-        return Answer(question, TOO_EARLY, too_early)
-    if pd.isna(found.net.value):
-        return Answer(
-            question,
-            UNCLEAR,
-            f"{gross}; the costs of the market are unknown",
-        )
-    ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
-    net = f"{found.net.value / BASIS_POINT:+.1f} bp {ends}".strip()
-    word = _verdict(found.net) or TOO_EARLY
-    return Answer(question, word, net, unit="a day after costs")
-
-
-def _ratio(estimate: Estimate) -> str:
-    ends = between(estimate.low, estimate.high)
-    return f"{figure(estimate.value, 3)} {ends}".strip()
-
-
-def _notes(sheet: TearSheet, unit: str) -> dict[str, str]:
-    """Return the words that explain each chart, by the chart's name."""
     leg = _leg_words(sheet.leg)
     spread_leg = _leg_words(sheet.spread_leg)
     few = f"No interval below {MINIMUM_DAYS} {unit}."
     lines = "Lines are 95 % intervals from resampled days."
-    return {
+    notes = {
         "cumulative": (
             f"The daily rank ICs added up, for the return {leg}. A line that rises evenly is a "
             "steady order. The band is the 95 % interval of the mean so far, times the "
@@ -636,67 +466,204 @@ def _notes(sheet: TearSheet, unit: str) -> dict[str, str]:
             "has an outcome."
         ),
     }
+    found = answers(sheet)
+    parts = []
+    for name, chart in charts_of(sheet):
+        table = sheet.tables[TABLES.get(name, name)]
+        if name == "distribution" and chart is not None:
+            # The counts drawn; the daily figures are in the CSV of the chart "cumulative".
+            table = chart.data["rows"]
+        parts.append(
+            Part(
+                name=name,
+                heading=HEADINGS[name],
+                note=notes[name],
+                chart=chart,
+                empty=EMPTY[name],
+                csv=csv_address(table),
+                sql=statements.get(name),
+            )
+        )
+    sentences = [f"By {named(sheet.predictor)}, over {count(found.days)} {unit}."]
+    if sheet.rule is not None:
+        of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
+        rank_ic = figure(of_rule["rank_ic"].mean(), 3)
+        sentences.append(f"The rule beside it is {quoted(sheet.rule)}, rank IC {rank_ic}.")
+    if found.halves:
+        first, second = (figure(half.value, 3) for half in found.halves)
+        sentences.append(f"Steady: rank IC {first} in the first half, {second} in the second.")
+    if not pd.isna(found.gross.value):
+        costs = "before" if pd.isna(found.net.value) else "after"
+        sentences.append(
+            f"Tradable: the daily return of the best less the worst tenth, {costs} costs."
+        )
+    return {
+        "answers": sheet_answers(found, unit, strongest),
+        "basis": " ".join(sentences),
+        "parts_of_sheet": parts,
+        "sheet_tables": [
+            _table(
+                "groups",
+                sheet.groups.sort_values("group", ascending=False),
+                {
+                    "score group, 10 is best": lambda row: count(row["group"]),
+                    "days": lambda row: count(row["days"]),
+                    "mean return a day, bp": lambda row: _bp(row["mean_return"]),
+                    "above all stocks, bp [95 %]": _excess,
+                },
+            ),
+            _table(
+                "halves",
+                sheet.halves,
+                {
+                    "half": lambda row: count(row["half"]),
+                    "first day": lambda row: day(row["first"]),
+                    "last day": lambda row: day(row["last"]),
+                    "days": lambda row: count(row["days"]),
+                    "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+                },
+            ),
+            _table(
+                "horizons",
+                sheet.horizons,
+                {
+                    "days apart": lambda row: count(row["horizon"]),
+                    "pairs of days": lambda row: count(row["days"]),
+                    "autocorrelation [95 %]": lambda row: with_interval(row, "autocorrelation", 3),
+                    "best tenth replaced": lambda row: percent(row["replaced"]),
+                },
+            ),
+            _table(
+                "legs",
+                sheet.legs,
+                {
+                    "holding period": lambda row: str(row["leg"]).replace("_", " "),
+                    "days": lambda row: count(row["days"]),
+                    "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+                    "t": lambda row: figure(row["t"], 1),
+                },
+            ),
+            _table(
+                "sectors",
+                sheet.sectors,
+                {
+                    "sector": lambda row: str(row["sector"]),
+                    "days": lambda row: count(row["days"]),
+                    "stock-days": lambda row: count(row["n"]),
+                    "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+                },
+            ),
+        ],
+    }
+
+
+def csv_address(table: pd.DataFrame) -> str:
+    """Return an address that is the table as CSV itself, so that a page alone can offer it.
+
+    It makes the page heavier, so figures have five digits, and columns that follow from others
+    (DERIVED) are left out.
+    """
+    rows = table.drop(columns=DERIVED, errors="ignore")
+    text = rows.to_csv(index=False, float_format="%.5g", date_format="%Y-%m-%d")
+    return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
+
+
+def sheet_answers(found: Answers, unit: str, strongest: Row | None = None) -> list[Answer]:
+    """Return the answers of a tear sheet to its questions, from its figures `found`.
+
+    They are whether there is an order, whether it is steady, whether it can be traded, and (only if
+    there is a strongest rule) whether it beats the rules. `strongest` is as in `sheet_values`.
+    """
+    too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
+    question = "An order?"
+    rank_ic = f"rank IC {_ratio(found.rank_ic)}"
+    verdict = _verdict(found.rank_ic)
+    if verdict is None:
+        order = Answer(question, TOO_EARLY, f"{rank_ic}; {too_early}")
+    else:
+        order = Answer(question, verdict, rank_ic)
+    # Return whether the rank IC is above 0 in both halves, each by its own interval. It is
+    # too early where a half has no interval. Otherwise the answer is No where the rank IC of
+    # a half is not above 0, whatever its interval, and `UNCLEAR` where both are above 0 but
+    # not surely.
+    question = "Steady?"
+    if not found.halves:
+        steadiness = Answer(question, TOO_EARLY, too_early)
+    else:
+        verdicts = [_verdict(half) for half in found.halves]
+        is_above = [half.value > 0 for half in found.halves]
+        word = UNCLEAR
+        if None in verdicts:
+            word = TOO_EARLY
+        elif verdicts == [YES, YES]:
+            word = YES
+        elif not all(is_above):
+            word = NO
+        months = f"{found.positive_months} of {found.months} months above 0"
+        steadiness = Answer(question, word, months)
+    # Return whether the best tenth earns more than the worst after costs, by the interval. It
+    # is too early where no spread is known or the net spread has no interval; the answer is
+    # `UNCLEAR` where costs are unknown.
+    question = "Tradable?"
+    gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
+    if pd.isna(found.gross.value):
+        trade = Answer(question, TOO_EARLY, too_early)
+    elif pd.isna(found.net.value):
+        trade = Answer(
+            question,
+            UNCLEAR,
+            f"{gross}; the costs of the market are unknown",
+        )
+    else:
+        ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
+        net = f"{found.net.value / BASIS_POINT:+.1f} bp {ends}".strip()
+        word = _verdict(found.net) or TOO_EARLY
+        trade = Answer(question, word, net, unit="a day after costs")
+    if strongest is None:
+        return [order, steadiness, trade]
+    return [order, steadiness, trade, _beside_rules(strongest, too_early)]
+
+
+def _verdict(estimate: Estimate) -> str | None:
+    """Return whether a figure is above 0, by its interval; None without one."""
+    if pd.isna(estimate.low):
+        return None
+    if estimate.low > 0:
+        return YES
+    return NO if estimate.high < 0 else UNCLEAR
+
+
+def _beside_rules(strongest: Row, too_early: str) -> Answer:
+    """Return whether the rank IC is above that of the strongest rule; too early if unknown."""
+    difference = with_interval(strongest, "gain", signed=True)
+    if strongest["verb"] is None:
+        return Answer("Beats rules?", TOO_EARLY, f"{difference}; {too_early}")
+    word = {"beats": YES, "is beaten by": NO}.get(strongest["verb"], UNCLEAR)
+    unit = f"above {strongest_words(strongest)}"
+    if strongest["verb"] == BEATS_NOT_ALL:
+        unit += ", but not proven above every rule"
+    return Answer("Beats rules?", word, difference, unit=unit)
+
+
+def strongest_words(strongest: Row) -> str:
+    """Name the strongest rule, and say how it was chosen and how all rules are allowed for."""
+    p = strongest.get("gain_p")
+    rules = f"{strongest['rules']} rules"
+    how = ""
+    if not pd.isna(p):
+        how = f" (adjusted p {figure(p, 4)})"
+    elif strongest["verb"] is not None and strongest["rules"] > 1:
+        how = f" (interval widened for {rules})"
+    return f"{quoted(strongest['other'])}, in hindsight the strongest of {rules}{how}"
+
+
+def _ratio(estimate: Estimate) -> str:
+    ends = between(estimate.low, estimate.high)
+    return f"{figure(estimate.value, 3)} {ends}".strip()
 
 
 def _leg_words(leg: str) -> str:
     return {str(name): words for name, words in LEG_WORDS.items()}.get(leg, leg)
-
-
-def _tables(sheet: TearSheet) -> list[Table]:
-    """Return the tables that are printed on the page; the others are offered as CSV alone."""
-    return [
-        _table(
-            "groups",
-            sheet.groups.sort_values("group", ascending=False),
-            {
-                "score group, 10 is best": lambda row: count(row["group"]),
-                "days": lambda row: count(row["days"]),
-                "mean return a day, bp": lambda row: _bp(row["mean_return"]),
-                "above all stocks, bp [95 %]": _excess,
-            },
-        ),
-        _table(
-            "halves",
-            sheet.halves,
-            {
-                "half": lambda row: count(row["half"]),
-                "first day": lambda row: day(row["first"]),
-                "last day": lambda row: day(row["last"]),
-                "days": lambda row: count(row["days"]),
-                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
-            },
-        ),
-        _table(
-            "horizons",
-            sheet.horizons,
-            {
-                "days apart": lambda row: count(row["horizon"]),
-                "pairs of days": lambda row: count(row["days"]),
-                "autocorrelation [95 %]": lambda row: with_interval(row, "autocorrelation", 3),
-                "best tenth replaced": lambda row: percent(row["replaced"]),
-            },
-        ),
-        _table(
-            "legs",
-            sheet.legs,
-            {
-                "holding period": lambda row: str(row["leg"]).replace("_", " "),
-                "days": lambda row: count(row["days"]),
-                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
-                "t": lambda row: figure(row["t"], 1),
-            },
-        ),
-        _table(
-            "sectors",
-            sheet.sectors,
-            {
-                "sector": lambda row: str(row["sector"]),
-                "days": lambda row: count(row["days"]),
-                "stock-days": lambda row: count(row["n"]),
-                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
-            },
-        ),
-    ]
 
 
 def _table(name: str, frame: pd.DataFrame, columns: Mapping[str, Any]) -> Table:
@@ -836,18 +803,13 @@ def net_sentence(ranking: Ranking) -> str:
     chosen = rows[chosen_version]
     equal_return = signed_percent(rows[EQUAL]["annual_return"], 1)
     nights = f"{chosen['smooth']} nights" if chosen["smooth"] > 1 else "one night"
-    words = _compared(chosen["index_gain_low"], chosen["index_gain_high"])
+    words = told_apart(chosen["index_gain_low"], chosen["index_gain_high"]) or NO_INTERVAL
     return (
         f"After costs, traded in the way that validation days chose (the ranking of {nights}, "
         f"band {chosen['band']:g}), it earns {signed_percent(chosen['annual_return'], 1)} a year "
         f"and {words} equal parts of all stocks, which pay no costs here and earn {equal_return}: "
         f"Sharpe ratio difference {with_interval(chosen, 'index_gain', 2, signed=True)}."
     )
-
-
-def _compared(low: Any, high: Any) -> str:
-    """Compare by the ends of the interval of a paired difference."""
-    return told_apart(low, high) or NO_INTERVAL
 
 
 def order_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
@@ -875,7 +837,9 @@ def _gain_cell(ranking: Ranking, name: str, other: str | None) -> str:
     """
     if other is None or name == other:
         return ""
-    row = _gain(ranking, name, other)
+    differences = ranking.differences
+    is_pair = (differences["predictor"] == name) & (differences["other"] == other)
+    row = records(differences[is_pair])[0]
     verb = compared(row["gain"], row.get("gain_p")) or ""
     mark = {"beats": AHEAD, "is beaten by": BEHIND}.get(verb, "")
     return f"{with_interval(row, 'gain', signed=True)}{mark}"
@@ -997,13 +961,6 @@ def ranking_page(
         ranker=HEADLINE,
         **sheet,
     )
-
-
-def _gain(ranking: Ranking, predictor: str, other: str) -> dict[str, Any]:
-    """Return the paired difference in rank IC of a predictor and another."""
-    differences = ranking.differences
-    is_pair = (differences["predictor"] == predictor) & (differences["other"] == other)
-    return records(differences[is_pair])[0]
 
 
 @cache

@@ -39,31 +39,13 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     stocks = bars[bars["symbol"] != index_symbol]
     if stocks.empty:
         return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
-    days = _daily_changes(stocks, returns)
-    warnings = [_undivided(days)]
-    if returns == "adj_close":
-        # These three give the same reason, `CONTRADICTED`. Of a stock that several of them report,
-        # the first row is kept.
-        warnings += [_wrongly_deducted(days), _not_paid(days), _hundredfold_falls(days)]
-    doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
-    return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
-
-
-def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which bars have a recorded split or dividend."""
-    return bars["split"].notna() | bars["dividend"].notna()
-
-
-def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
-    """Return a row for each bar with its log changes from the bar before, NaN for the first bar.
-
-    Its columns are `symbol`, `session`, `dividend` and `split` of the bar; the log changes `close`,
-    `price` (that of the returns) and `step` (of adj_close / close); `paid`, the dividend as a share
-    of the close before, NaN without one; and `scatter`, the standard deviation of the stock's
-    changes of `price`, at least `LEAST_SCATTER`, estimated by their median size so that outliers do
-    not count.
-    """
-    rows = bars.sort_values(["symbol", "session"], ignore_index=True)
+    # A row for each bar with its log changes from the bar before, NaN for the first bar. Its
+    # columns are `symbol`, `session`, `dividend` and `split` of the bar; the log changes
+    # `close`, `price` (that of the returns) and `step` (of adj_close / close); `paid`, the
+    # dividend as a share of the close before, NaN without one; and `scatter`, the standard
+    # deviation of the stock's changes of `price`, at least `LEAST_SCATTER`, estimated by
+    # their median size so that outliers do not count.
+    rows = stocks.sort_values(["symbol", "session"], ignore_index=True)
     symbol = rows["symbol"]
     prices = pd.DataFrame(
         {
@@ -84,15 +66,9 @@ def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
     median_size = sizes.groupby(symbol).median()
     scatter = (median_size * NORMAL).clip(lower=LEAST_SCATTER)
     days["scatter"] = symbol.map(scatter)
-    return days
-
-
-def _undivided(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose price moves by about the ratio of a split on the day of that split.
-
-    That happens if the prices before were not divided by it. Only a move of more than `UNUSUAL`
-    scatters counts, so that the smallest splits are not judged.
-    """
+    # The stocks whose price moves by about the ratio of a split on the day of that split.
+    # That happens if the prices before were not divided by it. Only a move of more than
+    # `UNUSUAL` scatters counts, so that the smallest splits are not judged.
     splits = days[days["split"].notna()]
     moved = splits["price"].abs()
     # An undivided price moves by -log(split), a divided one by an ordinary return.
@@ -106,88 +82,86 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
         f"(the split-adjusted return is {np.exp(row.price) * row.split - 1:+.1%})"
         for row in undivided.itertuples()
     ]
-    return _newest_day_of_each_stock(undivided["symbol"], UNDIVIDED, values)
+    warnings = [_newest_day_of_each_stock(undivided["symbol"], UNDIVIDED, values)]
+    if returns == "adj_close":
+        # These three give the same reason, `CONTRADICTED`. Of a stock that several of them report,
+        # the first row is kept.
+        # The stocks whose adjusted close does not deduct a recorded dividend as it should. The
+        # deduction differs from the dividend by more than `DIFFERENCE`. `days` has the columns of
+        # `_daily_changes`: `step` is the log change of adj_close / close, `paid` the dividend as
+        # a share of the close before. Days with a split are left out: adj_close / close may then
+        # step by the split too.
+        # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-
+        # day.
+        deduction = -np.expm1(-days["step"])
+        bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
+        # False on days without a dividend, where `paid` is NaN.
+        differs = (deduction - days["paid"]).abs() > bound
+        contradicted = days.assign(deduction=deduction)[days["split"].isna() & differs]
+        values = [
+            f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the previous close is "
+            f"recorded, but adj_close takes out {row.deduction:.1%}"
+            for row in contradicted.itertuples()
+        ]
+        # The stocks whose adjusted close deducts a large dividend that was not paid. Only the
+        # step of adj_close / close shows the deduction: the dividend need not be recorded. Days
+        # with a split are left out, as adj_close / close may then step by the split. On the ex-
+        # day of a real dividend the close falls by about the deduction, so the price of the
+        # returns hardly moves. If none was paid, that price moves by about the step of adj_close
+        # / close. A step down, which no dividend explains, counts too if the price falls with it.
+        is_large = days["step"].abs() >= LARGE
+        along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
+        bound = np.maximum(days["step"].abs() / 2, SURE * days["scatter"])
+        is_sure = along_step >= bound
+        contradicted = days[days["split"].isna() & is_large & is_sure]
+        values = [
+            f"on {row.session:%Y-%m-%d} adj_close takes out {-np.expm1(-row.step):.1%}, "
+            f"but the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
+            for row in contradicted.itertuples()
+        ]
+        # The stocks that fall by about a hundred times their dividends on their ex-days. This is
+        # the pattern of dividends in pounds beside prices in pence. Only dividends within `TINY`
+        # count, on days without a split. A fall is measured against the median stock of the day,
+        # and averaged over the ex-days of a stock. That average must be 50 to 150 times the mean
+        # dividend, and above `FEW_ERRORS` standard errors.
+        median_change = days["close"].groupby(days["session"]).transform("median")
+        days = days.assign(fall=median_change - days["close"])
+        # The standard deviation of a stock's falls, estimated by their median size.
+        median_fall = days["fall"].abs().groupby(days["symbol"]).median()
+        fall_scatter = NORMAL * median_fall
+        is_tiny = days["paid"].between(*TINY)
+        ex_days = days[is_tiny & days["split"].isna()]
+        # A row for each stock with such days; `session` is the newest of them.
+        means = ex_days.groupby("symbol").agg(
+            days=("fall", "size"),
+            fall=("fall", "mean"),
+            paid=("paid", "mean"),
+            session=("session", "max"),
+        )
+        scatter_of_stock = fall_scatter.reindex(means.index).clip(lower=LEAST_SCATTER)
+        error = scatter_of_stock / np.sqrt(means["days"])
+        share_of_hundredfold = means["fall"] / (100 * means["paid"])
+        is_hundredfold = (share_of_hundredfold > 0.5) & (share_of_hundredfold < 1.5)
+        is_sure = means["fall"] > FEW_ERRORS * error
+        contradicted = means[is_hundredfold & is_sure].reset_index()
+        values = [
+            f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, the price falls by "
+            f"{row.fall:.1%} more than the market, a hundred times the recorded dividend "
+            f"({row.paid:.3%} of the previous close)"
+            for row in contradicted.itertuples()
+        ]
+        warnings += [
+            _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values),
+            _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values),
+            _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values),
+        ]
+    doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
+    return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
 
 
-def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close does not deduct a recorded dividend as it should.
-
-    The deduction differs from the dividend by more than `DIFFERENCE`. `days` has the columns of
-    `_daily_changes`: `step` is the log change of adj_close / close, `paid` the dividend as a share
-    of the close before. Days with a split are left out: adj_close / close may then step by the
-    split too.
-    """
-    # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-day.
-    deduction = -np.expm1(-days["step"])
-    bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
-    # False on days without a dividend, where `paid` is NaN.
-    differs = (deduction - days["paid"]).abs() > bound
-    contradicted = days.assign(deduction=deduction)[days["split"].isna() & differs]
-    values = [
-        f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the previous close is "
-        f"recorded, but adj_close takes out {row.deduction:.1%}"
-        for row in contradicted.itertuples()
-    ]
-    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
-
-
-def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close deducts a large dividend that was not paid.
-
-    Only the step of adj_close / close shows the deduction: the dividend need not be recorded. Days
-    with a split are left out, as adj_close / close may then step by the split. On the ex-day of a
-    real dividend the close falls by about the deduction, so the price of the returns hardly moves.
-    If none was paid, that price moves by about the step of adj_close / close. A step down, which no
-    dividend explains, counts too if the price falls with it.
-    """
-    is_large = days["step"].abs() >= LARGE
-    along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
-    bound = np.maximum(days["step"].abs() / 2, SURE * days["scatter"])
-    is_sure = along_step >= bound
-    contradicted = days[days["split"].isna() & is_large & is_sure]
-    values = [
-        f"on {row.session:%Y-%m-%d} adj_close takes out {-np.expm1(-row.step):.1%}, "
-        f"but the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
-        for row in contradicted.itertuples()
-    ]
-    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
-
-
-def _hundredfold_falls(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks that fall by about a hundred times their dividends on their ex-days.
-
-    This is the pattern of dividends in pounds beside prices in pence. Only dividends within `TINY`
-    count, on days without a split. A fall is measured against the median stock of the day, and
-    averaged over the ex-days of a stock. That average must be 50 to 150 times the mean dividend,
-    and above `FEW_ERRORS` standard errors.
-    """
-    median_change = days["close"].groupby(days["session"]).transform("median")
-    days = days.assign(fall=median_change - days["close"])
-    # The standard deviation of a stock's falls, estimated by their median size.
-    median_fall = days["fall"].abs().groupby(days["symbol"]).median()
-    fall_scatter = NORMAL * median_fall
-    is_tiny = days["paid"].between(*TINY)
-    ex_days = days[is_tiny & days["split"].isna()]
-    # A row for each stock with such days; `session` is the newest of them.
-    means = ex_days.groupby("symbol").agg(
-        days=("fall", "size"),
-        fall=("fall", "mean"),
-        paid=("paid", "mean"),
-        session=("session", "max"),
-    )
-    scatter_of_stock = fall_scatter.reindex(means.index).clip(lower=LEAST_SCATTER)
-    error = scatter_of_stock / np.sqrt(means["days"])
-    share_of_hundredfold = means["fall"] / (100 * means["paid"])
-    is_hundredfold = (share_of_hundredfold > 0.5) & (share_of_hundredfold < 1.5)
-    is_sure = means["fall"] > FEW_ERRORS * error
-    contradicted = means[is_hundredfold & is_sure].reset_index()
-    values = [
-        f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, the price falls by "
-        f"{row.fall:.1%} more than the market, a hundred times the recorded dividend "
-        f"({row.paid:.3%} of the previous close)"
-        for row in contradicted.itertuples()
-    ]
-    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
+def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which bars have a recorded split or dividend."""
+    return bars["split"].notna() | bars["dividend"].notna()
 
 
 def _newest_day_of_each_stock(

@@ -91,7 +91,36 @@ def compare(
     values that differed before; those that can be compared now and agree are returned too.
     """
     pairs = _pairs(stored, second, sessions)
-    judged = _compared_fields(pairs, fields, index_symbol)
+    # The comparison of each field, by its name. The names are `BAR`, `SCALE` if closes are
+    # compared, and each of the `fields`. Prices of a bar that differs by one factor count as
+    # differing here too; `_rows` leaves them out.
+    prices = {name: _price(pairs, name) for name in PRICES}
+    is_scaled = _is_scaled(prices)
+    factor = (1 + prices["close"].difference).where(is_scaled, 1.0)
+    everywhere = pd.Series(True, index=pairs.index)
+    judged = {
+        BAR: _Field(
+            first=pairs["close_first"],
+            second=pairs["close_second"],
+            difference=pd.Series(np.nan, index=pairs.index),
+            is_known=everywhere,
+            differs=pairs["held"] != "both",
+        )
+    }
+    if "close" in fields:
+        judged[SCALE] = replace(prices["close"], differs=is_scaled)
+    for name in fields:
+        if name in prices:
+            judged[name] = prices[name]
+        elif name == "adj_close":
+            judged[name] = _adjustment(pairs, prices["close"].differs & ~is_scaled)
+        elif name == "volume":
+            judged[name] = _volume(pairs, factor, index_symbol)
+        else:
+            # A dividend is in the unit of the prices, a split is a ratio.
+            no_factor = pd.Series(1.0, index=factor.index)
+            unit = factor if name == "dividend" else no_factor
+            judged[name] = _event(pairs, name, unit)
     differing = [_rows(pairs, name, judged) for name in judged]
     agreeing = [
         _settled(pairs, judged[str(name)], rows)
@@ -145,35 +174,6 @@ def _usable(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
     return usable.drop_duplicates(KEY, keep="last")
 
 
-def _compared_fields(
-    pairs: pd.DataFrame, fields: Sequence[str], index_symbol: str
-) -> dict[str, _Field]:
-    """Return the comparison of each field, by its name.
-
-    The names are `BAR`, `SCALE` if closes are compared, and each of the `fields`. Prices of a bar
-    that differs by one factor count as differing here too; `_rows` leaves them out.
-    """
-    prices = {name: _price(pairs, name) for name in PRICES}
-    is_scaled = _is_scaled(prices)
-    factor = (1 + prices["close"].difference).where(is_scaled, 1.0)
-    judged = {BAR: _bar(pairs)}
-    if "close" in fields:
-        judged[SCALE] = replace(prices["close"], differs=is_scaled)
-    for name in fields:
-        if name in prices:
-            judged[name] = prices[name]
-        elif name == "adj_close":
-            judged[name] = _adjustment(pairs, prices["close"].differs & ~is_scaled)
-        elif name == "volume":
-            judged[name] = _volume(pairs, factor, index_symbol)
-        else:
-            # A dividend is in the unit of the prices, a split is a ratio.
-            no_factor = pd.Series(1.0, index=factor.index)
-            unit = factor if name == "dividend" else no_factor
-            judged[name] = _event(pairs, name, unit)
-    return judged
-
-
 def _price(pairs: pd.DataFrame, name: str) -> _Field:
     first = pairs[f"{name}_first"]
     second = pairs[f"{name}_second"]
@@ -204,17 +204,6 @@ def _is_scaled(prices: Mapping[str, _Field]) -> "pd.Series[bool]":
         is_scaled = is_scaled & (~price.is_known | (away <= allowed))
         known_prices += price.is_known
     return is_scaled & (known_prices >= 2)
-
-
-def _bar(pairs: pd.DataFrame) -> _Field:
-    everywhere = pd.Series(True, index=pairs.index)
-    return _Field(
-        first=pairs["close_first"],
-        second=pairs["close_second"],
-        difference=pd.Series(np.nan, index=pairs.index),
-        is_known=everywhere,
-        differs=pairs["held"] != "both",
-    )
 
 
 def _adjustment(pairs: pd.DataFrame, has_other_close: "pd.Series[bool]") -> _Field:

@@ -353,7 +353,15 @@ def load_rankers(
         models[name] = kind(**values)
     for network in card["config"]["networks"]:
         config = RelativeConfig.read(network)
-        models[config.name] = Relative(config, _under(f"{config.name}.", parts))
+        prefix = f"{config.name}."
+        models[config.name] = Relative(
+            config,
+            {
+                name.removeprefix(prefix): value
+                for name, value in parts.items()
+                if name.startswith(prefix)
+            },
+        )
     own = None
     if "own" in card:
         own = Fitted(
@@ -362,10 +370,3 @@ def load_rankers(
             arrays={name: value for name, value in parts.items() if name.startswith("own.")},
         )
     return Rankers(models=models, slopes=card["slopes"], own=own)
-
-
-def _under(prefix: str, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts whose names begin with a prefix, by the rest of their names."""
-    return {
-        name.removeprefix(prefix): value for name, value in parts.items() if name.startswith(prefix)
-    }

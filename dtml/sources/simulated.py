@@ -229,7 +229,8 @@ class SimulatedSource(Source):
         prior = np.vstack([close[:1], close[:-1]]) / split
 
         stream = "stock" if actions else "index"  # only stocks have actions
-        opening = self._opening(prior, stream)
+        drawn = self.market.generator(f"{stream} open").standard_normal(prior.shape)
+        opening = np.asarray(prior * np.exp(DAILY_VOLATILITY / 4 * drawn))
         above, below = self._reach(returns.shape, stream)
         drawn_volume = self.market.generator(f"{stream} volume").random(returns.shape)
         volume = np.exp(drawn_volume)
@@ -256,11 +257,6 @@ class SimulatedSource(Source):
             }
         )
         return bars[list(BAR_COLUMNS)]
-
-    def _opening(self, prior: Shocks, stream: str) -> Shocks:
-        """Draw the opening prices around the closes before, which splits have divided."""
-        drawn = self.market.generator(f"{stream} open").standard_normal(prior.shape)
-        return np.asarray(prior * np.exp(DAILY_VOLATILITY / 4 * drawn))
 
     def _reach(self, shape: tuple[int, ...], stream: str) -> tuple[Shocks, Shocks]:
         """Draw how far highs are above, and lows below, open and close: shares of the price."""

@@ -82,7 +82,15 @@ def read_chart(http_status: int, host: str, content: bytes) -> Json:
         raise AnswerError("malformed", f"Yahoo sent no prices: HTTP {http_status}, {reason}")
     chart = answer["chart"] or {}
     for result in chart.get("result") or []:
-        _fill_adjusted_closes(result)
+        # Put nulls where the adjusted closes of a stock are missing; yfinance would take its
+        # closes. Those of an index are its closes. A result without closes is left as it is.
+        indicators = result.get("indicators") or {}
+        closes = _first(indicators.get("quote")).get("close")
+        adjusted = _first(indicators.get("adjclose")).get("adjclose")
+        is_index = (result.get("meta") or {}).get("instrumentType") == "INDEX"
+        if closes is not None and adjusted is None:
+            filled = list(closes) if is_index else [None] * len(closes)
+            indicators["adjclose"] = [{"adjclose": filled}]
         _convert(result)
     return answer
 
@@ -114,20 +122,6 @@ def _kind(host: str, content: bytes) -> str:
     if is_page:
         return f"a web page from {host} instead of prices"
     return f"an unreadable answer from {host}"
-
-
-def _fill_adjusted_closes(result: Json) -> None:
-    """Put nulls where the adjusted closes of a stock are missing; yfinance would take its closes.
-
-    Those of an index are its closes. A result without closes is left as it is.
-    """
-    indicators = result.get("indicators") or {}
-    closes = _first(indicators.get("quote")).get("close")
-    adjusted = _first(indicators.get("adjclose")).get("adjclose")
-    is_index = (result.get("meta") or {}).get("instrumentType") == "INDEX"
-    if closes is not None and adjusted is None:
-        filled = list(closes) if is_index else [None] * len(closes)
-        indicators["adjclose"] = [{"adjclose": filled}]
 
 
 def _convert(result: Json) -> None:
@@ -297,7 +291,18 @@ class _Batch:
             status = "no_data"
             detail = f"{source_symbol}: no row from {first} to {self._last}"
         one_line = " ".join(detail.split())[:LONGEST_DETAIL]
-        self._note(status, one_line)
+        with self._lock:
+            if status in ("unreachable", "malformed"):
+                self._unanswered += 1
+            else:
+                self._unanswered = 0
+            if status == "rate_limited":
+                self._stopped = "Yahoo's rate limit was reached"
+            # Once stopped, answers that are still under way do not change the number in its reason.
+            elif self._unanswered >= OUTAGE and not self._stopped:
+                self._stopped = (
+                    f"{self._unanswered} symbols in a row had no usable answer, such as {one_line}"
+                )
         return _Answer(status, one_line, bars)
 
     def _request(self, source_symbol: str, first: date) -> _Response:
@@ -309,7 +314,17 @@ class _Batch:
         errors = self._client.exceptions
         status: Status
         try:
-            return _Response("ok", "", self._history(source_symbol, first))
+            ticker = self._client.Ticker(source_symbol, session=self._session)
+            table: pd.DataFrame = ticker.history(
+                start=first,
+                end=self._last + timedelta(days=1),  # Yahoo's end is exclusive
+                interval="1d",
+                auto_adjust=False,
+                actions=True,
+                keepna=True,  # a bar without prices is rejected with its reason, not lost
+                timeout=self._timeout,
+            )
+            return _Response("ok", "", table)
         except AnswerError as error:
             status = error.status
             detail = f"{source_symbol}: {error}"
@@ -331,34 +346,6 @@ class _Batch:
             status = "unreachable"
             detail = f"{source_symbol}: {type(error).__name__}: {error}"
         return _Response(status, detail, None)
-
-    def _history(self, source_symbol: str, first: date) -> pd.DataFrame:
-        ticker = self._client.Ticker(source_symbol, session=self._session)
-        table: pd.DataFrame = ticker.history(
-            start=first,
-            end=self._last + timedelta(days=1),  # Yahoo's end is exclusive
-            interval="1d",
-            auto_adjust=False,
-            actions=True,
-            keepna=True,  # a bar without prices is rejected with its reason, not lost
-            timeout=self._timeout,
-        )
-        return table
-
-    def _note(self, status: Status, detail: str) -> None:
-        """Stop the batch at a rate limit, or after `OUTAGE` unusable answers in a row."""
-        with self._lock:
-            if status in ("unreachable", "malformed"):
-                self._unanswered += 1
-            else:
-                self._unanswered = 0
-            if status == "rate_limited":
-                self._stopped = "Yahoo's rate limit was reached"
-            # Once stopped, answers that are still under way do not change the number in its reason.
-            elif self._unanswered >= OUTAGE and not self._stopped:
-                self._stopped = (
-                    f"{self._unanswered} symbols in a row had no usable answer, such as {detail}"
-                )
 
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:

@@ -1,9 +1,7 @@
 """The state of one member in training, from first weights to last epoch, and that state on disk."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -163,7 +161,17 @@ class StateFolder:
             "epochs": [asdict(epoch) for epoch in fit.epochs],
         }
         file = self.file(fit.member, fit.penalty.device)
-        write_tensors(file, _tensors(fit), card, self.write)
+        tensors: Weights = {}
+        for name, value in fit.weights.items():
+            tensors[f"weights.{name}"] = value
+        for name, value in fit.best.items():
+            tensors[f"best.{name}"] = value
+        for parameter, moments in fit.optimiser.state_dict()["state"].items():
+            for name, value in moments.items():
+                tensors[f"adam.{parameter}.{name}"] = value
+        tensors["order"] = fit.order.get_state()
+        tensors["random"] = fit.random.get_state()
+        write_tensors(file, tensors, card, self.write)
 
     def restore(self, fit: Fit) -> bool:
         """Restore the state that `save` wrote, and return whether there was any.
@@ -176,7 +184,21 @@ class StateFolder:
             return False
         try:
             tensors, card = read_tensors(file)
-            _put_back(fit, tensors, card)
+            fit.network.load_state_dict(_under("weights.", tensors))
+            fit.best = _under("best.", tensors)
+            fit.best_epoch = card["best_epoch"]
+            fit.steps = card["steps"]
+            fit.days_at_once = card["days_at_once"]
+            fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
+            fit.order.set_state(tensors["order"])
+            fit.random.set_state(tensors["random"])
+            # The file holds the moments alone; the groups of parameters are those of the new
+            # optimiser.
+            optimiser_state = fit.optimiser.state_dict()
+            for name, value in _under("adam.", tensors).items():
+                parameter, moment = name.split(".")
+                optimiser_state["state"].setdefault(int(parameter), {})[moment] = value
+            fit.optimiser.load_state_dict(optimiser_state)
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
             # The cause alone: the advice of `read_tensors` is for a file that has a backup.
             reason = " ".join(str(error.__cause__ or error).split())  # on one line
@@ -185,39 +207,6 @@ class StateFolder:
                 "over"
             ) from error
         return True
-
-
-def _tensors(fit: Fit) -> Weights:
-    """Return the weights, the best ones, Adam's moments and the states of both generators."""
-    tensors: Weights = {}
-    for name, value in fit.weights.items():
-        tensors[f"weights.{name}"] = value
-    for name, value in fit.best.items():
-        tensors[f"best.{name}"] = value
-    for parameter, moments in fit.optimiser.state_dict()["state"].items():
-        for name, value in moments.items():
-            tensors[f"adam.{parameter}.{name}"] = value
-    tensors["order"] = fit.order.get_state()
-    tensors["random"] = fit.random.get_state()
-    return tensors
-
-
-def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
-    """Read into a fit what `StateFolder.save` wrote."""
-    fit.network.load_state_dict(_under("weights.", tensors))
-    fit.best = _under("best.", tensors)
-    fit.best_epoch = card["best_epoch"]
-    fit.steps = card["steps"]
-    fit.days_at_once = card["days_at_once"]
-    fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
-    fit.order.set_state(tensors["order"])
-    fit.random.set_state(tensors["random"])
-    # The file holds the moments alone; the groups of parameters are those of the new optimiser.
-    optimiser_state = fit.optimiser.state_dict()
-    for name, value in _under("adam.", tensors).items():
-        parameter, moment = name.split(".")
-        optimiser_state["state"].setdefault(int(parameter), {})[moment] = value
-    fit.optimiser.load_state_dict(optimiser_state)
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

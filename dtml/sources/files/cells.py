@@ -66,7 +66,10 @@ def parsed(
     is_blank = texts.str.lower().isin([*BLANK, *number_format.blank])
     texts = texts.where(~is_blank)
     if number_format.thousands:
-        texts = _without_thousands(texts, number_format)
+        mark = re.escape(number_format.thousands)
+        is_grouped = texts.str.match(rf"[+-]?\d{{1,3}}({mark}\d{{3}})+(?!\d)", na=False)
+        plain = texts.str.replace(number_format.thousands, "", regex=False)
+        texts = texts.where(~is_grouped, plain)
     if number_format.decimal != ".":
         # A point is then no decimal mark: its text must fail below, and not pass as a number.
         texts = texts.mask(texts.str.contains(".", regex=False, na=False), "no number")
@@ -96,14 +99,6 @@ def advice_on(text: str, number_format: NumberFormat) -> str:
             "number so, or set [columns] decimal and thousands in the market's file"
         )
     return "; correct it, or leave the cell empty"
-
-
-def _without_thousands(texts: pd.Series, number_format: NumberFormat) -> pd.Series:
-    """Remove the marks of numbers whose groups have three digits each; the others keep them."""
-    mark = re.escape(number_format.thousands)
-    is_grouped = texts.str.match(rf"[+-]?\d{{1,3}}({mark}\d{{3}})+(?!\d)", na=False)
-    plain = texts.str.replace(number_format.thousands, "", regex=False)
-    return texts.where(~is_grouped, plain)
 
 
 def decimal_mark(written: pd.Series) -> str | None:
@@ -167,7 +162,23 @@ def days_of(
     if not any(isinstance(cell, str | int | float) for cell in cells):
         return _read_as(cells, timezone, ISO)
     if formats:
-        return _in_one_format(cells, timezone, formats)
+        # The dates in the cells by the one of several formats that reads all of them. Where none
+        # reads all, the format that reads most counts (of several, the first), and the cells that
+        # it cannot read are None. AmbiguousDateError is raised where the first two formats that
+        # read all differ.
+        readings = {pattern: _read_as(cells, timezone, pattern) for pattern in formats}
+        filled_cells = sum(value is not None for value in cells)
+        counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}
+        reading_all = [pattern for pattern in formats if counts[pattern] == filled_cells]
+        if len(reading_all) > 1:
+            for value, day, other_day in zip(
+                cells, readings[reading_all[0]], readings[reading_all[1]], strict=True
+            ):
+                if day != other_day:
+                    written = value.strip() if isinstance(value, str) else value
+                    raise AmbiguousDateError(f"{written!r} may be {day} or {other_day}")
+        best = max(formats, key=lambda pattern: counts[pattern])
+        return readings[best]
     return _read_as(cells, timezone, EXCEL if _are_days_of_excel(cells) else ISO)
 
 
@@ -218,35 +229,6 @@ def _example_for(value: object) -> str:
     return UNIT_OF_DIGITS.get(digits, "%d.%m.%Y")
 
 
-def _in_one_format(
-    values: Sequence[object], timezone: str, formats: Sequence[str]
-) -> list[date | None]:
-    """Return the dates in the cells by the one of several formats that reads all of them.
-
-    Where none reads all, the format that reads most counts (of several, the first), and the cells
-    that it cannot read are None. AmbiguousDateError is raised where the first two formats that read
-    all differ.
-    """
-    readings = {pattern: _read_as(values, timezone, pattern) for pattern in formats}
-    filled_cells = sum(value is not None for value in values)
-    counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}
-    reading_all = [pattern for pattern in formats if counts[pattern] == filled_cells]
-    if len(reading_all) > 1:
-        _refuse_two_readings(values, readings[reading_all[0]], readings[reading_all[1]])
-    best = max(formats, key=lambda pattern: counts[pattern])
-    return readings[best]
-
-
-def _refuse_two_readings(
-    values: Sequence[object], days: Sequence[date | None], other_days: Sequence[date | None]
-) -> None:
-    """Raise AmbiguousDateError for the first cell of which two formats give different dates."""
-    for value, day, other_day in zip(values, days, other_days, strict=True):
-        if day != other_day:
-            written = value.strip() if isinstance(value, str) else value
-            raise AmbiguousDateError(f"{written!r} may be {day} or {other_day}")
-
-
 def _read_as(values: Sequence[object], timezone: str, pattern: str) -> list[date | None]:
     """Return the dates in the cells by one format, None where it does not read a cell."""
     if pattern == ISO:
@@ -289,7 +271,7 @@ def _of_moments(moments: Sequence[date | None], timezone: str) -> list[date | No
 
 def _moment(value: object) -> date | None:
     """Return the date or the moment in a cell, or None."""
-    if isinstance(value, str) or _is_whole(value):
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         text = str(value).strip()
         if text.isdigit() and len(text) != BASIC_ISO:
             return None
@@ -354,10 +336,6 @@ def _without_empty_fraction(value: object) -> object:
         whole = EMPTY_FRACTION.fullmatch(value.strip())
         return value if whole is None else whole[1]
     return value
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _in_range(day: date | None) -> date | None:

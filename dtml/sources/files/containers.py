@@ -228,7 +228,13 @@ def _unpacked(content: bytes, bound: int) -> bytes:
         )
         if opener is not None:
             with opener(BytesIO(content)) as stream:
-                content = _read(stream, bound)
+                chunks = []
+                size = 0
+                while chunk := stream.read(CHUNK):
+                    size += len(chunk)
+                    require_room(size, bound)
+                    chunks.append(chunk)
+                content = b"".join(chunks)
         elif content.startswith(ZIP):
             only_member = _only_member(content, bound)
             if only_member is None:  # a workbook stays packed
@@ -237,17 +243,6 @@ def _unpacked(content: bytes, bound: int) -> bytes:
         else:
             return content
     return content
-
-
-def _read(stream: Any, bound: int) -> bytes:
-    """Return all of a stream; AdvisedError once it has more bytes than `bound`."""
-    chunks = []
-    size = 0
-    while chunk := stream.read(CHUNK):
-        size += len(chunk)
-        require_room(size, bound)
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _only_member(content: bytes, bound: int) -> bytes | None:
@@ -353,7 +348,16 @@ def tables_of(place: Path) -> list[Container]:
     folder without a table, and for two files of one name in a folder.
     """
     if place.is_dir():
-        return _tables_of_folder(place)
+        tables: list[Container] = []
+        for path in sorted(_files(place)):
+            tables.extend(containers_of(path) if is_archive(path) else [Container(path)])
+        if not tables:
+            raise UsageError(
+                f"{place}: the folder holds no file that ends in {ENDINGS} or .zip; give a folder "
+                "that does"
+            )
+        _refuse_two_of_one_name(tables)
+        return tables
     if not place.is_file():
         raise UsageError(f"{place}: there is no such file or folder; check the path")
     # Hidden files of a folder are left out, but one that is named itself is read.
@@ -363,19 +367,6 @@ def tables_of(place: Path) -> list[Container]:
             "files"
         )
     return containers_of(place)
-
-
-def _tables_of_folder(folder: Path) -> list[Container]:
-    tables: list[Container] = []
-    for path in sorted(_files(folder)):
-        tables.extend(containers_of(path) if is_archive(path) else [Container(path)])
-    if not tables:
-        raise UsageError(
-            f"{folder}: the folder holds no file that ends in {ENDINGS} or .zip; give a folder "
-            "that does"
-        )
-    _refuse_two_of_one_name(tables)
-    return tables
 
 
 def _files(folder: Path) -> Iterator[Path]:

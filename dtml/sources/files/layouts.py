@@ -234,7 +234,19 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     if known is not None:
         _require_needed(known, header, place)
         of_header |= known.fields
-    columns = _stated_columns(header, stated, place)
+    # The positions of the columns that a market's file names. Raises UsageError for one that
+    # is missing.
+    keys = [header_key(name) for name in header]
+    columns = {}
+    for name, written in stated.headers.items():
+        key = header_key(written)
+        if key not in keys:
+            raise UsageError(
+                f"{place}: [columns] in the market's file has {name} = {written!r}, but this file "
+                f"has no such column; its columns are {header_words(header)}: correct that entry, "
+                "or rename the column in the file"
+            )
+        columns["session" if name == "date" else name] = keys.index(key)
     stated_fields = set(columns)
     for position, name in enumerate(header):
         field = of_header.get(header_key(name))
@@ -249,13 +261,18 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
                 f"both mean {_word(field)}; keep one"
             )
         columns[field] = position
+    numbers = NumberFormat() if known is None else known.numbers
+    if stated.decimal is not None:
+        numbers = replace(numbers, decimal=stated.decimal)
+    if stated.thousands is not None:
+        numbers = replace(numbers, thousands=stated.thousands)
     return Layout(
         header=header,
         columns=columns,
         dialect=known,
         dates=_dates(known, stated),
         volume_unit=_volume_unit(known, stated),
-        numbers=_numbers(known, stated),
+        numbers=numbers,
         has_decimal=stated.decimal is not None,
     )
 
@@ -268,25 +285,6 @@ def _recognised(header: Sequence[str], stated: Columns, place: Path) -> Dialect 
         if stated.headers:  # they say what the columns mean
             return None
         raise
-
-
-def _stated_columns(header: Sequence[str], stated: Columns, place: Path) -> dict[str, int]:
-    """Return the positions of the columns that a market's file names.
-
-    Raises UsageError for one that is missing.
-    """
-    keys = [header_key(name) for name in header]
-    columns = {}
-    for name, written in stated.headers.items():
-        key = header_key(written)
-        if key not in keys:
-            raise UsageError(
-                f"{place}: [columns] in the market's file has {name} = {written!r}, but this file "
-                f"has no such column; its columns are {header_words(header)}: correct that entry, "
-                "or rename the column in the file"
-            )
-        columns["session" if name == "date" else name] = keys.index(key)
-    return columns
 
 
 def _require_needed(known: Dialect, header: Sequence[str], place: Path) -> None:
@@ -311,15 +309,6 @@ def _volume_unit(known: Dialect | None, stated: Columns) -> float:
     if stated.volume_unit is not None:
         return stated.volume_unit
     return 1.0 if known is None else known.volume_unit
-
-
-def _numbers(known: Dialect | None, stated: Columns) -> NumberFormat:
-    numbers = NumberFormat() if known is None else known.numbers
-    if stated.decimal is not None:
-        numbers = replace(numbers, decimal=stated.decimal)
-    if stated.thousands is not None:
-        numbers = replace(numbers, thousands=stated.thousands)
-    return numbers
 
 
 def require(layout: Layout, place: Path, *fields: str) -> None:

@@ -54,7 +54,7 @@ def remark_on(
         if count > 1:
             how_many = f"{count} files"
         elif reading == reading_of_stocks:
-            how_many = _stocks(stocks)
+            how_many = "1 stock" if stocks == 1 else f"{stocks:,} stocks"
         else:
             how_many = "1 file"
         # `_reading` leaves "..." for the number.
@@ -76,10 +76,6 @@ def remark_on(
         more = f" and {len(unread) - MOST} more" if len(unread) > MOST else ""
         sentences.append(f"left out: {', '.join(named)}{more}")
     return "; ".join(sentences) or None
-
-
-def _stocks(stocks: int) -> str:
-    return "1 stock" if stocks == 1 else f"{stocks:,} stocks"
 
 
 def _reading(file: TableFile) -> str:
@@ -250,10 +246,6 @@ class FileSource(Source):
             return f"no row from {first[symbol]} to {last} in {self._place(symbol)}"
 
         fetched = Fetched.of(bars, first, missing)
-        return self._with_unreadable(fetched)
-
-    def _with_unreadable(self, fetched: Fetched) -> Fetched:
-        """Return what was fetched, where a stock whose file cannot be read says why."""
         why = fetched.outcomes["symbol"].map(self._unreadable)
         is_malformed = why.notna() & (fetched.outcomes["status"] == "no_data")
         if not is_malformed.any():

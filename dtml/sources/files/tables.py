@@ -221,7 +221,15 @@ class TableFile:
         field and a ticker (`yfinance`), and those with a column of closes for each stock (`wide`).
         In any other table, a column without a name may be that of the dates (`_dates_position`).
         """
-        stated = self._fitting_statement()
+        # What the market's file states; nothing for an index that only fits without it. The file
+        # of an index may be in another layout than the prices.
+        unstated = Columns()
+        is_optional = self.is_stated_optional and self.stated != unstated
+        if not is_optional or self._is_read_by(self.stated):
+            stated = self.stated
+        else:
+            # Errors of a file that fits neither way are those of the layout that is stated.
+            stated = unstated if self._is_read_by(unstated) else self.stated
         cells = self._with_partitions(self._stored(stated))
         dialect_of_shape: Dialect | None = None
         if cells.row_in_file is not None:  # `_stored` found two names for each column
@@ -257,18 +265,6 @@ class TableFile:
 
         return replace(cells, header=[*cells.header, *added], read=read) if added else cells
 
-    def _fitting_statement(self) -> Columns:
-        """Return what the market's file states; nothing for an index that only fits without it.
-
-        The file of an index may be in another layout than the prices.
-        """
-        unstated = Columns()
-        is_optional = self.is_stated_optional and self.stated != unstated
-        if not is_optional or self._is_read_by(self.stated):
-            return self.stated
-        # Errors of a file that fits neither way are those of the layout that is stated.
-        return unstated if self._is_read_by(unstated) else self.stated
-
     def _is_read_by(self, stated: Columns) -> bool:
         """Say whether all dates and closes of the file are read by what a market's file states."""
         table = replace(self, stated=stated, is_stated_optional=False)
@@ -298,7 +294,7 @@ class TableFile:
                 content = csv_of_workbook(content, self.container.bound)
                 # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
                 stated = replace(stated, encoding=None, separator=",")
-            elif _is_named_parquet(self.container):
+            elif ".parquet" in self.container.place.name.lower():
                 raise ValueError("it does not begin as a parquet file")
             return read_text(content, stated)
 
@@ -497,10 +493,6 @@ class TableFile:
                     f"{self.path}: data row {number}: {name} is {shown(texts.iloc[others[0]])}, "
                     f"but daily bars have {value}: keep only the daily rows"
                 )
-        self._refuse_two_identities(known)
-
-    def _refuse_two_identities(self, known: Dialect) -> None:
-        """Raise UsageError for a symbol of two securities, which the column `identity` tells."""
         if known.identity is None or not self.has_symbols:
             return
         position = self.layout.position(known.identity)
@@ -536,7 +528,3 @@ def _dates_position(layout: Layout, cells: Cells) -> int | None:
             if is_date and not isinstance(first[0], int):
                 return position
     return None
-
-
-def _is_named_parquet(container: Container) -> bool:
-    return ".parquet" in container.place.name.lower()

@@ -54,19 +54,60 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     FeedError, with the name of the feed, what was found and what to do, where it is refused; errors
     of `OwnFeed.fetch` are raised too.
     """
-    asked = _probe(feed, first, last)
+    # The symbols to ask for, each with the first session to ask for. These are the index, if
+    # it is in `first`, and the first, the middle and the last of the stocks. A symbol is
+    # asked for from its first session on, but only for the last `SESSIONS` sessions.
+    index = feed.market.index.symbol
+    stocks = [symbol for symbol in first if symbol != index]
+    places = sorted({0, len(stocks) // 2, len(stocks) - 1}) if stocks else []
+    chosen = [stocks[place] for place in places[:STOCKS]]
+    if index in first:
+        chosen.insert(0, index)
+    recent = sessions_between(feed.market.calendar, min(first.values()), last)[-SESSIONS:]
+    begin = recent[0].date() if len(recent) else last
+    asked = {symbol: max(first[symbol], begin) for symbol in chosen}
     answer = feed.fetch(asked, last)
     silent = _why_silent(answer)
     if silent is not None:
         return silent
-    _require_bars(feed, answer, asked, last)
+    if not (len(answer.bars)):
+        details = [str(detail) for detail in answer.outcomes["detail"] if detail]
+        reason = f" ({details[0]})" if details else ""
+        raise _refused(
+            feed,
+            f"it gave no bar of {', '.join(asked)} from {min(asked.values())} to {last}{reason}",
+            "let fetch return their bars of these days, under these symbols",
+        )
     _require_sessions(feed, answer.bars)
-    _require_one_bar_a_session(feed, answer.bars)
+    doubled = answer.bars[answer.bars.duplicated(["symbol", "session"])]
+    if not (doubled.empty):
+        bar = doubled.iloc[0]
+        raise _refused(
+            feed,
+            f"it gave {bar['symbol']} two bars of {bar['session']:%Y-%m-%d}",
+            "give one bar for each stock and session",
+        )
     again = feed.fetch(asked, last)
     silent = _why_silent(again)
     if silent is not None:
         return silent
-    _require_same(feed, answer.bars, again.bars)
+    remedy = "let fetch answer the same question in the same way"
+    only = _in_one_alone(answer.bars, again.bars)
+    if only is not None:
+        raise _refused(
+            feed,
+            f"asked twice, it gave a bar of {only['symbol']} on {only['session']:%Y-%m-%d} only "
+            "once",
+            remedy,
+        )
+    found = _difference(_pairs(answer.bars, again.bars))
+    if found is not None:
+        raise _refused(
+            feed,
+            f"asked twice, it gave two values: {_place(found)} was {found.one:.10g}, then "
+            f"{found.other:.10g}",
+            remedy,
+        )
     begin = min(asked.values())
     # Never empty: the bars that were checked above lie on some of these sessions.
     sessions = sessions_between(feed.market.calendar, begin, last)
@@ -82,23 +123,6 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     return silent
 
 
-def _probe(feed: OwnFeed, first: Mapping[str, date], last: date) -> dict[str, date]:
-    """Return the symbols to ask for, each with the first session to ask for.
-
-    These are the index, if it is in `first`, and the first, the middle and the last of the stocks.
-    A symbol is asked for from its first session on, but only for the last `SESSIONS` sessions.
-    """
-    index = feed.market.index.symbol
-    stocks = [symbol for symbol in first if symbol != index]
-    places = sorted({0, len(stocks) // 2, len(stocks) - 1}) if stocks else []
-    chosen = [stocks[place] for place in places[:STOCKS]]
-    if index in first:
-        chosen.insert(0, index)
-    recent = sessions_between(feed.market.calendar, min(first.values()), last)[-SESSIONS:]
-    begin = recent[0].date() if len(recent) else last
-    return {symbol: max(first[symbol], begin) for symbol in chosen}
-
-
 def _why_silent(answer: Fetched) -> Unanswered | None:
     outcomes = answer.outcomes
     silent = outcomes[outcomes["status"].isin(SILENT)]
@@ -107,18 +131,6 @@ def _why_silent(answer: Fetched) -> Unanswered | None:
     row = silent.iloc[0]
     detail = row["detail"] or f"{row['status']} for {row['symbol']}"
     return Unanswered(row["status"], f"the feed is not checked yet: {detail}")
-
-
-def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date], last: date) -> None:
-    if len(answer.bars):
-        return
-    details = [str(detail) for detail in answer.outcomes["detail"] if detail]
-    reason = f" ({details[0]})" if details else ""
-    raise _refused(
-        feed,
-        f"it gave no bar of {', '.join(asked)} from {min(asked.values())} to {last}{reason}",
-        "let fetch return their bars of these days, under these symbols",
-    )
 
 
 def _require_sessions(feed: OwnFeed, bars: pd.DataFrame) -> None:
@@ -140,39 +152,6 @@ def _require_sessions(feed: OwnFeed, bars: pd.DataFrame) -> None:
     )
 
 
-def _require_one_bar_a_session(feed: OwnFeed, bars: pd.DataFrame) -> None:
-    doubled = bars[bars.duplicated(["symbol", "session"])]
-    if doubled.empty:
-        return
-    bar = doubled.iloc[0]
-    raise _refused(
-        feed,
-        f"it gave {bar['symbol']} two bars of {bar['session']:%Y-%m-%d}",
-        "give one bar for each stock and session",
-    )
-
-
-def _require_same(feed: OwnFeed, bars: pd.DataFrame, again: pd.DataFrame) -> None:
-    """Refuse a feed that answers the same question with other bars, or with other values."""
-    remedy = "let fetch answer the same question in the same way"
-    only = _in_one_alone(bars, again)
-    if only is not None:
-        raise _refused(
-            feed,
-            f"asked twice, it gave a bar of {only['symbol']} on {only['session']:%Y-%m-%d} only "
-            "once",
-            remedy,
-        )
-    found = _difference(_pairs(bars, again))
-    if found is not None:
-        raise _refused(
-            feed,
-            f"asked twice, it gave two values: {_place(found)} was {found.one:.10g}, then "
-            f"{found.other:.10g}",
-            remedy,
-        )
-
-
 def _require_past_stays(
     feed: OwnFeed, earlier: pd.DataFrame, bars: pd.DataFrame, earlier_last: date, last: date
 ) -> None:
@@ -192,7 +171,23 @@ def _require_past_stays(
             "let the bars of a day depend on no later day, and include those of `last` itself",
         )
     later = bars[~is_past]
-    pairs = _without_actions(_pairs(earlier, past), later)
+    pairs = _pairs(earlier, past)
+    # Return pairs whose second values are scaled to the first, where later actions may scale
+    # them. These actions are the splits and dividends recorded in `later`, the bars after the
+    # pairs. The factor is that of a stock's first pair that has both values, so a change that
+    # is no factor stays. The volume of a stock with a split is made the same in both answers,
+    # so that it is not compared: it is rounded to whole shares.
+    splits = set(later.loc[later["split"].notna(), "symbol"])
+    dividends = set(later.loc[later["dividend"].notna(), "symbol"])
+    has_split = pairs["symbol"].isin(splits)
+    has_any = has_split | pairs["symbol"].isin(dividends)
+    pairs = pairs.copy()
+    for column in OF_SPLITS:
+        other = f"{column}_other"
+        ratio = (pairs[column] / pairs[other]).groupby(pairs["symbol"]).transform("first")
+        may_change = has_any if column in OF_DIVIDENDS else has_split
+        pairs[other] = pairs[other].where(~may_change, pairs[other] * ratio)
+    pairs["volume_other"] = pairs["volume_other"].where(~has_split, pairs["volume"])
     found = _difference(pairs)
     if found is not None:
         raise _refused(
@@ -215,28 +210,6 @@ def _in_one_alone(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series | None:
 def _pairs(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return the bars of two answers side by side; columns of the second end with `_other`."""
     return one.merge(other, on=["symbol", "session"], suffixes=("", "_other"))
-
-
-def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
-    """Return pairs whose second values are scaled to the first, where later actions may scale them.
-
-    These actions are the splits and dividends recorded in `later`, the bars after the pairs. The
-    factor is that of a stock's first pair that has both values, so a change that is no factor
-    stays. The volume of a stock with a split is made the same in both answers, so that it is not
-    compared: it is rounded to whole shares.
-    """
-    splits = set(later.loc[later["split"].notna(), "symbol"])
-    dividends = set(later.loc[later["dividend"].notna(), "symbol"])
-    has_split = pairs["symbol"].isin(splits)
-    has_any = has_split | pairs["symbol"].isin(dividends)
-    pairs = pairs.copy()
-    for column in OF_SPLITS:
-        other = f"{column}_other"
-        ratio = (pairs[column] / pairs[other]).groupby(pairs["symbol"]).transform("first")
-        may_change = has_any if column in OF_DIVIDENDS else has_split
-        pairs[other] = pairs[other].where(~may_change, pairs[other] * ratio)
-    pairs["volume_other"] = pairs["volume_other"].where(~has_split, pairs["volume"])
-    return pairs
 
 
 def _difference(pairs: pd.DataFrame) -> _Difference | None:

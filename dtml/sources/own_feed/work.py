@@ -243,9 +243,25 @@ def main(folder: Path) -> None:
         try:
             description, arrays = _answer(task)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
-            description = _failure(error, task)
+            words = _in_words(error, task)
+            response = getattr(error, "response", None)  # of the packages requests and httpx
+            numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
+            if TOO_MANY_REQUESTS in numbers:
+                status = "rate_limited"
+            # Of the network, of a file that is not there yet, and of the package requests.
+            elif isinstance(error, OSError) and error.errno not in FORBIDDEN:
+                status = "unreachable"
+            else:
+                status = None
+            description = {"error": words} if status is None else {"error": words, "status": status}
             arrays = {}
-        return _blotted(description, _secrets(task)), arrays
+        # The values of the variables that the market's file names, the longest first. Each is
+        # there in all the forms in which an error may show it: as it is, as Python's repr writes
+        # it, and as an address does. Those shorter than `SHORTEST_SECRET` are left out.
+        values = {os.environ.get(name, "") for name in task["environment"]}
+        forms = {form(value) for value in values for form in (str, repr, _quoted, quote_plus)}
+        long_enough = [form for form in forms if len(form) >= SHORTEST_SECRET]
+        return _blotted(description, sorted(long_enough, key=len, reverse=True)), arrays
 
     leave_answer(folder, task["memory"], answer)
 
@@ -291,9 +307,19 @@ def load(task: Task) -> tuple[Any, str]:
     if task["entry"]:
         entry = EntryPoint(name=task["name"], value=task["entry"], group="")
         feed = entry.load()
-        code = _text_of_package(entry)
+        package = entry.module.partition(".")[0]
+        try:
+            number = version(package)
+        except PackageNotFoundError:  # the distribution has another name than its package
+            number = "of unknown version"
+        file = getattr(sys.modules[entry.module], "__file__", None)
+        text = Path(file).read_text(encoding="utf-8") if file else ""
+        code = f"# {package} {number}, {entry.value}\n{text}"
     else:
-        feed = _run(task)
+        feed = ModuleType(MODULE)
+        feed.__file__ = task["path"]
+        sys.modules[MODULE] = feed  # where `dataclass`, for one, looks up the module of a class
+        exec(compile(task["text"], task["name"], "exec"), feed.__dict__)  # noqa: S102 - it is what the user asks for
         feed = getattr(feed, SOURCE, feed)
         code = task["text"]
     if isinstance(feed, type):
@@ -311,27 +337,6 @@ def load(task: Task) -> tuple[Any, str]:
     return feed, code
 
 
-def _run(task: Task) -> ModuleType:
-    """Run the text of a file in a new module, which knows the file's path."""
-    module = ModuleType(MODULE)
-    module.__file__ = task["path"]
-    sys.modules[MODULE] = module  # where `dataclass`, for one, looks up the module of a class
-    exec(compile(task["text"], task["name"], "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
-    return module
-
-
-def _text_of_package(entry: EntryPoint) -> str:
-    """Return the text of the module of an entry point, below a line with its package's version."""
-    package = entry.module.partition(".")[0]
-    try:
-        number = version(package)
-    except PackageNotFoundError:  # the distribution has another name than its package
-        number = "of unknown version"
-    file = getattr(sys.modules[entry.module], "__file__", None)
-    text = Path(file).read_text(encoding="utf-8") if file else ""
-    return f"# {package} {number}, {entry.value}\n{text}"
-
-
 def _market(task: Task) -> Market:
     """Return the market as its file describes it, for a feed that needs more than symbols."""
     if task["market_file"]:
@@ -343,25 +348,6 @@ def _asked(feed: Any, name: str) -> object:
     """Return the answer of a method that a feed may lack; None where it does."""
     method = getattr(feed, name, None)
     return method() if callable(method) else None
-
-
-def _failure(error: Exception, task: Task) -> Task:
-    """Describe an exception: in words, and with a status where the feed could not be reached."""
-    words = _in_words(error, task)
-    status = _status_of(error)
-    return {"error": words} if status is None else {"error": words, "status": status}
-
-
-def _status_of(error: Exception) -> Status | None:
-    """Return the status of an error after which the feed may answer later; None for a fault."""
-    response = getattr(error, "response", None)  # of the packages requests and httpx
-    numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
-    if TOO_MANY_REQUESTS in numbers:
-        return "rate_limited"
-    # Of the network, of a file that is not there yet, and of the package requests.
-    if isinstance(error, OSError) and error.errno not in FORBIDDEN:
-        return "unreachable"
-    return None
 
 
 def _in_words(error: Exception, task: Task) -> str:
@@ -379,18 +365,6 @@ def _in_words(error: Exception, task: Task) -> str:
             "read only what your user may read)"
         )
     return message
-
-
-def _secrets(task: Task) -> list[str]:
-    """Return the values of the variables that the market's file names, the longest first.
-
-    Each is there in all the forms in which an error may show it: as it is, as Python's repr writes
-    it, and as an address does. Those shorter than `SHORTEST_SECRET` are left out.
-    """
-    values = {os.environ.get(name, "") for name in task["environment"]}
-    forms = {form(value) for value in values for form in (str, repr, _quoted, quote_plus)}
-    long_enough = [form for form in forms if len(form) >= SHORTEST_SECRET]
-    return sorted(long_enough, key=len, reverse=True)
 
 
 def _quoted(value: str) -> str:
