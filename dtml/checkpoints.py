@@ -151,7 +151,6 @@ def _require_finite(weights: Weights, consequence: str) -> None:
 
 
 def _way_out(market: str) -> str:
-    """Return what a user can do about a checkpoint that is missing or damaged."""
     return (
         "restore it from a backup, recreate it from the receipt of one of its predictions with "
         f"`dtml replay RECEIPT --retrain`, or train a new model with `dtml train {market}` (if "

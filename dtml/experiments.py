@@ -153,6 +153,5 @@ def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
 
 
 def _overrides_of(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides that are fields of a configuration."""
     names = [setting.name for setting in fields(config)]
     return {name: overrides[name] for name in names if name in overrides}

@@ -106,7 +106,6 @@ def _recipe(network: str, settings: Mapping[str, Any]) -> Recipe:
 
 
 def _settings_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are fields of a configuration."""
     names = [setting.name for setting in fields(config)]
     return {name: settings[name] for name in names if name in settings}
 

@@ -237,7 +237,6 @@ def _mean_distance(
     in_group: Float[ndarray, "ways networks"],
     in_other: Float[ndarray, "ways networks"],
 ) -> Float[ndarray, " ways"]:
-    """Return the mean distance of a network in one group from a network in the other."""
     pairs = in_group.sum(axis=1) * in_other.sum(axis=1)
     total = ((in_group @ distances) * in_other).sum(axis=1)
     return np.asarray(total / pairs)

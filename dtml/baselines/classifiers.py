@@ -184,7 +184,6 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
 
 
 def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:
-    """Return the probability of a rise by the first trees of a model alone."""
 
     def classes(x: Float[ndarray, "rows columns"]) -> Float[ndarray, "rows 2"]:
         stages = model.staged_predict_proba(x)

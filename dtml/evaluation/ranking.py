@@ -114,7 +114,6 @@ def _score(
     mcc_estimate: Estimate,
     overlap: int,
 ) -> RankScore:
-    """Return the score of a ranking from its figures of each day and those over all days."""
     known_ics = rank_ic[np.isfinite(rank_ic)]
     icir = np.nan
     if len(known_ics) > 1:

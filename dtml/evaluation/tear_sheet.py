@@ -402,5 +402,4 @@ def answers(sheet: TearSheet) -> Answers:
 
 
 def _estimate(row: "pd.Series[Any]", name: str) -> Estimate:
-    """Return a figure of a row with its interval."""
     return Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"])

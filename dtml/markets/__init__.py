@@ -504,7 +504,6 @@ def _calendar(table: Table) -> AnyCalendar:
 
 
 def _with_sessions(code: str, sessions: Table) -> Calendar:
-    """Return the calendar of an exchange with the sessions of a table."""
     sessions.allow("known_to", "holidays", "extra", "source")
     # Called for its error: the source of the sessions must be stated, but only people read it.
     sessions.required("source", str, "the source of these dates")

@@ -97,7 +97,6 @@ def on_reading(benchmark: Row, number: int) -> str:
 
 
 def _mark(row: Row) -> str:
-    """Return the mark of a gain over the strongest rule that is significant among all pairs."""
     marks = {"beats": " ▲", "is beaten by": " ▼"}
     return marks.get(compared(row["acc_gain"], row.get("acc_gain_p")) or "", "")
 

@@ -401,7 +401,6 @@ def over_sessions(
 
 
 def _line_ids(panels: Sequence[Panel]) -> dict[str, str]:
-    """Return the names in the description of the lines that have a value."""
     names: list[str] = []
     for panel in panels:
         for name, line in panel.lines.items():
@@ -491,7 +490,6 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
 
 
 def _domain(curves: Iterable[pd.DataFrame]) -> list[float]:
-    """Return the ends of a scale of probabilities that holds every point of some curves."""
     points = [
         curve[["mean_probability", "share_risen"]].to_numpy(dtype=float).ravel() for curve in curves
     ]

@@ -582,7 +582,7 @@ def sheet_answers(found: Answers, unit: str, strongest: Row | None = None) -> li
         order = Answer(question, TOO_EARLY, f"{rank_ic}; {too_early}")
     else:
         order = Answer(question, verdict, rank_ic)
-    # Return whether the rank IC is above 0 in both halves, each by its own interval. It is
+    # Whether the rank IC is above 0 in both halves, each by its own interval. It is
     # too early where a half has no interval. Otherwise the answer is No where the rank IC of
     # a half is not above 0, whatever its interval, and `UNCLEAR` where both are above 0 but
     # not surely.
@@ -601,7 +601,7 @@ def sheet_answers(found: Answers, unit: str, strongest: Row | None = None) -> li
             word = NO
         months = f"{found.positive_months} of {found.months} months above 0"
         steadiness = Answer(question, word, months)
-    # Return whether the best tenth earns more than the worst after costs, by the interval. It
+    # Whether the best tenth earns more than the worst after costs, by the interval. It
     # is too early where no spread is known or the net spread has no interval; the answer is
     # `UNCLEAR` where costs are unknown.
     question = "Tradable?"

@@ -169,7 +169,7 @@ def check(
         )
     rows = bars.reset_index(drop=True)  # below, the label of a row is its position
     judged = _Judged.of(rows, returns)
-    # Return which bars have each fault of the date: by three of `MISPLACED`, a flag for each
+    # Which bars have each fault of the date: by three of `MISPLACED`, a flag for each
     # bar. The session under way is the first after `closed_until`, the last closed one: its
     # bars are an `open_session`, all others after `closed_until` a `future_session`. A day
     # that is none of `sessions` is `not_a_session`, and may have a second fault.

@@ -324,7 +324,6 @@ def _month(code: str, first: pd.Timestamp) -> "ExchangeCalendar | None":
 
 
 def _position(exchange: _Exchange, day: date) -> int:
-    """Return the number of sessions before a day."""
     return int(exchange.sessions.searchsorted(pd.Timestamp(day), side="left"))
 
 

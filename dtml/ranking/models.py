@@ -150,7 +150,7 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
     model.fit(known_features, known_outcome)
     # A regression has a single tree in each step.
     trees = [trees[0].nodes for trees in model._predictors]
-    # Return scikit-learn's trees as arrays. The mean outcome that they start from does not
+    # Scikit-learn's trees as arrays. The mean outcome that they start from does not
     # affect a ranking and is left out. Trees are padded to the largest number of nodes; no
     # row of features reaches a node of the padding.
     shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded

@@ -167,7 +167,6 @@ def _scores(model: Ranker | Relative, features: Features, there: There, days: sl
 
 
 def _blended(scores: Scores) -> Scores:
-    """Return scores with those of their blends."""
     blended = dict(scores)
     blended[BLEND] = blend({name: scores[name] for name in KINDS})
     if RELATIVE in scores:

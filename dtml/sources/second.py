@@ -65,7 +65,6 @@ class SecondFeed(Source):
 
 @contextmanager
 def _naming_its_columns() -> Iterator[None]:
-    """Let errors about the second source's files name its own table of columns."""
     try:
         yield
     except UsageError as error:

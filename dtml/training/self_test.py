@@ -59,7 +59,6 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
 
 
 def _windows() -> Windows:
-    """Return random days whose outcome is the first feature of the last session plus noise."""
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(DAYS + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
     windows = rows.unfold(0, WINDOW, 1).movedim(-1, -2)  # days, symbols, window, features
@@ -126,7 +125,6 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
 
 
 def _distance(values: torch.Tensor, others: torch.Tensor) -> float:
-    """Return the largest absolute difference of two tensors."""
     return float((values - others).abs().max())
 
 

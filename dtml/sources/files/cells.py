@@ -221,7 +221,6 @@ def _date_of_any_year(value: object, pattern: str) -> date | None:
 
 
 def _example_for(value: object) -> str:
-    """Return the format that a market's file may state for a cell that could not be read."""
     text = str(_without_empty_fraction(value)).strip()
     if DAYS_OF_EXCEL.fullmatch(text):
         return EXCEL
@@ -309,7 +308,6 @@ def _day_of_excel(value: object) -> date | None:
 
 
 def _are_days_of_excel(values: Sequence[object]) -> bool:
-    """Say whether all cells that hold anything are whole numbers that can be nothing else."""
     texts = [str(value).strip() for value in values if value is not None]
     filled = [text for text in texts if text]
     longest = 5  # digits

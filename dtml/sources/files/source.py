@@ -111,7 +111,6 @@ def _closes_alone(files: Sequence[TableFile]) -> list[str]:
 
 
 def _columns_left_out(files: Sequence[TableFile]) -> list[str]:
-    """Return a sentence for each column that seems to be one that is missing."""
     columns = {name: field for file in files for name, field in file.layout.left_out().items()}
     sentences = [
         f"the column {name!r} is left out: if it is the {field}, say in the market's file "

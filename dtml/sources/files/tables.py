@@ -266,7 +266,6 @@ class TableFile:
         return replace(cells, header=[*cells.header, *added], read=read) if added else cells
 
     def _is_read_by(self, stated: Columns) -> bool:
-        """Say whether all dates and closes of the file are read by what a market's file states."""
         table = replace(self, stated=stated, is_stated_optional=False)
         try:
             table.require_prices(with_symbol=False)

@@ -176,7 +176,6 @@ def _columns_of_ticker(
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column in a type that those of all tickers share."""
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return column.cast(pa.float64(), safe=False)
     if pa.types.is_null(column.type):
@@ -185,7 +184,6 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _has_value(part: pa.Table) -> ndarray:
-    """Return which rows have any value besides the symbol."""
     has_value = np.zeros(part.num_rows, dtype=bool)
     for column in part.columns[1:]:
         if pa.types.is_string(column.type):
@@ -283,7 +281,6 @@ def _in_utf8(content: bytes, encoding: str | None) -> bytes:
 
 
 def _decoded(content: bytes, encoding: str) -> str:
-    """Return a text in the encoding that the market's file states."""
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:

@@ -134,7 +134,6 @@ def _why_silent(answer: Fetched) -> Unanswered | None:
 
 
 def _require_sessions(feed: OwnFeed, bars: pd.DataFrame) -> None:
-    """Refuse a feed with a bar on a day that is no session of the market's calendar."""
     calendar = feed.market.calendar
     first = bars["session"].min().date()
     last = bars["session"].max().date()
@@ -172,7 +171,7 @@ def _require_past_stays(
         )
     later = bars[~is_past]
     pairs = _pairs(earlier, past)
-    # Return pairs whose second values are scaled to the first, where later actions may scale
+    # Pairs whose second values are scaled to the first, where later actions may scale
     # them. These actions are the splits and dividends recorded in `later`, the bars after the
     # pairs. The factor is that of a stock's first pair that has both values, so a change that
     # is no factor stays. The volume of a stock with a split is made the same in both answers,
