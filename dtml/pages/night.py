@@ -188,23 +188,6 @@ def night_report(
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
     weekday = pd.Timestamp(night["target"]).day_name()
-    # The sentence on the directions so far, a table for each protocol, and the chart.
-    # `scores` and `rolling` are as in `night_report`. The chart's lines show for each session
-    # the scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of
-    # all nights up to it.
-    latest = scores[scores["target"] == scores["target"].max()]
-    ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
-    tables = {}
-    for protocol in reversed(PROTOCOL_WORDS):  # all stock-days before the published labels
-        rows = records(ordered[ordered["protocol"] == protocol])
-        if rows:
-            tables[protocol] = rows
-    # `directions_verdict` reads a backtest's scores, so the newest running scores get the columns
-    # of those.
-    whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
-    running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
-    has_rolling = not rolling.empty
-    drawn = rolling if has_rolling else running
     # The page's values of the calibration curves and of the abstention band's coverage.
     # `curves` has a chart for the probabilities as predicted and one for the calibrated ones,
     # where there are `bins` of them; `coverage` has a row for each nominal level with an
@@ -225,11 +208,7 @@ def night_report(
         weekday=weekday,
         frozen=frozen,
         **_directions(rows, level, threshold),
-        so_far=directions_verdict({"market": title}, whole),
-        scored=tables,
-        scored_until=latest["target"].max() if len(latest) else None,
-        rolls=has_rolling,
-        lines=predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
+        **_scores(title, scores, rolling),
         curves=calibration_charts(curves),
         curve_nights=bins["target"].nunique() if len(bins) else 0,
         coverage=records(counted),
@@ -410,6 +389,35 @@ def _shading(axis: Axis, threshold: float | None) -> str:
         f"{half}, linear-gradient(to right, transparent {low}%, "
         f"var(--shaded) 0 {high}%, transparent 0)"
     )
+
+
+def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
+    """Return the sentence on the directions so far, a table for each protocol, and the chart.
+
+    `scores` and `rolling` are as in `night_report`. The chart's lines show for each session the
+    scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of all nights up
+    to it.
+    """
+    latest = scores[scores["target"] == scores["target"].max()]
+    ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
+    tables = {}
+    for protocol in reversed(PROTOCOL_WORDS):  # all stock-days before the published labels
+        rows = records(ordered[ordered["protocol"] == protocol])
+        if rows:
+            tables[protocol] = rows
+    # `directions_verdict` reads a backtest's scores, so the newest running scores get the columns
+    # of those.
+    whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
+    running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
+    has_rolling = not rolling.empty
+    drawn = rolling if has_rolling else running
+    return {
+        "so_far": directions_verdict({"market": title}, whole),
+        "scored": tables,
+        "scored_until": latest["target"].max() if len(latest) else None,
+        "rolls": has_rolling,
+        "lines": predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
+    }
 
 
 def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:

@@ -103,57 +103,10 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
             f"recorded, but adj_close takes out {row.deduction:.1%}"
             for row in contradicted.itertuples()
         ]
-        # The stocks whose adjusted close deducts a large dividend that was not paid. Only the
-        # step of adj_close / close shows the deduction: the dividend need not be recorded. Days
-        # with a split are left out, as adj_close / close may then step by the split. On the ex-
-        # day of a real dividend the close falls by about the deduction, so the price of the
-        # returns hardly moves. If none was paid, that price moves by about the step of adj_close
-        # / close. A step down, which no dividend explains, counts too if the price falls with it.
-        is_large = days["step"].abs() >= LARGE
-        along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
-        bound = np.maximum(days["step"].abs() / 2, SURE * days["scatter"])
-        is_sure = along_step >= bound
-        contradicted = days[days["split"].isna() & is_large & is_sure]
-        values = [
-            f"on {row.session:%Y-%m-%d} adj_close takes out {-np.expm1(-row.step):.1%}, "
-            f"but the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
-            for row in contradicted.itertuples()
-        ]
-        # The stocks that fall by about a hundred times their dividends on their ex-days. This is
-        # the pattern of dividends in pounds beside prices in pence. Only dividends within `TINY`
-        # count, on days without a split. A fall is measured against the median stock of the day,
-        # and averaged over the ex-days of a stock. That average must be 50 to 150 times the mean
-        # dividend, and above `FEW_ERRORS` standard errors.
-        median_change = days["close"].groupby(days["session"]).transform("median")
-        days = days.assign(fall=median_change - days["close"])
-        # The standard deviation of a stock's falls, estimated by their median size.
-        median_fall = days["fall"].abs().groupby(days["symbol"]).median()
-        fall_scatter = NORMAL * median_fall
-        is_tiny = days["paid"].between(*TINY)
-        ex_days = days[is_tiny & days["split"].isna()]
-        # A row for each stock with such days; `session` is the newest of them.
-        means = ex_days.groupby("symbol").agg(
-            days=("fall", "size"),
-            fall=("fall", "mean"),
-            paid=("paid", "mean"),
-            session=("session", "max"),
-        )
-        scatter_of_stock = fall_scatter.reindex(means.index).clip(lower=LEAST_SCATTER)
-        error = scatter_of_stock / np.sqrt(means["days"])
-        share_of_hundredfold = means["fall"] / (100 * means["paid"])
-        is_hundredfold = (share_of_hundredfold > 0.5) & (share_of_hundredfold < 1.5)
-        is_sure = means["fall"] > FEW_ERRORS * error
-        contradicted = means[is_hundredfold & is_sure].reset_index()
-        values = [
-            f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, the price falls by "
-            f"{row.fall:.1%} more than the market, a hundred times the recorded dividend "
-            f"({row.paid:.3%} of the previous close)"
-            for row in contradicted.itertuples()
-        ]
         warnings += [
             _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values),
-            _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values),
-            _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values),
+            _not_paid(days),
+            _hundredfold_falls(days),
         ]
     doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
     return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
@@ -162,6 +115,65 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
 def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
     """Return which bars have a recorded split or dividend."""
     return bars["split"].notna() | bars["dividend"].notna()
+
+
+def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
+    """Return the stocks whose adjusted close deducts a large dividend that was not paid.
+
+    Only the step of adj_close / close shows the deduction: the dividend need not be recorded. Days
+    with a split are left out, as adj_close / close may then step by the split. On the ex-day of a
+    real dividend the close falls by about the deduction, so the price of the returns hardly moves.
+    If none was paid, that price moves by about the step of adj_close / close. A step down, which no
+    dividend explains, counts too if the price falls with it.
+    """
+    is_large = days["step"].abs() >= LARGE
+    along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
+    bound = np.maximum(days["step"].abs() / 2, SURE * days["scatter"])
+    is_sure = along_step >= bound
+    contradicted = days[days["split"].isna() & is_large & is_sure]
+    values = [
+        f"on {row.session:%Y-%m-%d} adj_close takes out {-np.expm1(-row.step):.1%}, "
+        f"but the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
+        for row in contradicted.itertuples()
+    ]
+    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
+
+
+def _hundredfold_falls(days: pd.DataFrame) -> pd.DataFrame:
+    """Return the stocks that fall by about a hundred times their dividends on their ex-days.
+
+    This is the pattern of dividends in pounds beside prices in pence. Only dividends within `TINY`
+    count, on days without a split. A fall is measured against the median stock of the day, and
+    averaged over the ex-days of a stock. That average must be 50 to 150 times the mean dividend,
+    and above `FEW_ERRORS` standard errors.
+    """
+    median_change = days["close"].groupby(days["session"]).transform("median")
+    days = days.assign(fall=median_change - days["close"])
+    # The standard deviation of a stock's falls, estimated by their median size.
+    median_fall = days["fall"].abs().groupby(days["symbol"]).median()
+    fall_scatter = NORMAL * median_fall
+    is_tiny = days["paid"].between(*TINY)
+    ex_days = days[is_tiny & days["split"].isna()]
+    # A row for each stock with such days; `session` is the newest of them.
+    means = ex_days.groupby("symbol").agg(
+        days=("fall", "size"),
+        fall=("fall", "mean"),
+        paid=("paid", "mean"),
+        session=("session", "max"),
+    )
+    scatter_of_stock = fall_scatter.reindex(means.index).clip(lower=LEAST_SCATTER)
+    error = scatter_of_stock / np.sqrt(means["days"])
+    share_of_hundredfold = means["fall"] / (100 * means["paid"])
+    is_hundredfold = (share_of_hundredfold > 0.5) & (share_of_hundredfold < 1.5)
+    is_sure = means["fall"] > FEW_ERRORS * error
+    contradicted = means[is_hundredfold & is_sure].reset_index()
+    values = [
+        f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, the price falls by "
+        f"{row.fall:.1%} more than the market, a hundred times the recorded dividend "
+        f"({row.paid:.3%} of the previous close)"
+        for row in contradicted.itertuples()
+    ]
+    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
 
 
 def _newest_day_of_each_stock(
