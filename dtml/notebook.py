@@ -3,7 +3,6 @@
 It gives a market's bars and features, walks estimators forward, and audits a file of own code.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from html import escape
 from pathlib import Path
@@ -14,7 +13,6 @@ import pandas as pd
 
 from dtml.errors import UsageError
 from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics, score_ranking
-from dtml.evaluation.splits import Split
 from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Leg
 from dtml.own.admission import admit, past_of
@@ -179,7 +177,19 @@ class Study:
         last_day = pd.Timestamp(last or self._panel.sessions[-1])
         walk_folds = folds(history, pd.Timestamp(first), last_day)
         if not isinstance(estimator, str | Path):
-            scores = self._scores_of_estimator(estimator, walk_folds)
+            # Fit a scikit-learn estimator or a torch module on each fold, and score its days. It
+            # learns `History.relative`, the rank of each outcome within its day; a classifier
+            # learns whether that is above 0, and scores by the probability. Scores are [sessions
+            # stocks], NaN outside the days that a fold scores and for stocks that are not ranked on
+            # a day.
+            scores = np.full_like(history.outcome, np.nan)
+            for fold in walk_folds:
+                model = fit(estimator, history.features, history.relative, fold.trained)
+                scores[fold.scored] = scored(
+                    model,
+                    history.features[fold.scored],
+                    history.there[fold.scored],
+                )
         elif isinstance(estimator, str) and estimator in RULES:
             # Only a day's constituents that have a bar are ranked.
             scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
@@ -204,25 +214,6 @@ class Study:
             f"{self.market.name}: {counted(len(self._panel.symbols), 'stock')}, "
             f"{sessions[0].date()} to {sessions[-1].date()}, {self.leg}"
         )
-
-    def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Split]) -> Grid:
-        """Fit a scikit-learn estimator or a torch module on each fold, and score its days.
-
-        It learns `History.relative`, the rank of each outcome within its day; a classifier learns
-        whether that is above 0, and scores by the probability. Scores are
-        [sessions stocks], NaN outside the days that a fold scores and for stocks that are not
-        ranked on a day.
-        """
-        history = self._history
-        scores = np.full_like(history.outcome, np.nan)
-        for fold in walk_folds:
-            model = fit(estimator, history.features, history.relative, fold.trained)
-            scores[fold.scored] = scored(
-                model,
-                history.features[fold.scored],
-                history.there[fold.scored],
-            )
-        return scores
 
     def _frame(self, grid: Grid, days: slice) -> pd.DataFrame:
         return pd.DataFrame(

@@ -76,7 +76,16 @@ def staggered_track(
     tracks = []
     for part in range(stagger.parts):
         is_traded = stagger.sessions_of(part, len(place))
-        weights, is_kept = _targets_on(place, is_traded, trading)
+        # The targets on the days on which a part is traded, NaN on the others. `place` is the
+        # place of each stock, NaN where it is not ranked. A day without a ranking has NaN too,
+        # and the part keeps the targets that it had before.
+        weights = np.full(place.shape, np.nan)
+        is_kept = np.zeros(place.shape, dtype=bool)
+        was_target = np.zeros(place.shape[1], dtype=bool)
+        for day in np.flatnonzero(is_traded):
+            weights[day], is_kept[day] = aim(place[day], trading, was_target)
+            if not np.isnan(weights[day]).any():
+                was_target = weights[day] > 0
         followed = follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept)
         tracks.append(followed.track)
     net = np.stack([track["net"].to_numpy() for track in tracks], axis=1)  # [fills parts]
@@ -151,19 +160,3 @@ def _aim_by_two(
     is_new = candidates <= best.max(initial=0)
     # Together the weights may exceed 1: what is kept is not traded, and the rest is scaled down.
     return is_kept / size + is_new / max(1, int(is_new.sum())), is_kept
-
-
-def _targets_on(place: Days, is_traded: "np.ndarray", trading: Trading) -> tuple[Days, Kept]:
-    """Return the targets on the days on which a part is traded, NaN on the others.
-
-    `place` is the place of each stock, NaN where it is not ranked. A day without a ranking has NaN
-    too, and the part keeps the targets that it had before.
-    """
-    weights = np.full(place.shape, np.nan)
-    is_kept = np.zeros(place.shape, dtype=bool)
-    was_target = np.zeros(place.shape[1], dtype=bool)
-    for day in np.flatnonzero(is_traded):
-        weights[day], is_kept[day] = aim(place[day], trading, was_target)
-        if not np.isnan(weights[day]).any():
-            was_target = weights[day] > 0
-    return weights, is_kept

@@ -610,7 +610,11 @@ def backtest_page(
     best = _best(performances, net)
     year = sessions_of_a_year(backtest)
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
-    hidden, dashed = _hidden_and_dashed(net, best)
+    # The portfolios whose lines are hidden, and those whose lines are dashed. All but the
+    # best and the yardsticks are hidden, none where there is no best one. Dashed are the
+    # paper's portfolios, which cannot be traded.
+    hidden = set() if best is None else set(net) - {best, *YARDSTICKS}
+    dashed = {portfolio for portfolio in net if not _is_traded(portfolio)} - set(YARDSTICKS)
     in_order = {**_compared_lines(net, best), **net}  # the lines that are shown come first
     index = net.get(INDEX)
     rows = {protocol: sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
@@ -654,17 +658,6 @@ def _best(performances: pd.DataFrame, net: Net) -> str | None:
         if row["portfolio"] in net:
             return str(row["portfolio"])
     return None
-
-
-def _hidden_and_dashed(net: Net, best: str | None) -> tuple[set[str], set[str]]:
-    """Return the portfolios whose lines are hidden, and those whose lines are dashed.
-
-    All but the best and the yardsticks are hidden, none where there is no best one. Dashed are the
-    paper's portfolios, which cannot be traded.
-    """
-    hidden = set() if best is None else set(net) - {best, *YARDSTICKS}
-    dashed = {portfolio for portfolio in net if not _is_traded(portfolio)} - set(YARDSTICKS)
-    return hidden, dashed
 
 
 def _compared_lines(net: Net, best: str | None) -> dict[str, "pd.Series[float]"]:

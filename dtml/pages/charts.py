@@ -355,7 +355,12 @@ def over_sessions(
     Each panel leaves out its lines without a value; `hidden` lines are drawn once a reader switches
     them on, `dashed` lines are drawn dashed. None where fewer than two days have a value.
     """
-    ids = _line_ids(panels)  # only lines with a value have one
+    names: list[str] = []  # of the lines that have a value
+    for each in panels:
+        for name, of_name in each.lines.items():
+            if name not in names and of_name.notna().any():
+                names.append(name)
+    ids = {name: f"v{number}" for number, name in enumerate(names)}
     drawn: list[tuple[Panel, pd.DataFrame]] = []
     days: set[str] = set()
     for panel in panels:
@@ -398,15 +403,6 @@ def over_sessions(
         },
         keys=_keys(ids, lines, hidden=set(hidden), dashed=set(dashed)),
     )
-
-
-def _line_ids(panels: Sequence[Panel]) -> dict[str, str]:
-    names: list[str] = []
-    for panel in panels:
-        for name, line in panel.lines.items():
-            if name not in names and line.notna().any():
-                names.append(name)
-    return {name: f"v{number}" for number, name in enumerate(names)}
 
 
 def _keys(
@@ -662,7 +658,19 @@ class Sparkline:
         level = _height(self.base, low, high)
         parts = [f'<line x1="0" x2="{_SPARKLINE_WIDTH}" y1="{level}" y2="{level}"/>']
         for name in reversed(drawn):
-            path = _path(np.asarray(self.lines[name], dtype=float), low, high)
+            values = np.asarray(self.lines[name], dtype=float)
+            steps = max(len(values) - 1, 1)
+            steps_drawn: list[str] = []
+            is_open = False
+            for place in thin(values):  # the places of the values to draw
+                value = float(values[place])
+                if not np.isfinite(value):
+                    is_open = False
+                    continue
+                x = f"{place / steps * _SPARKLINE_WIDTH:.1f}"
+                steps_drawn.append(f"{'L' if is_open else 'M'}{x},{_height(value, low, high)}")
+                is_open = True
+            path = "".join(steps_drawn)
             kind = "main" if name == next(iter(self.lines)) else "other"
             parts.append(f'<path class="{kind}" stroke="{colour(name)}" d="{path}"/>')
         opening = (
@@ -687,19 +695,3 @@ def _height(value: float, low: float, high: float) -> str:
     """Return the place of a value in the drawing, counted from the top."""
     share = (value - low) / (high - low)
     return f"{HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN):.1f}"
-
-
-def _path(values: Float[ndarray, " sessions"], low: float, high: float) -> str:
-    """Return the path of a line, which begins again after each gap."""
-    steps = max(len(values) - 1, 1)
-    parts: list[str] = []
-    is_open = False
-    for place in thin(values):  # the places of the values to draw
-        value = float(values[place])
-        if not np.isfinite(value):
-            is_open = False
-            continue
-        x = f"{place / steps * _SPARKLINE_WIDTH:.1f}"
-        parts.append(f"{'L' if is_open else 'M'}{x},{_height(value, low, high)}")
-        is_open = True
-    return "".join(parts)

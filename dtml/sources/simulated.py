@@ -231,7 +231,9 @@ class SimulatedSource(Source):
         stream = "stock" if actions else "index"  # only stocks have actions
         drawn = self.market.generator(f"{stream} open").standard_normal(prior.shape)
         opening = np.asarray(prior * np.exp(DAILY_VOLATILITY / 4 * drawn))
-        above, below = self._reach(returns.shape, stream)
+        rows, columns = returns.shape
+        drawn_range = self.market.generator(f"{stream} range").random((rows, 2 * columns))
+        above, below = np.split(DAILY_VOLATILITY / 2 * drawn_range, 2, axis=1)
         drawn_volume = self.market.generator(f"{stream} volume").random(returns.shape)
         volume = np.exp(drawn_volume)
         # `paid` is a share of the price before the dividend, which is close / (1 - paid).
@@ -257,13 +259,6 @@ class SimulatedSource(Source):
             }
         )
         return bars[list(BAR_COLUMNS)]
-
-    def _reach(self, shape: tuple[int, ...], stream: str) -> tuple[Shocks, Shocks]:
-        """Draw how far highs are above, and lows below, open and close: shares of the price."""
-        sessions, stocks = shape
-        drawn = self.market.generator(f"{stream} range").random((sessions, 2 * stocks))
-        above, below = np.split(DAILY_VOLATILITY / 2 * drawn, 2, axis=1)
-        return above, below
 
     def _actions(self, sessions: int, stocks: int) -> tuple[Shocks, Shocks]:
         """Draw splits (new shares per old share) and dividends (shares of the price before).

@@ -221,7 +221,9 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     if b"\n" not in text:  # the line ends of old Macs
         text = text.replace(b"\r", b"\n")
     separator, text = _from_header(text, stated)
-    text = _without_comments(text)
+    if b"\n#" in text:  # comments below the header
+        first_line, *lines = text.split(b"\n")
+        text = b"\n".join([first_line, *(line for line in lines if not line.startswith(b"#"))])
     header = _record(_first_line(text), separator)
     if not header:
         if not stated.skip_rows:
@@ -382,15 +384,6 @@ def _first_records(text: bytes, separator: str, count: int) -> Iterator[list[str
         if line:
             yield _record(line, separator)
         text = _after_lines(text, 1)
-
-
-def _without_comments(text: bytes) -> bytes:
-    """Return a text without the lines below its header that begin with #."""
-    if b"\n#" not in text:
-        return text
-    header, *lines = text.split(b"\n")
-    kept = [line for line in lines if not line.startswith(b"#")]
-    return b"\n".join([header, *kept])
 
 
 def _without_footer(text: bytes, separator: str, fields: int) -> tuple[bytes, str]:
