@@ -195,7 +195,11 @@ class Study:
             scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
         else:  # a path, or a text that is the name of no rule and so taken for a path
             spans = [(fold.trained, fold.scored) for fold in walk_folds]
-            _require_rule_or_file(estimator)
+            if not Path(estimator).exists():
+                raise UsageError(
+                    f"{estimator} is neither a file nor a rule: give the path of a file of your "
+                    f"own, or one of the rules {', '.join(RULES)}"
+                )
             own = _own(estimator)
             scores, _last_model = own.walk(self._panel, history.there, history.relative, spans)
         days = slice(walk_folds[0].scored.start, walk_folds[-1].scored.stop)
@@ -220,15 +224,6 @@ class Study:
             grid[days],
             index=self._panel.sessions[days],
             columns=list(self._panel.symbols),
-        )
-
-
-def _require_rule_or_file(estimator: str | Path) -> None:
-    """Raise UsageError for a text that is neither a rule's name nor the path of a file."""
-    if not Path(estimator).exists():
-        raise UsageError(
-            f"{estimator} is neither a file nor a rule: give the path of a file of your own, or "
-            f"one of the rules {', '.join(RULES)}"
         )
 
 

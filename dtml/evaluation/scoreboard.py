@@ -143,7 +143,23 @@ def scoreboard(
     names do not fit, when a rule has no direction where the models have a probability, or when no
     stock-day counts under a protocol.
     """
-    _check(predictors, movement, target)
+    names = [predictor.name for predictor in predictors]
+    if len(set(names)) < len(names):
+        raise ValueError(f"every predictor needs a unique name, got {', '.join(names)}")
+    if len(target) != len(movement):
+        raise ValueError(
+            f"there are {len(target)} targets for the movements of {len(movement)} days: "
+            "pass one for each day"
+        )
+    for predictor in predictors:
+        shape = predictor.probability.shape
+        if shape[1:] != movement.shape:
+            expected_days, stocks = movement.shape
+            raise ValueError(
+                f"the probabilities of {predictor.name} have the shape {shape}: expected (seeds, "
+                f"{expected_days}, {stocks}), for {expected_days} days and {stocks} stocks as in "
+                "movement"
+            )
     is_common = common_stock_days(predictors, movement, target)
     frames = []
     for protocol in LABEL_PROTOCOLS:
@@ -288,26 +304,6 @@ def pairs_by_day(
     rank_sum = np.where(is_riser, rank, 0.0).sum(axis=1)
     won = rank_sum - risers * (risers + 1) / 2
     return np.stack([won, risers * fallers], axis=-1).astype(float)
-
-
-def _check(predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex) -> None:
-    """Raise ValueError where the arguments of `scoreboard` do not fit together."""
-    names = [predictor.name for predictor in predictors]
-    if len(set(names)) < len(names):
-        raise ValueError(f"every predictor needs a unique name, got {', '.join(names)}")
-    if len(target) != len(movement):
-        raise ValueError(
-            f"there are {len(target)} targets for the movements of {len(movement)} days: "
-            "pass one for each day"
-        )
-    for predictor in predictors:
-        shape = predictor.probability.shape
-        if shape[1:] != movement.shape:
-            days, stocks = movement.shape
-            raise ValueError(
-                f"the probabilities of {predictor.name} have the shape {shape}: expected "
-                f"(seeds, {days}, {stocks}), for {days} days and {stocks} stocks as in movement"
-            )
 
 
 def common_stock_days(

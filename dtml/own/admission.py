@@ -385,9 +385,15 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     whole = _panel(history)
     # Only the description is needed, so any small number of sessions is enough.
     description, _values = user_code.values(cut(whole, slice(-EARLY[1], None)))
-    refused_history = _refused_history(description, whole)
-    if refused_history is not None:
-        return [refused_history]
+    # The default HISTORY, and a smaller one, is always allowed.
+    needed_history = description["history"]
+    longest = max(len(whole.sessions) - LEAST, HISTORY)
+    if needed_history > longest:
+        detail = (
+            f"HISTORY is {needed_history} sessions, but the audit has bars of "
+            f"{len(whole.sessions)}: set it to at most {longest}, which the audit can test"
+        )
+        return [{"check": "whole_history", "what": "HISTORY", "passed": False, "detail": detail}]
     # Enough for the year that is compared with nights to have a whole HISTORY before it.
     needed = int(description["history"]) + YEAR + LEAST
     part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
@@ -402,26 +408,6 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
 
 def _all_passed(findings: list[Finding]) -> bool:
     return all(finding["passed"] for finding in findings)
-
-
-def _refused_history(description: Description, whole: Panel) -> Finding | None:
-    """Return the failure of a HISTORY that the audit cannot test in full; None if it can.
-
-    The default HISTORY, and a smaller one, is always allowed.
-    """
-    history = description["history"]
-    longest = max(len(whole.sessions) - LEAST, HISTORY)
-    if history <= longest:
-        return None
-    return {
-        "check": "whole_history",
-        "what": "HISTORY",
-        "passed": False,
-        "detail": (
-            f"HISTORY is {history} sessions, but the audit has bars of {len(whole.sessions)}: "
-            f"set it to at most {longest}, which the audit can test"
-        ),
-    }
 
 
 def _check_with_changes(

@@ -75,7 +75,9 @@ def read_chart(http_status: int, host: str, content: bytes) -> Json:
     Raises AnswerError for a refused request, a web page, and whatever else is no chart.
     """
     answer = _parsed(content)
-    reason = _reason(answer) or _kind(host, content)
+    is_page = content.lstrip().startswith(b"<")
+    kind = "a web page from {} instead of prices" if is_page else "an unreadable answer from {}"
+    reason = _reason(answer) or kind.format(host)
     if http_status in REFUSED:
         raise AnswerError("unreachable", f"Yahoo refused the request: HTTP {http_status}, {reason}")
     if answer is None or "chart" not in answer:
@@ -114,14 +116,6 @@ def _reason(answer: Json | None) -> str:
         if isinstance(error, dict):
             return str(error.get("description") or error.get("code") or "")
     return ""
-
-
-def _kind(host: str, content: bytes) -> str:
-    """Return in words what an answer without a reason is."""
-    is_page = content.lstrip().startswith(b"<")
-    if is_page:
-        return f"a web page from {host} instead of prices"
-    return f"an unreadable answer from {host}"
 
 
 def _convert(result: Json) -> None:

@@ -356,7 +356,15 @@ def tables_of(place: Path) -> list[Container]:
                 f"{place}: the folder holds no file that ends in {ENDINGS} or .zip; give a folder "
                 "that does"
             )
-        _refuse_two_of_one_name(tables)
+        seen: dict[Path, str] = {}
+        for table in tables:
+            key = table.place.with_name(table.stem)
+            if key in seen:
+                raise UsageError(
+                    f"{table.place.parent}: {seen[key]} and {table.place.name} differ only in "
+                    "their endings; keep one of them"
+                )
+            seen[key] = table.place.name
         return tables
     if not place.is_file():
         raise UsageError(f"{place}: there is no such file or folder; check the path")
@@ -376,15 +384,3 @@ def _files(folder: Path) -> Iterator[Path]:
         for name in names:
             if is_table(Path(name)):
                 yield Path(parent) / name
-
-
-def _refuse_two_of_one_name(tables: list[Container]) -> None:
-    seen: dict[Path, str] = {}
-    for table in tables:
-        key = table.place.with_name(table.stem)
-        if key in seen:
-            raise UsageError(
-                f"{table.place.parent}: {seen[key]} and {table.place.name} differ only in their "
-                "endings; keep one of them"
-            )
-        seen[key] = table.place.name

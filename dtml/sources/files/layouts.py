@@ -232,7 +232,13 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     known = _recognised(header, stated, place)
     of_header = dict(NAMES)
     if known is not None:
-        _require_needed(known, header, place)
+        keys = {header_key(name) for name in header}
+        lacking = [name.upper() for name in known.needs if name not in keys]
+        if lacking:
+            raise UsageError(
+                f"{place}: it looks like a file of {known.title} but lacks {', '.join(lacking)}, "
+                "which every bar needs: download it again with these columns"
+            )
         of_header |= known.fields
     # The positions of the columns that a market's file names. Raises UsageError for one that
     # is missing.
@@ -287,16 +293,6 @@ def _recognised(header: Sequence[str], stated: Columns, place: Path) -> Dialect 
         raise
 
 
-def _require_needed(known: Dialect, header: Sequence[str], place: Path) -> None:
-    keys = {header_key(name) for name in header}
-    lacking = [name.upper() for name in known.needs if name not in keys]
-    if lacking:
-        raise UsageError(
-            f"{place}: it looks like a file of {known.title} but lacks {', '.join(lacking)}, which "
-            "every bar needs: download it again with these columns"
-        )
-
-
 def _dates(known: Dialect | None, stated: Columns) -> tuple[str, ...]:
     if stated.date_format is not None:
         return (stated.date_format,)
@@ -314,7 +310,20 @@ def _volume_unit(known: Dialect | None, stated: Columns) -> float:
 def require(layout: Layout, place: Path, *fields: str) -> None:
     """Raise UsageError if one of `fields` is missing, or a header of our own layout is misspelt."""
     if layout.dialect is None:
-        _refuse_misspelt(layout, place)
+        used = set(layout.columns.values())
+        headers = {
+            header_key(name): name
+            for position, name in enumerate(layout.header)
+            if position not in used
+        }
+        unknown = {key: name for key, name in headers.items() if key not in NAMES}
+        missing = [_word(name) for name in BAR_COLUMNS if name not in layout.columns]
+        for name in missing:
+            for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):  # one or none
+                raise UsageError(
+                    f"{place}: there is no column {name}: if {unknown[near]!r} is that column, "
+                    f"rename it to {name}; if not, remove it or give it another name"
+                )
     missing = [name for name in fields if name not in layout.columns]
     if not missing:
         return
@@ -344,24 +353,6 @@ def require(layout: Layout, place: Path, *fields: str) -> None:
     raise UsageError(
         f"{place}: missing {noun} {lacking}; found {header_words(layout.header)}{advice}"
     )
-
-
-def _refuse_misspelt(layout: Layout, place: Path) -> None:
-    """Raise UsageError for an unknown column whose name is nearly one that is missing."""
-    used = set(layout.columns.values())
-    headers = {
-        header_key(name): name
-        for position, name in enumerate(layout.header)
-        if position not in used
-    }
-    unknown = {key: name for key, name in headers.items() if key not in NAMES}
-    missing = [_word(name) for name in BAR_COLUMNS if name not in layout.columns]
-    for name in missing:
-        for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):  # one or none
-            raise UsageError(
-                f"{place}: there is no column {name}: if {unknown[near]!r} is that column, rename "
-                f"it to {name}; if not, remove it or give it another name"
-            )
 
 
 def is_wide(header: Sequence[str], dates: int | None) -> bool:

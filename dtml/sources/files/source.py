@@ -179,28 +179,24 @@ class FileSource(Source):
         # Dates that more than half of the usual number of stocks have.
         reached_by_most = dates[stocks * 2 > usual]
         if reached_by_most[-1] < dates[-1]:
-            raise self._date_beyond(tables, reached_by_most[-1])
+            reached = reached_by_most[-1]
+            # The error that names a row dated after `reached`, the last date of most stocks. It is
+            # the first such row of the table with the latest date.
+            table = max(tables, key=TableFile.last_session)
+            row = int(np.flatnonzero(table.sessions > reached)[0])
+            symbol = f" ({shown(table.symbol_of(row))})" if table.has_symbols else ""
+            day = table.sessions[row].astype("datetime64[D]")
+            last_day = reached.astype("datetime64[D]")
+            raise UsageError(
+                f"{table.path}: data row {table.row_number(row)}{symbol} is dated {day}, after "
+                f"{last_day}, the last date of most stocks: correct or delete the row if its date "
+                "is wrong, or add the later rows of the other stocks; a command with --as-of "
+                f"also runs with --as-of {last_day}"
+            )
         last: date = dates[-1].astype("datetime64[D]").item()
         if self._index is None:
             return last
         return min(last, self._index.last_session())
-
-    def _date_beyond(self, tables: Sequence[TableFile], reached: np.datetime64) -> UsageError:
-        """Return the error that names a row dated after `reached`, the last date of most stocks.
-
-        It is the first such row of the table with the latest date.
-        """
-        table = max(tables, key=TableFile.last_session)
-        row = int(np.flatnonzero(table.sessions > reached)[0])
-        symbol = f" ({shown(table.symbol_of(row))})" if table.has_symbols else ""
-        day = table.sessions[row].astype("datetime64[D]")
-        last = reached.astype("datetime64[D]")
-        return UsageError(
-            f"{table.path}: data row {table.row_number(row)}{symbol} is dated {day}, after {last}, "
-            "the last date of most stocks: correct or delete the row if its date is wrong, or add "
-            "the later rows of the other stocks; a command with --as-of also runs with --as-of "
-            f"{last}"
-        )
 
     def remark(self) -> str | None:
         """Say how the files are read and what of them is left out; None where nothing is special.

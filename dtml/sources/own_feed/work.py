@@ -21,7 +21,7 @@ from urllib.parse import quote, quote_plus
 import numpy as np
 import pandas as pd
 
-from dtml.markets import Market, load_market, load_market_file
+from dtml.markets import load_market, load_market_file
 from dtml.markets.definition import is_symbol
 from dtml.own.confinement import FORBIDDEN, Answer, leave_answer, serve
 from dtml.prices.bars import BAR_COLUMNS, bars_frame
@@ -81,7 +81,17 @@ def bars_of(table: object) -> pd.DataFrame:
     columns = {"symbol": _symbols(rows["symbol"]), "session": _sessions(rows)}
     for name in NUMBERS:
         if name in rows:
-            columns[name] = _numbers(rows, name)
+            values = rows[name]
+            numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
+            is_text = numbers.isna() & values.notna()
+            is_wrong = is_text | np.isinf(numbers)
+            if is_wrong.any():
+                bar = rows[is_wrong].iloc[0]
+                raise FeedError(
+                    f"the column {name} holds {bar[name]!s} for {bar['symbol']} on "
+                    f"{bar['session']!s:.10}: give a finite number, or NaN where there is none"
+                )
+            columns[name] = numbers
     return bars_frame(pd.DataFrame(columns))
 
 
@@ -151,21 +161,6 @@ def _sessions(rows: pd.DataFrame) -> pd.Series:
             "date: give each bar the exchange's date, without a time of day"
         )
     return sessions.astype("datetime64[ns]")
-
-
-def _numbers(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column as numbers; raise FeedError for a text, and for an infinite number."""
-    values = rows[name]
-    numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
-    is_text = numbers.isna() & values.notna()
-    is_wrong = is_text | np.isinf(numbers)
-    if is_wrong.any():
-        bar = rows[is_wrong].iloc[0]
-        raise FeedError(
-            f"the column {name} holds {bar[name]!s} for {bar['symbol']} on {bar['session']!s:.10}: "
-            "give a finite number, or NaN where there is none"
-        )
-    return numbers
 
 
 def _outcomes(table: object, first: Mapping[str, date], fetched: Fetched) -> pd.DataFrame:
@@ -243,7 +238,20 @@ def main(folder: Path) -> None:
         try:
             description, arrays = _answer(task)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
-            words = _in_words(error, task)
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == task["name"]]
+            place = f"{task['name']}, line {lines[-1]}: " if lines else f"{task['name']}: "
+            kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
+            message = f"{place}{kind}{' '.join(str(error).split())}"
+            if isinstance(error, OSError) and error.errno in FORBIDDEN:
+                gigabytes = task["memory"] / 2**30
+                words = (
+                    f"{message} (a feed may write only in its working folder, which is then "
+                    f"deleted, and no file above {gigabytes:g} GiB, nor any where Linux's "
+                    "Landlock is missing; it may read only what your user may read)"
+                )
+            else:
+                words = message
             response = getattr(error, "response", None)  # of the packages requests and httpx
             numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
             if TOO_MANY_REQUESTS in numbers:
@@ -323,7 +331,12 @@ def load(task: Task) -> tuple[Any, str]:
         feed = getattr(feed, SOURCE, feed)
         code = task["text"]
     if isinstance(feed, type):
-        feed = feed(_market(task))
+        # The market as its file describes it, for a feed that needs more than symbols.
+        if task["market_file"]:
+            market = load_market_file(Path(task["market_file"]), task["market_text"])
+        else:
+            market = load_market(task["market"])
+        feed = feed(market)
     if not callable(getattr(feed, "fetch", None)):
         if task["entry"]:
             raise FeedError(
@@ -337,34 +350,10 @@ def load(task: Task) -> tuple[Any, str]:
     return feed, code
 
 
-def _market(task: Task) -> Market:
-    """Return the market as its file describes it, for a feed that needs more than symbols."""
-    if task["market_file"]:
-        return load_market_file(Path(task["market_file"]), task["market_text"])
-    return load_market(task["market"])
-
-
 def _asked(feed: Any, name: str) -> object:
     """Return the answer of a method that a feed may lack; None where it does."""
     method = getattr(feed, name, None)
     return method() if callable(method) else None
-
-
-def _in_words(error: Exception, task: Task) -> str:
-    """Say what went wrong, and in which line of the user's file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == task["name"]]
-    place = f"{task['name']}, line {lines[-1]}: " if lines else f"{task['name']}: "
-    kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
-    message = f"{place}{kind}{' '.join(str(error).split())}"
-    if isinstance(error, OSError) and error.errno in FORBIDDEN:
-        gigabytes = task["memory"] / 2**30
-        return (
-            f"{message} (a feed may write only in its working folder, which is then deleted, and "
-            f"no file above {gigabytes:g} GiB, nor any where Linux's Landlock is missing; it may "
-            "read only what your user may read)"
-        )
-    return message
 
 
 def _quoted(value: str) -> str:
