@@ -232,8 +232,8 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     known = _recognised(header, stated, place)
     of_header = dict(NAMES)
     if known is not None:
-        keys = {header_key(name) for name in header}
-        lacking = [name.upper() for name in known.needs if name not in keys]
+        present = {header_key(name) for name in header}
+        lacking = [name.upper() for name in known.needs if name not in present]
         if lacking:
             raise UsageError(
                 f"{place}: it looks like a file of {known.title} but lacks {', '.join(lacking)}, "
