@@ -189,8 +189,8 @@ def distance_test(
 
     `first` is the number of networks in the first group. The distance of two matrices is the root
     of the mean squared distance of their rows. The p-value is the share of the groupings, the true
-    one included, whose energy distance is at least as large as the true one's (`_groupings`;
-    Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true
+    one included, whose energy distance is at least as large as the true one's
+    (Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true
     labels share their labels, and so are slightly more alike than those of shuffled labels: in 98
     markets without any signal, the test was significant at 5 % in 7. With one network of true
     labels against 19 of shuffled labels the p-value is exact, as no two networks share labels.

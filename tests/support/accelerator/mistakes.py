@@ -56,14 +56,14 @@ MISTAKES = (
     Mistake("across", f"{STATE}:StateFolder.file", "-{device.type}"),
     Mistake(
         "resume",
-        f"{STATE}:_put_back",
+        f"{STATE}:StateFolder.restore",
         'fit.order.set_state(tensors["order"])',
         'fit.order.set_state(tensors["random"])',
     ),
-    Mistake("resume", f"{STATE}:_put_back", 'tensors["random"]', 'tensors["order"]'),
-    Mistake("predict", f"{INFERENCE}:_write_probabilities", ".sigmoid().cpu()", ".sigmoid()"),
+    Mistake("resume", f"{STATE}:StateFolder.restore", 'tensors["random"]', 'tensors["order"]'),
+    Mistake("predict", f"{INFERENCE}:_fill_probabilities", ".sigmoid().cpu()", ".sigmoid()"),
     Mistake(
-        "predict", f"{INFERENCE}:_write_probabilities", ".sigmoid().cpu()", ".sigmoid().numpy()"
+        "predict", f"{INFERENCE}:_fill_probabilities", ".sigmoid().cpu()", ".sigmoid().numpy()"
     ),
     Mistake("predict", f"{INFERENCE}:_inputs", "span.rows().to(device)", "span.rows()"),
     Mistake("predict", f"{INFERENCE}:_inputs", "positions.to(device)", "positions"),
@@ -74,7 +74,9 @@ MISTAKES = (
         "windows.observed[days]",
     ),
     Mistake("predict", f"{INFERENCE}:_model", "model.to(device)", "model"),
-    Mistake("look", f"{INFERENCE}:_attention", "weights.mean(dim=1).cpu()", "weights.mean(dim=1)"),
+    Mistake(
+        "look", f"{INFERENCE}:_member_attention", "weights.mean(dim=1).cpu()", "weights.mean(dim=1)"
+    ),
     Mistake("train", f"{MODEL}:LSTM.forward", "rows.new_zeros(", "torch.zeros("),
     Mistake(
         "train",
