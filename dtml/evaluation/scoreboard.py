@@ -362,7 +362,8 @@ def _gains(
 def _probability_figures(of_ensembles: Sequence[PerStock], sample: _Sample) -> Columns:
     """Return the columns of each predictor that need probabilities, not only directions.
 
-    They are `OF_PROBABILITIES`. Those of rules are computed here too; `scoreboard` replaces them by NaN.
+    They are `OF_PROBABILITIES`. Those of rules are computed here too; `scoreboard`
+    replaces them by NaN.
     """
     counted = sample.counted
     rose = sample.rose

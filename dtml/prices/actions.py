@@ -87,9 +87,9 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
         # These three give the same reason, `CONTRADICTED`. Of a stock that several of them report,
         # the first row is kept.
         # The stocks whose adjusted close does not deduct a recorded dividend as it should. The
-        # deduction differs from the dividend by more than `DIFFERENCE`. In `days`, `step` is the log
-        # change of adj_close / close, `paid` the dividend as a share of the close before. Days with a
-        # split are left out: adj_close / close may then step by the split too.
+        # deduction differs from the dividend by more than `DIFFERENCE`. In `days`, `step` is the
+        # log change of adj_close / close, `paid` the dividend as a share of the close before. Days
+        # with a split are left out: adj_close / close may then step by the split too.
         # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-
         # day.
         deduction = -np.expm1(-days["step"])
