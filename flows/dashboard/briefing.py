@@ -402,7 +402,10 @@ def changes(
     model_before = None if before is None else before["run_id"]
     if night["run_id"] and model_before not in (None, night["run_id"]):
         sentences.append(f"New model: {night['run_id']}.")
-    new_at_top = _new_at_top(ranking)
+    # A stock that was not ranked the night before has `moved` NaN, and is not among them.
+    top = ranking.head(END_STOCKS)
+    place_before = top["place"] + top["moved"]
+    new_at_top: list[str] = top.loc[place_before > END_STOCKS, "symbol"].tolist()
     if len(new_at_top) == END_STOCKS:
         sentences.append(
             f"The best {END_STOCKS} were all outside the best {END_STOCKS} the night before."
@@ -422,17 +425,6 @@ def _new_drift(conn: Connection, night: Row, before: Row | None) -> list[dict[st
     earlier = nights.drift(conn, market, before["as_of"])
     drifted_before = earlier.loc[earlier["drifted"] == 1, "measure"]
     return records(drifted[~drifted["measure"].isin(drifted_before)])
-
-
-def _new_at_top(ranking: pd.DataFrame) -> list[str]:
-    """Return the stocks of the best END_STOCKS that had a place below them the night before.
-
-    A stock that was not ranked then is not among them: its `moved` is NaN.
-    """
-    top = ranking.head(END_STOCKS)
-    place_before = top["place"] + top["moved"]
-    symbols: list[str] = top.loc[place_before > END_STOCKS, "symbol"].tolist()
-    return symbols
 
 
 def skill_line(

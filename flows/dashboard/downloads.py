@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from sqlalchemy import Engine
 from starlette.types import Receive, Scope, Send
 
-from db.connection.user_sql import Answer, Interruption, open_answer
+from db.connection.user_sql import Interruption, open_answer
 from dtml.errors import UsageError
 from flows.answer_files import csv_lines, json_lines, write_parquet
 from flows.text_tables import size_in_words
@@ -37,20 +37,15 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
     file = File(IN_MEMORY)
     with open_answer(engine, sql, interruption=interruption) as answer:
         if form == "parquet":
-            _write_parquet(answer, file)
+            with TemporaryDirectory() as folder:
+                parquet = Path(folder) / "rows.parquet"
+                write_parquet(answer, parquet, LARGEST)
+                file.write(parquet.read_bytes())
         elif form == "csv":
             _write_lines(csv_lines(answer), file)
         else:
             _write_lines(json_lines(answer), file)
     return file
-
-
-def _write_parquet(answer: Answer, file: File) -> None:
-    """Write an answer into a file as Parquet, by way of a file on the disk with a path."""
-    with TemporaryDirectory() as folder:
-        parquet = Path(folder) / "rows.parquet"
-        write_parquet(answer, parquet, LARGEST)
-        file.write(parquet.read_bytes())
 
 
 def _write_lines(lines: Iterable[str], file: File) -> None:

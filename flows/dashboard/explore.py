@@ -211,7 +211,10 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, An
     # Columns are taken by position: two columns of an answer may have the same name.
     columns = [first_rows.iloc[:, position] for position in range(first_rows.shape[1])]
     is_numeric = [pd.api.types.is_numeric_dtype(column) for column in columns]
-    json_rows = [_as_json_row(row) for row in first_rows.itertuples(index=False, name=None)]
+    json_rows = [
+        tuple(as_json_values(value) for value in row)
+        for row in first_rows.itertuples(index=False, name=None)
+    ]
     return {
         "sql": sql,
         "names": list(first_rows.columns),
@@ -222,10 +225,6 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, An
         "shown": SHOWN,
         "chart": answer_chart(first_rows),
     }
-
-
-def _as_json_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(as_json_values(value) for value in row)
 
 
 def answer_chart(rows: pd.DataFrame) -> Chart | None:

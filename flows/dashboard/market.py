@@ -205,13 +205,41 @@ def market_page(
     rejected_bars = head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)
     directions = night_directions(conn, night, level)
     is_newest = next_as_of is None
+    rule_directions: dict[str, Any] = {}
+    if not directions.empty:
+        rule_directions = {rule: directions[rule].iloc[0] for rule in NAIVE_RULES}
+    counts: dict[str, int] = {}
+    for direction in ("rise", "fall", "none"):
+        is_direction = directions["direction"] == direction
+        counts[direction] = int(is_direction.sum())
+    coverage = None
+    if level is not None:
+        coverage = calibration.coverage(conn, night["market"], level, target_of(night))
+    probabilities = directions[["probability", "lowest", "highest"]].to_numpy().ravel()
+    # A session has a row for each predictor and protocol, at most.
+    predictors = 1 + len(NAIVE_RULES)
+    protocols = 2
+    daily_scores = stored_scores.daily_scores(night["market"], target_of(night))
+    scored = head(conn, daily_scores, SCORED * protocols * predictors)
+    of_all_days = scored[scored["protocol"] == "all"]
+    by_session = of_all_days.rename(columns={"target": "session"})  # as `predictor_charts` asks
+    running_figures = [f"running_{figure}" for figure in FIGURES]
     return {
         **common,
         "state": state_of_night(conn, night, now, times.get(market) if is_newest else None),
         **_ranking_of_night(conn, night, directions, asked.level, is_newest=is_newest),
-        **_directions_of_night(conn, night, level, order, directions),
-        **_scores_up_to(conn, night),
-        **_studies(conn, market),
+        "directions": records(order.rows(directions)),
+        "counts": counts,
+        "rule_directions": rule_directions,
+        "axis": probability_axis(probabilities),
+        "coverage": coverage,
+        "stocks": [row["symbol"] for row in records(directions)],
+        "scores": records(_rows_of_last_session(scored)),
+        "skill": skill_of(_rows_of_last_session(of_all_days)),
+        "chart": predictor_charts(by_session, *running_figures),
+        "nights": night_rows(conn, night["market"], night["as_of"], of_all_days),
+        "backtests": records(backtests.finished(conn, market, STUDIES)),
+        "walks": records(rankings.walks(conn, market, STUDIES)),
         "before": previous_as_of,
         "after": next_as_of,
         "run": run,
@@ -241,7 +269,11 @@ def _ranking_of_night(
     `is_newest` says that no night of the market is newer.
     """
     market = night["market"]
-    ranked_night = _complete_night(conn, night)
+    ranked_night = (
+        night
+        if night["status"] in nights.COMPLETE
+        else nights.last_complete_before(conn, night["market"], night["as_of"])
+    )
     if ranked_night is None:
         return {"ranking": [], "ranked_night": None, "account": None}
     if ranked_night is not night:
@@ -264,6 +296,7 @@ def _ranking_of_night(
         words = ranking_words(ranking, rank_scores, champion)
         leg, predictor = ranking[["leg", "predictor"]].iloc[0]
         line = skill_line(conn, market, leg, predictor, target)
+    paper = paper_account.paper_returns(conn, market, ranked_night["as_of"])
     return {
         "ranked_night": ranked_night,
         "ranking_target": target,
@@ -275,94 +308,11 @@ def _ranking_of_night(
         "ranked": ranking_of_day(conn, market, ranked_night, shown),
         "skill_line": line,
         **order_values(orders),
-        **_account_up_to(conn, market, ranked_night["as_of"]),
-        "changes": changes(conn, ranked_night, before, ranking, last_alerts),
-    }
-
-
-def _account_up_to(conn: Connection, market: str, last: date) -> dict[str, Any]:
-    """Return how a market's paper account has done up to the session `last`.
-
-    `account` and `account_line` draw it, None where it has fewer than two sessions. `paper_days` is
-    the number of its sessions. `costs` has the gain after costs (`after_costs`), which is that of a
-    study while the account is short.
-    """
-    paper = paper_account.paper_returns(conn, market, last)
-    return {
         "costs": after_costs(conn, market, paper),
         "paper_days": paper["session"].nunique(),
         "account_line": account_line(paper),
         "account": account_chart(paper),
-    }
-
-
-def _complete_night(conn: Connection, night: Row) -> Row | None:
-    """Return a night if it is complete, else the last complete one before it; None without one."""
-    if night["status"] in nights.COMPLETE:
-        return night
-    return nights.last_complete_before(conn, night["market"], night["as_of"])
-
-
-def _studies(conn: Connection, market: str) -> dict[str, Any]:
-    """Return a market's newest backtests and walks of rankings, STUDIES of each at most."""
-    return {
-        "backtests": records(backtests.finished(conn, market, STUDIES)),
-        "walks": records(rankings.walks(conn, market, STUDIES)),
-    }
-
-
-def _directions_of_night(
-    conn: Connection, night: Row, level: float | None, order: Sort, directions: pd.DataFrame
-) -> dict[str, Any]:
-    """Return the table of a night's directions, and what is shown of all of them together.
-
-    `counts` is how many stocks have each direction, `rule_directions` has the direction of each
-    rule (which is the same for all stocks), `coverage` is that at the level (None without one), and
-    `axis` is the axis of the chart. `directions` are those of `night_directions`; `order` sorts the
-    table alone, `stocks` are sorted by symbol.
-    """
-    rule_directions: dict[str, Any] = {}
-    if not directions.empty:
-        rule_directions = {rule: directions[rule].iloc[0] for rule in NAIVE_RULES}
-    counts: dict[str, int] = {}
-    for direction in ("rise", "fall", "none"):
-        is_direction = directions["direction"] == direction
-        counts[direction] = int(is_direction.sum())
-    coverage = None
-    if level is not None:
-        coverage = calibration.coverage(conn, night["market"], level, target_of(night))
-    probabilities = directions[["probability", "lowest", "highest"]].to_numpy().ravel()
-    return {
-        "directions": records(order.rows(directions)),
-        "counts": counts,
-        "rule_directions": rule_directions,
-        "axis": probability_axis(probabilities),
-        "coverage": coverage,
-        "stocks": [row["symbol"] for row in records(directions)],
-    }
-
-
-def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
-    """Return what the page shows of the scores of a market up to the target of one night.
-
-    `scores` has the rows of both protocols at the last scored session, `skill` the model beside the
-    rules there. `chart` has the running scores at the last SCORED scored sessions, or a few more
-    where rules had no direction; each counts all nights up to its session. `nights` has the newest
-    nights up to this one.
-    """
-    # A session has a row for each predictor and protocol, at most.
-    predictors = 1 + len(NAIVE_RULES)
-    protocols = 2
-    daily_scores = stored_scores.daily_scores(night["market"], target_of(night))
-    scored = head(conn, daily_scores, SCORED * protocols * predictors)
-    of_all_days = scored[scored["protocol"] == "all"]
-    by_session = of_all_days.rename(columns={"target": "session"})  # as `predictor_charts` asks
-    running_figures = [f"running_{figure}" for figure in FIGURES]
-    return {
-        "scores": records(_rows_of_last_session(scored)),
-        "skill": skill_of(_rows_of_last_session(of_all_days)),
-        "chart": predictor_charts(by_session, *running_figures),
-        "nights": night_rows(conn, night["market"], night["as_of"], of_all_days),
+        "changes": changes(conn, ranked_night, before, ranking, last_alerts),
     }
 
 
@@ -456,21 +406,16 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
         directions = directions.assign(low=np.nan, high=np.nan)
     else:
         bands = head(conn, predictions.band_directions(market, run_id, target, level), STOCKS)
-        directions = _with_bands(directions, bands)
+        banded = directions.drop(columns="direction").merge(
+            bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
+        )
+        # For rows that are no rise or fall, or have no outcome, this has no meaning: `where` below
+        # drops it.
+        is_correct = (banded["direction"] == "rise") == (banded["realised_return"] > 0)
+        has_outcome = banded["realised_return"].notna()
+        is_decided = banded["direction"].isin(["rise", "fall"]) & has_outcome
+        directions = banded.assign(correct=is_correct.astype("Int64").where(is_decided))
     return directions.reindex(columns=DIRECTION_COLUMNS)
-
-
-def _with_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the directions of `bands`, and whether each rise or fall was correct."""
-    banded = directions.drop(columns="direction").merge(
-        bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
-    )
-    # Correct are a predicted rise that came and a predicted fall that came. For the rows that are
-    # no rise or fall, or have no outcome, the result has no meaning, and `where` below drops it.
-    is_correct = (banded["direction"] == "rise") == (banded["realised_return"] > 0)
-    has_outcome = banded["realised_return"].notna()
-    is_decided = banded["direction"].isin(["rise", "fall"]) & has_outcome
-    return banded.assign(correct=is_correct.astype("Int64").where(is_decided))
 
 
 def night_rows(

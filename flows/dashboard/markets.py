@@ -342,7 +342,18 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
         net = paper.pivot(index="session", columns="portfolio", values="net")
         net = net.astype(float).tail(year)
         if len(net) >= MINIMUM_DAYS:
-            return _after_costs_of_paper_account(net, year)
+            differences = net["account"] - net["equal parts"]
+            gain = mean_of_days(differences.to_numpy())
+            value = year * gain.value
+            low = year * gain.low
+            high = year * gain.high
+            return {
+                "left": told_apart(low, high),
+                "left_beside": "equal parts",
+                "left_figures": f"{signed_percent(value)} a year [{percent(low)}, {percent(high)}]",
+                "left_from": f"paper account, {counted(len(net), 'session')}",
+                "left_link": None,
+            }
 
     walk = rankings.newest_ranking(conn, market)
     if walk is not None:
@@ -366,25 +377,6 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
         source=f"backtest to {last}, its best portfolio in hindsight",
         link=f"/backtest/{best_portfolio['backtest_id']}",
     )
-
-
-def _after_costs_of_paper_account(net: pd.DataFrame, year: int) -> dict[str, Any]:
-    """Return the gain of the account over equal parts of all stocks, in words.
-
-    `net` has the returns of both after costs, a row for each session and a column for each.
-    """
-    differences = net["account"] - net["equal parts"]
-    gain = mean_of_days(differences.to_numpy())
-    value = year * gain.value
-    low = year * gain.low
-    high = year * gain.high
-    return {
-        "left": told_apart(low, high),
-        "left_beside": "equal parts",
-        "left_figures": f"{signed_percent(value)} a year [{percent(low)}, {percent(high)}]",
-        "left_from": f"paper account, {counted(len(net), 'session')}",
-        "left_link": None,
-    }
 
 
 def _after_costs_of_study(row: Row, *, beside: str, source: str, link: str) -> dict[str, Any]:

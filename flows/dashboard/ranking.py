@@ -4,17 +4,14 @@ Everything is read from documented views. What is stored already, such as the ra
 and its running interval, is not computed again.
 """
 
-from collections.abc import Sequence
 from datetime import date
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
-from numpy import ndarray
 from sqlalchemy import Connection
 
-from db.connection.frames import Statement, frame, sql_text
+from db.connection.frames import frame, sql_text
 from db.rows import nights, rankings
 from db.rows import scores as stored_scores
 from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
@@ -93,9 +90,36 @@ def _page(
     strongest = _strongest_rule(conn, market, predictor, rules, leg)
     rule = None if strongest is None else strongest["other"]
     names = [name for name in (predictor, rule) if name is not None]
-    statements = _statements(conn, market, names, leg)
+    scores_of_nights = stored_scores.ranking_scores_of_nights
+    predictor = names[0]
+    log = frame(conn, nights.night_log(market)).dropna(subset="target")
+    targets = log["target"].nlargest(NIGHTS)
+    first = date.min if targets.empty else targets.min().date()
+    statements = {
+        "nights": scores_of_nights(market, predictors=names, span="night", leg=leg),
+        "running": scores_of_nights(market, predictors=names, span="running", leg=leg),
+        "legs": scores_of_nights(market, predictors=[predictor], span="night"),
+        "stocks": rankings.ranked_stocks(market, predictor=predictor, first=first),
+    }
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
     ranked = ranked_nights(tables["stocks"])
+    log = frame(conn, nights.night_log(market)).dropna(subset=["target", "predictions"])
+    left_out = log["gaps"].map(lambda gaps: len(gaps or []))
+    counts = (log["predictions"].astype(int) + left_out).set_axis(log["target"])
+    scores = tables["legs"]
+    rows = []
+    for leg, daily in scores.groupby("leg"):
+        rank_ic = daily["rank_ic"].to_numpy(dtype=float)
+        overlap = overlap_of(cast(Leg, leg))
+        rows.append(
+            {
+                "leg": leg,
+                "days": int(np.isfinite(rank_ic).sum()),
+                **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
+                "t": rank_ic_t(rank_ic, overlap=overlap),
+            }
+        )
+    columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
     sheet = TearSheet(
         predictor=predictor,
         rule=rule,
@@ -103,19 +127,36 @@ def _page(
         overlap=overlap_of(cast(Leg, leg)),
         **_figures_of_days(tables, names, predictor, leg),
         **_figures_of_stocks(ranked, tables["legs"], leg, costs),
-        legs=_by_leg(tables["legs"]),
+        legs=pd.DataFrame(rows, columns=columns),
         coverage=coverage(
             ranked.sessions,
-            _constituent_counts(conn, market, ranked.sessions),
+            counts.reindex(ranked.sessions).fillna(0).to_numpy(dtype=int),
             ranked.scores,
             ranked.outcome,
         ),
     )
+    behind = {
+        "cumulative": "nights",
+        "months": "nights",
+        "distribution": "nights",
+        "groups": "stocks",
+        "spread": "legs",
+        "autocorrelation": "stocks",
+        "replaced": "stocks",
+        "legs": "legs",
+        "sectors": "stocks",
+        "coverage": "stocks",
+    }
     return {
         "market": market,
         "ranker": predictor,
         "nights": NIGHTS,
-        **sheet_values(sheet, unit="nights", strongest=strongest, sql=_sql(conn, statements)),
+        **sheet_values(
+            sheet,
+            unit="nights",
+            strongest=strongest,
+            sql={chart: sql_text(conn, statements[name]) for chart, name in behind.items()},
+        ),
     }
 
 
@@ -135,34 +176,6 @@ def _strongest_rule(
     of_rules = {str(rule): daily[rule].to_numpy() for rule in rules if rule in daily}
     overlap = overlap_of(cast(Leg, leg))
     return beside_rules(daily[predictor].to_numpy(), of_rules, overlap=overlap)
-
-
-def _statements(
-    conn: Connection, market: str, names: Sequence[str], leg: str
-) -> dict[str, Statement]:
-    """Return the statements of all rows that the page is made of.
-
-    `names` are the ranker, whose rankings of stocks are read too, and the rule beside it, if any.
-    """
-    scores_of_nights = stored_scores.ranking_scores_of_nights
-    predictor = names[0]
-    first = _first_of_last_nights(conn, market)
-    return {
-        "nights": scores_of_nights(market, predictors=names, span="night", leg=leg),
-        "running": scores_of_nights(market, predictors=names, span="running", leg=leg),
-        "legs": scores_of_nights(market, predictors=[predictor], span="night"),
-        "stocks": rankings.ranked_stocks(market, predictor=predictor, first=first),
-    }
-
-
-def _first_of_last_nights(conn: Connection, market: str) -> date:
-    """Return the first session that the last `NIGHTS` nights of a market predicted.
-
-    It is `date.min` where no night has a session that it predicts.
-    """
-    log = frame(conn, nights.night_log(market)).dropna(subset="target")
-    targets = log["target"].nlargest(NIGHTS)
-    return date.min if targets.empty else targets.min().date()
 
 
 def _figures_of_days(
@@ -229,54 +242,3 @@ def _figures_of_stocks(
         "horizons": by_horizon(ranked.scores),
         "sectors": by_sector(ranked.scores, ranked.outcome, ranked.sectors, overlap=overlap),
     }
-
-
-def _constituent_counts(
-    conn: Connection, market: str, sessions: pd.DatetimeIndex
-) -> Int[ndarray, " sessions"]:
-    """Return how many constituents each session had: those predicted, and those left out.
-
-    0 where no night of the session is stored.
-    """
-    log = frame(conn, nights.night_log(market)).dropna(subset=["target", "predictions"])
-    left_out = log["gaps"].map(lambda gaps: len(gaps or []))
-    counts = (log["predictions"].astype(int) + left_out).set_axis(log["target"])
-    return counts.reindex(sessions).fillna(0).to_numpy(dtype=int)
-
-
-def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean rank IC over the nights for each leg, the table `legs` of a tear sheet.
-
-    The store has running figures for the market's own leg alone, so that all are computed here.
-    """
-    rows = []
-    for leg, daily in scores.groupby("leg"):
-        rank_ic = daily["rank_ic"].to_numpy(dtype=float)
-        overlap = overlap_of(cast(Leg, leg))
-        rows.append(
-            {
-                "leg": leg,
-                "days": int(np.isfinite(rank_ic).sum()),
-                **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
-                "t": rank_ic_t(rank_ic, overlap=overlap),
-            }
-        )
-    columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _sql(conn: Connection, statements: dict[str, Statement]) -> dict[str, str]:
-    """Return the SQL of the rows behind each chart, as the box for SQL takes it."""
-    behind = {
-        "cumulative": "nights",
-        "months": "nights",
-        "distribution": "nights",
-        "groups": "stocks",
-        "spread": "legs",
-        "autocorrelation": "stocks",
-        "replaced": "stocks",
-        "legs": "legs",
-        "sectors": "stocks",
-        "coverage": "stocks",
-    }
-    return {chart: sql_text(conn, statements[name]) for chart, name in behind.items()}

@@ -58,13 +58,18 @@ def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
         night = nights.night(conn, name)
         if night is not None and night["status"] == "running":
             running.append(running_night(conn, night, now))
+    queue_counts = translations.queue_counts(conn)
+    by_model: dict[str, dict[str, Any]] = {}
+    for row in records(queue_counts):
+        model_counts = by_model.setdefault(row["model"], dict.fromkeys(STATUSES, 0))
+        model_counts[row["status"]] = row["n"]
     return {
         "now": now,
         "every": every,
         "choices": REFRESH_S,
         "running": running,
         "works": other_work(conn, now),
-        "queue": _counts_by_model(conn),
+        "queue": [{"model": model, **model_counts} for model, model_counts in by_model.items()],
         "statuses": STATUSES,
     }
 
@@ -202,7 +207,10 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
         silent_s = SHOWN_FOR.total_seconds()  # before its first fold, it counts as alive
         if len(folds):
             done = min(1.0, ((folds["last"].max() - row["first"]).days + 1) / days)
-            pace_s = _pace(folds["created_at"], float(folds["seconds"].median()))
+            moments = folds["created_at"]
+            otherwise = float(folds["seconds"].median())
+            steps = moments.sort_values().diff().dropna().dt.total_seconds()
+            pace_s = float(steps.median()) if len(steps) else otherwise
             # The folds to come are to those done as the days to come are to the days done.
             left_s = pace_s * len(folds) * (1 - done) / done
             last_sign = folds["created_at"].max()
@@ -224,12 +232,6 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
 
 def _last_day(folds: pd.DataFrame) -> str:
     return day(folds["last"].max()) if len(folds) else "-"
-
-
-def _pace(moments: "pd.Series[Any]", otherwise: float) -> float:
-    """Return the median seconds between moments, or `otherwise` where there are fewer than two."""
-    steps = moments.sort_values().diff().dropna().dt.total_seconds()
-    return float(steps.median()) if len(steps) else otherwise
 
 
 def _translators(conn: Connection, now: datetime) -> list[Work]:
@@ -280,13 +282,3 @@ def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
             )
         )
     return works
-
-
-def _counts_by_model(conn: Connection) -> list[dict[str, Any]]:
-    """Return a row for each model: `model`, and under each of STATUSES the number of its texts."""
-    queue_counts = translations.queue_counts(conn)
-    by_model: dict[str, dict[str, Any]] = {}
-    for row in records(queue_counts):
-        model_counts = by_model.setdefault(row["model"], dict.fromkeys(STATUSES, 0))
-        model_counts[row["status"]] = row["n"]
-    return [{"model": model, **model_counts} for model, model_counts in by_model.items()]

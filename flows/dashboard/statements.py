@@ -127,7 +127,11 @@ async def _in_own_thread(work: Callable[[], Result]) -> Result:
     result.set_running_or_notify_cancel()
 
     def run() -> None:
-        _lower_priority()
+        # On Linux each thread has its own priority.
+        if sys.platform == "linux":
+            thread = get_native_id()
+            niceness = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, niceness + NICENESS)
         try:
             result.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised again where the work is awaited
@@ -135,11 +139,3 @@ async def _in_own_thread(work: Callable[[], Result]) -> Result:
 
     Thread(target=run, name="statement", daemon=True).start()
     return await asyncio.wrap_future(result)
-
-
-def _lower_priority() -> None:
-    """Lower the priority of this thread, on Linux, where each thread has its own."""
-    if sys.platform == "linux":
-        thread = get_native_id()
-        niceness = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, niceness + NICENESS)

@@ -86,10 +86,18 @@ def stock_page(
     sessions = [*directions["target"], *bars["session"]]
     newest = head(conn, predictions.newest_directions(market), STOCKS)
     whole = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
+    statement = predictions.stock_directions(market, symbol, kind, None, None)
+    targets = pd.DatetimeIndex(head(conn, statement, SHOWN)["target"])
+    newest_of_stock = records(newest[newest["symbol"] == symbol])
+    ranked = int(newest["place"].notna().sum())
     return {
         "market": market,
         "symbol": symbol,
-        **_in_newest_night(newest, symbol, directions, last),
+        "stock": newest_of_stock[0] if newest_of_stock else None,
+        "ranked": ranked,
+        "moved": _places_gained(newest_of_stock, directions) if last is None else None,
+        "disagrees": _disagrees(newest_of_stock, ranked),
+        "stocks": newest["symbol"].tolist(),
         "caveats": caveats(conn, market),
         "account": _in_account(conn, market, symbol, newest),
         "kind": kind,
@@ -103,7 +111,14 @@ def stock_page(
         "spans": records(span_scores(directions)),
         "whole": records(whole),
         "chart": stock_chart(symbol, decided, bars),
-        "months": _months(conn, market, symbol, kind),
+        "months": [
+            {
+                "name": str(month),
+                "first": month.start_time.date(),
+                "last": month.end_time.date(),
+            }
+            for month in targets.to_period("M").unique()
+        ],
         "marks": marks,
         "record": _counts_of_outcomes(marks),
         "explained": _explained(conn, market),
@@ -127,23 +142,6 @@ def _in_account(conn: Connection, market: str, symbol: str, newest: pd.DataFrame
     return "The paper account will not hold it."
 
 
-def _months(conn: Connection, market: str, symbol: str, kind: str) -> list[dict[str, Any]]:
-    """Return the months of the newest SHOWN predictions of a stock, the newest first.
-
-    Each has its `name`, as 2026-10, and its `first` and `last` day.
-    """
-    statement = predictions.stock_directions(market, symbol, kind, None, None)
-    targets = pd.DatetimeIndex(head(conn, statement, SHOWN)["target"])
-    return [
-        {
-            "name": str(month),
-            "first": month.start_time.date(),
-            "last": month.end_time.date(),
-        }
-        for month in targets.to_period("M").unique()
-    ]
-
-
 def directions_sql(
     market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> str:
@@ -163,31 +161,6 @@ def directions_sql(
 def _literal(text: str) -> str:
     """Return a text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def _in_newest_night(
-    newest: pd.DataFrame, symbol: str, directions: pd.DataFrame, last: date | None
-) -> dict[str, Any]:
-    """Return what the newest night of a market says about a stock.
-
-    `newest` are the directions of that night. `directions` are those of the stock that the page
-    shows, the newest first, up to the session `last` if the user named one.
-
-    The keys are `stock`, the stock's row of `newest`, None without one; `stocks`, the symbols of
-    `newest`; `ranked`, how many of them have a place; `disagrees`, whether the direction
-    contradicts the place (`_disagrees`); and `moved`, the places gained since the stock's ranking
-    before. `moved` is None where the stock is not ranked, where `directions` have no earlier place,
-    and with a `last`, because they may then lack the one before.
-    """
-    newest_of_stock = records(newest[newest["symbol"] == symbol])
-    ranked = int(newest["place"].notna().sum())
-    return {
-        "stock": newest_of_stock[0] if newest_of_stock else None,
-        "ranked": ranked,
-        "moved": _places_gained(newest_of_stock, directions) if last is None else None,
-        "disagrees": _disagrees(newest_of_stock, ranked),
-        "stocks": newest["symbol"].tolist(),
-    }
 
 
 def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataFrame:
@@ -340,38 +313,18 @@ def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Ch
     # Several models may have predicted a session. The newest prediction comes first, and is kept.
     newest_of_target = directions.drop_duplicates("target", keep="first")
     by_target = newest_of_target.set_index("target").sort_index()
-    panels = [_price_panel(by_session), _ways_panel(by_target), _probability_panel(by_target)]
-    title = f"{symbol}: close, directions, probability of a rise"
-    return over_sessions(title, panels, hidden=["adjusted close"])
-
-
-def _price_panel(bars: pd.DataFrame) -> Panel:
-    closes = {"close": bars["close"]}
-    largest_adjustment = (bars["adj_close"] - bars["close"]).abs().max()
+    closes = {"close": by_session["close"]}
+    largest_adjustment = (by_session["adj_close"] - by_session["close"]).abs().max()
     if largest_adjustment > 0:
-        closes["adjusted close"] = bars["adj_close"]
-    return Panel(title="close, as traded", lines=closes, form="price")
-
-
-def _ways_panel(directions: pd.DataFrame) -> Panel:
-    """Return a panel of marks, with a row for each of `WAYS`, the first at the top."""
-    way_of_direction = way_of(directions)
+        closes["adjusted close"] = by_session["adj_close"]
+    way_of_direction = way_of(by_target)
     # Heights and labels are counted from the bottom, so the first of WAYS gets the last place.
     marks: dict[str, pd.Series[Any]] = {}
     for height, way in zip((4, 3, 2, 1), WAYS, strict=True):
         targets = way_of_direction.index[way_of_direction == way]
         marks[way] = pd.Series(height, targets, dtype=float)
-    return Panel(title="", lines=marks, labels=WAYS[::-1], height=84)
-
-
-def _probability_panel(directions: pd.DataFrame) -> Panel:
-    """Return a panel of the probability of a rise, with its band, and of the calibrated one.
-
-    The band has no width for a model of one seed, whose deviation is 0. There is no band where no
-    deviation is stored.
-    """
-    probability = directions["probability"].astype(float)
-    std = directions["probability_std"].astype(float)
+    probability = by_target["probability"].astype(float)
+    std = by_target["probability_std"].astype(float)
     bands: dict[str, pd.DataFrame] = {}
     if std.notna().any():
         bands["probability"] = pd.DataFrame(
@@ -380,14 +333,20 @@ def _probability_panel(directions: pd.DataFrame) -> Panel:
                 "high": (probability + std).clip(0, 1),
             }
         )
-    calibrated = directions["calibrated"].astype(float)
-    return Panel(
-        title="probability of a rise",
-        lines={"probability": probability, "calibrated": calibrated},
-        form="percent",
-        base=0.5,
-        bands=bands,
-    )
+    calibrated = by_target["calibrated"].astype(float)
+    panels = [
+        Panel(title="close, as traded", lines=closes, form="price"),
+        Panel(title="", lines=marks, labels=WAYS[::-1], height=84),
+        Panel(
+            title="probability of a rise",
+            lines={"probability": probability, "calibrated": calibrated},
+            form="percent",
+            base=0.5,
+            bands=bands,
+        ),
+    ]
+    title = f"{symbol}: close, directions, probability of a rise"
+    return over_sessions(title, panels, hidden=["adjusted close"])
 
 
 def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
