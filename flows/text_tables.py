@@ -91,7 +91,20 @@ def print_table(
     if widths is None:
         _print_blocks(measured)
     else:
-        _print_columns(measured, widths)
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        for fitted, width in zip(measured, widths, strict=True):
+            is_right = fitted.column.is_number
+            table.add_column(
+                Text(_broken(fitted.column.heading, width)),
+                justify="right" if is_right else "left",
+                no_wrap=True,
+                width=width,
+            )
+        rows = zip(*(fitted.cells for fitted in measured), strict=True)
+        for row in rows:
+            texts = [Text(_broken(cell, width)) for cell, width in zip(row, widths, strict=True)]
+            table.add_row(*texts)
+        out.print(table)
     if left_out:
         names = "; ".join(reversed(left_out))
         err.print(f"note: columns left out in this width: {names}", markup=False)
@@ -135,24 +148,6 @@ def _widths(columns: Sequence[_Fitted], room: int) -> list[int] | None:
         widths[place] += more
         free -= more
     return widths
-
-
-def _print_columns(columns: Sequence[_Fitted], widths: Sequence[int]) -> None:
-    """Print columns side by side, their headings and texts broken to these widths."""
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for fitted, width in zip(columns, widths, strict=True):
-        is_right = fitted.column.is_number
-        table.add_column(
-            Text(_broken(fitted.column.heading, width)),
-            justify="right" if is_right else "left",
-            no_wrap=True,
-            width=width,
-        )
-    rows = zip(*(fitted.cells for fitted in columns), strict=True)
-    for row in rows:
-        texts = [Text(_broken(cell, width)) for cell, width in zip(row, widths, strict=True)]
-        table.add_row(*texts)
-    out.print(table)
 
 
 def _print_blocks(columns: Sequence[_Fitted]) -> None:

@@ -1,6 +1,5 @@
 """The command that runs published experiments: those of DTML's paper, and Qlib's CSI 300."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -86,26 +85,6 @@ def benchmark(
         "--with": networks is not None,
         "--leg": leg != "next_close",
     }
-    _refuse_unused(market, request, given)
-    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
-    if market == "ranking":
-        return rank_sets(
-            request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
-        )
-    if market == "csi300":
-        found = _csi300(request, members, _names(networks), seeds)
-        return print_csi300(found, as_markdown=as_markdown, as_json=as_json)
-    request = replace(request, market=market)
-    return run_published(
-        request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown
-    )
-
-
-def _refuse_unused(market: str, request: RunRequest, given: Mapping[str, bool]) -> None:
-    """Raise UsageError if an option has no effect on this benchmark.
-
-    `given` says which of the options were given that are no part of the request.
-    """
     is_given = {
         **given,
         "--index": request.index is not None,
@@ -115,10 +94,20 @@ def _refuse_unused(market: str, request: RunRequest, given: Mapping[str, bool]) 
     for option in UNUSED.get(market, UNUSED_BY_PUBLISHED):
         if is_given[option]:
             raise UsageError(f"{option} has no effect on `dtml benchmark {market}`: leave it out")
-
-
-def _names(networks: NetworksOption) -> tuple[NetworkName, ...]:
-    return tuple(cast(NetworkName, each.value) for each in networks or ())
+    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
+    if market == "ranking":
+        return rank_sets(
+            request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
+        )
+    if market == "csi300":
+        found = _csi300(
+            request, members, tuple(cast(NetworkName, each.value) for each in networks or ()), seeds
+        )
+        return print_csi300(found, as_markdown=as_markdown, as_json=as_json)
+    request = replace(request, market=market)
+    return run_published(
+        request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown
+    )
 
 
 def _csi300(

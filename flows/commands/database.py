@@ -42,7 +42,7 @@ from flows.text_tables import Column, print_table
 from flows.upkeep.backups import NOT_A_MODEL, Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
 from flows.upkeep.parquet_export import VIEWS, export
-from flows.upkeep.pruning import KEPT_NIGHTS, Plan, compact_if_worth_it
+from flows.upkeep.pruning import KEPT_NIGHTS, compact_if_worth_it
 from flows.upkeep.pruning import plan as plan_of_pruning
 from flows.upkeep.pruning import prune as prune_store
 
@@ -253,14 +253,7 @@ def prune(
         _say(out, f"{market}: the last {keep} nights keep everything, from {first} on")
     if not planned.first_kept:
         _say(out, f"no market has {keep} complete nights")
-    _print_removals(planned, "removed" if apply else "to remove")
-    if apply:
-        _compact(engine)
-    elif not planned.is_empty:
-        _say(out, "nothing was removed: add --apply")
-
-
-def _print_removals(planned: Plan, heading: str) -> None:
+    heading = "removed" if apply else "to remove"
     megabytes = [removal.megabytes for removal in planned.removals]
     counts = [removal.count for removal in planned.removals]
     columns = [
@@ -274,6 +267,10 @@ def _print_removals(planned: Plan, heading: str) -> None:
         Column("MB", megabytes, is_number=True, write="{:.1f}".format),
     ]
     print_table(columns, importance=(heading, "MB", "count"))
+    if apply:
+        _compact(engine)
+    elif not planned.is_empty:
+        _say(out, "nothing was removed: add --apply")
 
 
 def _compact(engine: Engine) -> None:

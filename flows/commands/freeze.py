@@ -16,7 +16,7 @@ from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_market
 from flows.console import print_json, rendered
 from flows.freezing.chain import begin
 from flows.freezing.chain_file import add_lines, chain_file, check_file
-from flows.freezing.check import Checked, check_chain
+from flows.freezing.check import check_chain
 from flows.markets.files import read_market
 from flows.settings import out
 
@@ -97,7 +97,24 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
         changes += check_file(file, checked.links)
     seconds = time.perf_counter() - begun
     if as_json:
-        print_json(_check_as_json(checked, changes, file))
+        print_json(
+            {
+                "market": checked.market,
+                **_chain_summary(checked.links, file),
+                "replaced": [
+                    {"number": number, "by": by} for number, by in sorted(checked.replaced.items())
+                ],
+                "changes": [
+                    {
+                        "number": change.number,
+                        "as_of": change.as_of,
+                        "what": change.what,
+                        "words": change.words,
+                    }
+                    for change in changes
+                ],
+            }
+        )
     else:
         text = rendered(
             "frozen_check.txt",
@@ -116,30 +133,6 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
             "from a backup; if only the file of the chain is damaged, move it to another folder: "
             f"`dtml freeze {market}` then writes a new one from the store"
         )
-
-
-def _check_as_json(checked: Checked, changes: list[Any], file: Path | None) -> dict[str, Any]:
-    """Return a checked chain as plain values: its summary, replaced links, and changes.
-
-    `replaced` has the number of each link whose night was run again, and `by`, the number of the
-    link that replaced it. `changes` are those of the chain and of the file.
-    """
-    return {
-        "market": checked.market,
-        **_chain_summary(checked.links, file),
-        "replaced": [
-            {"number": number, "by": by} for number, by in sorted(checked.replaced.items())
-        ],
-        "changes": [
-            {
-                "number": change.number,
-                "as_of": change.as_of,
-                "what": change.what,
-                "words": change.words,
-            }
-            for change in changes
-        ],
-    }
 
 
 def _chain_summary(chain: Any, file: Path | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ that is complete is only shown.
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -43,9 +43,6 @@ from flows.markets.stored_night import (
 )
 from flows.service.prefect_server import require_server
 from flows.settings import data_folder, err, out
-
-if TYPE_CHECKING:
-    from flows.nightly.fetch import FetchResult
 
 commands = typer.Typer()
 
@@ -184,43 +181,34 @@ def fetch(
         del document["first"]  # the spans asked for, of use only to `fetch_and_compare`
         print_json({"as_of": last, **document})
     else:
-        _print_fetch(context.name, last, fetch_result)
+        text = rendered("fetch.txt", name=context.name, as_of=last, result=fetch_result)
+        out.print(text, end="")
+        if len(fetch_result.failures):
+            print_frame(
+                fetch_result.failures,
+                "symbols without an answer",
+                importance=("symbol", "status"),
+                prose=("detail",),
+            )
+        if len(fetch_result.rejected):
+            reasons = fetch_result.rejected["reason"].value_counts()
+            print_frame(
+                reasons.rename("bars").reset_index(),
+                "rejected",
+                importance=("reason", "bars"),
+                prose=("reason",),
+            )
     # Last, so that the result is printed even if the command then fails.
-    _require_index(context.market.index.symbol, fetch_result)
-
-
-def _print_fetch(market: str, last: date, fetch_result: "FetchResult") -> None:
-    """Print how many bars were fetched, what was not answered, and what was rejected."""
-    text = rendered("fetch.txt", name=market, as_of=last, result=fetch_result)
-    out.print(text, end="")
-    if len(fetch_result.failures):
-        print_frame(
-            fetch_result.failures,
-            "symbols without an answer",
-            importance=("symbol", "status"),
-            prose=("detail",),
-        )
-    if len(fetch_result.rejected):
-        reasons = fetch_result.rejected["reason"].value_counts()
-        print_frame(
-            reasons.rename("bars").reset_index(),
-            "rejected",
-            importance=("reason", "bars"),
-            prose=("reason",),
-        )
-
-
-def _require_index(symbol: str, fetch_result: "FetchResult") -> None:
-    """Raise DtmlError where the index was requested and did not come.
-
-    The status no_data does not count: the source answered that it has no bar of these sessions.
-    """
+    # The status no_data does not count: the source answered that it has no bar of these sessions.
     failures = fetch_result.failures
-    is_missing = (failures["symbol"] == symbol) & (failures["status"] != "no_data")
+    is_missing = (failures["symbol"] == context.market.index.symbol) & (
+        failures["status"] != "no_data"
+    )
     if is_missing.any():
         failure = failures[is_missing].iloc[0]
         raise DtmlError(
-            f"the index {symbol} is missing ({failure['status']}: {failure['detail']}), but every "
+            f"the index {context.market.index.symbol} is missing ({failure['status']}: "
+            f"{failure['detail']}), but every "
             "night needs it: fetch again once the source delivers the index or, for prices from "
             "files, its file is corrected"
         )
@@ -387,21 +375,6 @@ def _rejected_bars(nights: Sequence[Night]) -> pd.DataFrame:
     return pd.concat(rejected_bars, ignore_index=True)[columns]
 
 
-def _print_predictions(directions: pd.DataFrame) -> None:
-    """Print the most and the least probable risers of a night, and their directions."""
-    # Sorted by what decides: the calibrated probability, where the model has been calibrated. The
-    # most probable come first, and equally probable ones in the order of their symbols.
-    column = "calibrated" if directions["calibrated"].notna().any() else "probability"
-    ordered = directions.sort_values([column, "symbol"], ascending=[False, True])
-    shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
-    if len(shown) > 2 * SHOWN:
-        hidden_rows = len(shown) - 2 * SHOWN
-        _print_directions(shown.head(SHOWN), "most probable risers")
-        out.print(f"... {hidden_rows} more in the report and in the store")
-        shown = shown.tail(SHOWN)
-    _print_directions(shown)
-
-
 def _print_directions(rows: pd.DataFrame, title: str | None = None) -> None:
     print_frame(
         rows,
@@ -424,9 +397,24 @@ def _print_nights(
     for earlier in earlier_nights:
         out.print(f"night of {earlier.row['as_of']}: {_what_was_done(earlier)}", end="")
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
-    _print_predictions(directions)
+    # Sorted by what decides: the calibrated probability, where the model has been calibrated. The
+    # most probable come first, and equally probable ones in the order of their symbols.
+    column = "calibrated" if directions["calibrated"].notna().any() else "probability"
+    ordered = directions.sort_values([column, "symbol"], ascending=[False, True])
+    shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
+    if len(shown) > 2 * SHOWN:
+        hidden_rows = len(shown) - 2 * SHOWN
+        _print_directions(shown.head(SHOWN), "most probable risers")
+        out.print(f"... {hidden_rows} more in the report and in the store")
+        shown = shown.tail(SHOWN)
+    _print_directions(shown)
     if len(ranking):
-        _print_ranking(ranking, ranking_text)
+        out.print(ranking_text, soft_wrap=True)
+        symbols = [stock["symbol"] for stock in ends(ranking)]
+        half = len(symbols) // 2  # the best come first, then the worst
+        first = ", ".join(symbols[:half])
+        last = ", ".join(symbols[half:])
+        out.print(f"  first {first}\n  last  {last}", soft_wrap=True)
     elif not row["reason"]:  # else the reason printed below explains it
         out.print(
             "the stocks are not ranked: either there is less than a year of sessions, or the "
@@ -437,21 +425,7 @@ def _print_nights(
     out.print(_what_was_done(night), end="")
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    _print_rejected(_rejected_bars(nights))
-
-
-def _print_ranking(ranking: pd.DataFrame, text: str) -> None:
-    """Print the text about a night's ranking, and the first and the last stocks."""
-    out.print(text, soft_wrap=True)
-    symbols = [stock["symbol"] for stock in ends(ranking)]
-    half = len(symbols) // 2  # the best come first, then the worst
-    first = ", ".join(symbols[:half])
-    last = ", ".join(symbols[half:])
-    out.print(f"  first {first}\n  last  {last}", soft_wrap=True)
-
-
-def _print_rejected(rejected_bars: pd.DataFrame) -> None:
-    """Count rejected bars by night and reason, and print the last of them."""
+    rejected_bars = _rejected_bars(nights)
     if rejected_bars.empty:
         return
     counts = rejected_bars.value_counts(["night", "reason"], sort=False)

@@ -1,6 +1,6 @@
 """The options that several commands share: one name and one meaning each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -129,7 +129,14 @@ def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             request = request_of(**{**NO_MARKET, **request_options})
             command(request, **options)
 
-        parameters = [*_parameters_of_request(names), *_own_parameters(command)]
+        parameters = list(signature(command, eval_str=True).parameters.values())
+        parameters = [
+            *(
+                Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name])
+                for name in names
+            ),
+            *(parameter.replace(kind=KEYWORD) for parameter in parameters[1:]),
+        ]
         # Typer reads the options of a command from its signature and its annotations.
         run_with_request.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run_with_request.__annotations__ = {
@@ -138,20 +145,6 @@ def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
         return run_with_request
 
     return with_options
-
-
-def _parameters_of_request(names: Sequence[str]) -> list[Parameter]:
-    """Return these options of `NAMED` as parameters."""
-    return [
-        Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name])
-        for name in names
-    ]
-
-
-def _own_parameters(command: Callable[..., None]) -> list[Parameter]:
-    """Return the parameters of a command after its first, which is the request."""
-    parameters = list(signature(command, eval_str=True).parameters.values())
-    return [parameter.replace(kind=KEYWORD) for parameter in parameters[1:]]
 
 
 def day_of(moment: datetime | None) -> date | None:

@@ -1,6 +1,5 @@
 """The command that answers the questions of db/questions from a store."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -178,12 +177,8 @@ def _markdown_table(rows: pd.DataFrame) -> str:
         alignments.append("--:" if is_numeric else "---")
     cells = [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
     names = [str(name) for name in rows]
-    lines = [_markdown_line(line) for line in [names, alignments, *cells]]
+    lines = [f"| {' | '.join(line)} |" for line in [names, alignments, *cells]]
     return "\n".join(lines)
-
-
-def _markdown_line(cells: Iterable[Any]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _cell(value: Any) -> str:

@@ -194,7 +194,16 @@ def _replay_night(
         document["predictions"] = replay.predictions
         print_json(document)
     else:
-        _print_replay(replay)
+        text = rendered(
+            "replay.txt",
+            replay=replay,
+            night=replay.night,
+            run=replay.run,
+            known_at=at(replay.known_at),
+            made_by=made_by(replay.run, replay.machine),
+            rounding=ROUNDING,
+        )
+        out.print(text, end="")
         if bar_counts is not None:
             print_at_moment(replay, bar_counts)
     # `bar_counts` is None for a replay from what the night knew, where nothing may differ, and for
@@ -205,20 +214,6 @@ def _replay_night(
         raise NotReplayedError(
             f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}{advice}"
         )
-
-
-def _print_replay(replay: Replay) -> None:
-    """Print what was replayed of a night, and what differs."""
-    text = rendered(
-        "replay.txt",
-        replay=replay,
-        night=replay.night,
-        run=replay.run,
-        known_at=at(replay.known_at),
-        made_by=made_by(replay.run, replay.machine),
-        rounding=ROUNDING,
-    )
-    out.print(text, end="")
 
 
 def _replay_all(request: RunRequest, *, as_json: bool) -> None:
@@ -297,7 +292,19 @@ def _replay_prediction(
     if as_json:
         print_json(reproduction_summary(reproduction, trained))
     else:
-        _print_reproduction(reproduction, trained)
+        text = rendered(
+            "reproduction.txt",
+            found=reproduction,
+            run=run,
+            trained=trained,
+            names=FIGURES,
+            tolerance=TOLERANCE,
+            known_at=at(reproduction.prediction["known_at"]),
+            trained_as_known_at=at(run["data_watermark"]),
+            made_by=made_by(run, reproduction.machine),
+            rounding=ROUNDING,
+        )
+        out.print(text, end="")
     reasons = list(reproduction.reasons)
     if trained:
         reasons.extend(trained.reasons)
@@ -306,24 +313,6 @@ def _replay_prediction(
         says_what_to_do = trained is not None and trained.lost and not trained.restored
         advice = "" if says_what_to_do else REMEDY
         raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}{advice}")
-
-
-def _print_reproduction(reproduction: Reproduction, trained: Retraining | None) -> None:
-    """Print a stored prediction, the one made again, and the retraining if there was one."""
-    run = reproduction.run
-    text = rendered(
-        "reproduction.txt",
-        found=reproduction,
-        run=run,
-        trained=trained,
-        names=FIGURES,
-        tolerance=TOLERANCE,
-        known_at=at(reproduction.prediction["known_at"]),
-        trained_as_known_at=at(run["data_watermark"]),
-        made_by=made_by(run, reproduction.machine),
-        rounding=ROUNDING,
-    )
-    out.print(text, end="")
 
 
 def computations(replays: Sequence[Replay]) -> dict[str, list[Replay]]:

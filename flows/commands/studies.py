@@ -1,10 +1,10 @@
 """The commands over years of history: published experiment, backtests, audit, explanations."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -104,7 +104,18 @@ def backtest(
     Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
     require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
-    _require_one_way_to_train(request, workers, cluster)
+    warm_start = (request.overrides or {}).get("warm_start", False)
+    if workers > 1 and cluster is not None:
+        raise UsageError("--workers uses this machine, --cluster uses others: choose one")
+    if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
+        raise UsageError(
+            f"--cluster {cluster!r} is not a scheduler's address: give one such as "
+            "tcp://scheduler:8786"
+        )
+    if warm_start and (workers > 1 or cluster is not None):
+        raise UsageError(
+            "--warm-start trains each fold from the previous one: leave out --workers and --cluster"
+        )
     costs = _costs(
         request,
         commission=commission,
@@ -124,17 +135,6 @@ def backtest(
     )
     attention_days = tuple(day.date() for day in attention or ())
     result = _backtest(request, plan, attention_days, workers, cluster)
-    _print_result(result, as_json=as_json, as_markdown=as_markdown)
-
-
-def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
-    """Return the market's costs of trading, some replaced by the rates that the user gives."""
-    costs = read_market(request.market, request.market_file).trading.costs
-    replaced = {name: rate for name, rate in basis_points.items() if rate is not None}
-    return replace(costs, **replaced)
-
-
-def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
     if as_json:
         document = {
             "row": result.row,
@@ -149,23 +149,11 @@ def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
         print_backtest(result)
 
 
-def _require_one_way_to_train(request: RunRequest, workers: int, cluster: str | None) -> None:
-    """Raise UsageError for workers, a cluster and a warm start that do not go together.
-
-    It is also raised for a cluster that is not the address of a scheduler.
-    """
-    warm_start = (request.overrides or {}).get("warm_start", False)
-    if workers > 1 and cluster is not None:
-        raise UsageError("--workers uses this machine, --cluster uses others: choose one")
-    if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
-        raise UsageError(
-            f"--cluster {cluster!r} is not a scheduler's address: give one such as "
-            "tcp://scheduler:8786"
-        )
-    if warm_start and (workers > 1 or cluster is not None):
-        raise UsageError(
-            "--warm-start trains each fold from the previous one: leave out --workers and --cluster"
-        )
+def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
+    """Return the market's costs of trading, some replaced by the rates that the user gives."""
+    costs = read_market(request.market, request.market_file).trading.costs
+    replaced = {name: rate for name, rate in basis_points.items() if rate is not None}
+    return replace(costs, **replaced)
 
 
 def _backtest(
@@ -252,7 +240,15 @@ def explain(
     with reading(context.engine) as conn:
         row = stored_attention.explanation(conn, run["id"])
     if row is not None and not again:
-        _require_same_trial(row, given)
+        other_numbers = [
+            f"{row[name]} {name}" for name, value in given.items() if row[name] != value
+        ]
+        if other_numbers:
+            numbers = " and ".join(other_numbers)
+            raise UsageError(
+                f"{row['run_id']} was tested with {numbers}: add --again to repeat the test with "
+                "the numbers given"
+            )
         err.print(
             f"tested on {row['made_at']:%Y-%m-%d}, so nothing is trained; --again repeats the test"
         )
@@ -265,14 +261,3 @@ def explain(
         return print_json(row)
     out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
     return out.print(explanation_words(row))
-
-
-def _require_same_trial(row: Mapping[str, Any], given: Mapping[str, int]) -> None:
-    """Raise UsageError where a model was tested with other numbers than the user gives."""
-    other_numbers = [f"{row[name]} {name}" for name, value in given.items() if row[name] != value]
-    if other_numbers:
-        numbers = " and ".join(other_numbers)
-        raise UsageError(
-            f"{row['run_id']} was tested with {numbers}: add --again to repeat the test with the "
-            "numbers given"
-        )

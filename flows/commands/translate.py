@@ -20,7 +20,7 @@ from flows.settings import err, make_data_folder, out
 from flows.translating import folder
 from flows.translating.listing import model_row
 from flows.translating.queue import in_words, nothing_to_do
-from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
+from translation.cards import bleu_tokenizer, receipt, recipe_of
 from translation.data.corpus import lines_in, lines_of
 from translation.data.languages import BleuTokenizer
 from translation.errors import UsageError
@@ -99,38 +99,30 @@ def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | 
 
     model, scores = train_translator(recipe, device, attended=True)
     if as_json:
-        _print_trained_json(model.card, scores)
+        print_json(
+            {
+                "model": model.card.name,
+                "receipt": receipt(model.card),
+                "recipe": recipe_of(model.card),
+                "validation_bleu": model.card.made["validation_bleu"],
+                "validation_tokenizer": bleu_tokenizer(model.card),
+                "scores": {test: asdict(test_score) for test, test_score in scores.items()},
+            }
+        )
     else:
-        _print_trained(model.card, scores)
+        steps = model.card.made["progress"]["step"]
+        bleu = model.card.made["validation_bleu"]
+        out.print(
+            f"{model.card.name}: {model.card.size} {model.card.kind}, {model.card.languages}, "
+            f"{steps} steps, validation BLEU {bleu:.1f} tok:{bleu_tokenizer(model.card)}"
+        )
+        out.print(recipe_of(model.card), markup=False, soft_wrap=True)
+        print_scores(scores)
+        out.print(
+            f"model     {folder.models_folder() / model.card.name}", markup=False, soft_wrap=True
+        )
+        out.print(f'use it    dtml translate text "..." --model {model.card.name}', markup=False)
     return model
-
-
-def _print_trained_json(card: Card, scores: Mapping[str, "Score"]) -> None:
-    """Print a trained model and its scores on the tests of its recipe, as JSON."""
-    print_json(
-        {
-            "model": card.name,
-            "receipt": receipt(card),
-            "recipe": recipe_of(card),
-            "validation_bleu": card.made["validation_bleu"],
-            "validation_tokenizer": bleu_tokenizer(card),
-            "scores": {test: asdict(test_score) for test, test_score in scores.items()},
-        }
-    )
-
-
-def _print_trained(card: Card, scores: Mapping[str, "Score"]) -> None:
-    """Print a trained model, its scores on the tests of its recipe, and how to use it."""
-    steps = card.made["progress"]["step"]
-    bleu = card.made["validation_bleu"]
-    out.print(
-        f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, "
-        f"validation BLEU {bleu:.1f} tok:{bleu_tokenizer(card)}"
-    )
-    out.print(recipe_of(card), markup=False, soft_wrap=True)
-    print_scores(scores)
-    out.print(f"model     {folder.models_folder() / card.name}", markup=False, soft_wrap=True)
-    out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
 
 
 def print_scores(scores: Mapping[str, "Score"]) -> None:
@@ -198,21 +190,17 @@ def text(
         print_json(documents)
         return
     for source, result in zip(sources, results, strict=True):
-        _print_translations(source, result, with_scores=best != 1)
-
-
-def _print_translations(source: str, result: "Translation", *, with_scores: bool) -> None:
-    """Print the best translations of a text, a line each, and log the warning about it, if any."""
-    if result.warning is not None:
-        beginning = source if len(source) < 60 else f"{source[:57]}..."
-        log.warning("%s: %s", beginning, result.warning)
-    for translation, score in result.best:
-        line = " ".join(translation.splitlines())
-        # Not by `out.print`: Rich would take some translations for markup.
-        if with_scores:
-            out.file.write(f"{score:8.3f}  {line}\n")
-        else:
-            out.file.write(f"{line}\n")
+        with_scores = best != 1
+        if result.warning is not None:
+            beginning = source if len(source) < 60 else f"{source[:57]}..."
+            log.warning("%s: %s", beginning, result.warning)
+        for translation, score in result.best:
+            line = " ".join(translation.splitlines())
+            # Not by `out.print`: Rich would take some translations for markup.
+            if with_scores:
+                out.file.write(f"{score:8.3f}  {line}\n")
+            else:
+                out.file.write(f"{line}\n")
 
 
 def _document(source: str, result: "Translation") -> dict[str, Any]:
