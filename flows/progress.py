@@ -37,7 +37,9 @@ def training_progress(
     sessions_of = windows or [1] * len(members)  # equal windows: their length does not matter
     costs = {}  # of an epoch of each member
     for member, sessions in zip(members, sessions_of, strict=True):
-        costs[member] = _cost(member) * sessions
+        # Narrow layers are slower than the square of their width suggests.
+        hidden = int(getattr(member.model, "hidden", 1))
+        costs[member] = hidden * (hidden + 32) * sessions
     epochs_done = dict.fromkeys(members, 0)
     has_several_models = len({name_of(member.model) for member in members}) > 1
     total = sum(costs[member] * member.training.epochs for member in members)
@@ -64,15 +66,6 @@ def training_progress(
                 log.info("%s, epoch %d of %d: %s", name, epoch.number, epochs, figures)
 
         yield report
-
-
-def _cost(member: Member) -> int:
-    """Return the relative cost of an epoch, per session of a window.
-
-    It grows as the multiplications of a recurrent layer, the square of its width.
-    """
-    hidden = int(getattr(member.model, "hidden", 1))
-    return hidden * (hidden + 32)  # narrow layers are slower than their multiplications suggest
 
 
 @contextmanager

@@ -104,7 +104,15 @@ def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -
     with transaction(context.engine) as conn:
         row = _store(conn, context.name, second.source, as_of, found)
         newly_found = fetches.disagreements_found(conn, context.name, row["known_at"])
-    _say(context.name, row, newly_found)
+    level = logging.INFO if row["failure"] is None else logging.WARNING
+    words = comparison_words(row)
+    if row["failure"] is not None:
+        words = f"{words}; the next fetch compares again"
+    log.log(level, "%s: second source: %s", context.name, words)
+    for sentence in difference_words(newly_found, row["symbols"]):
+        log.warning("%s: %s", context.name, sentence)
+    if row["settled"]:
+        log.info("%s: %d values agree with the second source again", context.name, row["settled"])
 
 
 def words_of_lost_bars(context: MarketContext, session: date) -> str:
@@ -202,11 +210,15 @@ def _compare(
             answer = clock.within(_asking(source, batch, as_of))
             found.outcomes.append(answer.outcomes)
             found.parts.append(_compare_batch(context, fields, as_of, batch, answer, differing))
-            if _has_stopped(answer.outcomes):
+            if bool(answer.outcomes["status"].isin(["rate_limited", "not_asked"]).any()):
                 break
     except SecondSourceError as error:
         found.failure = str(error)
-        found.outcomes.extend(_unanswered(batch, found))
+        answered = {symbol for outcomes in found.outcomes for symbol in outcomes["symbol"]}
+        rows = [
+            (symbol, "unreachable", 0, found.failure) for symbol in batch if symbol not in answered
+        ]
+        found.outcomes.extend([pd.DataFrame(rows, columns=list(OUTCOME_COLUMNS))] if rows else [])
     not_asked = [(symbol, "not_asked", 0, "the comparison had ended") for symbol in symbols]
     # Without any outcome the source failed before the first batch: `failure` says so for all.
     if not_asked and found.outcomes:
@@ -214,16 +226,6 @@ def _compare(
     if found.failure is None and not found.symbol_count:
         found.failure = _why_nothing(found.failures(), len(first_sessions))
     return found
-
-
-def _unanswered(batch: Mapping[str, date], found: _Found) -> list[pd.DataFrame]:
-    """Return the outcomes of the symbols of a batch that failed before they had one; [] if none.
-
-    They are one frame in the columns `OUTCOME_COLUMNS`.
-    """
-    answered = {symbol for outcomes in found.outcomes for symbol in outcomes["symbol"]}
-    rows = [(symbol, "unreachable", 0, found.failure) for symbol in batch if symbol not in answered]
-    return [pd.DataFrame(rows, columns=list(OUTCOME_COLUMNS))] if rows else []
 
 
 def _batches(
@@ -269,7 +271,16 @@ def _compare_batch(
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, begin, as_of, symbols=list(batch))
     if len(answer.bars):
-        _require_dates(context, stored, answer.bars)
+        fault = fault_of_dates(context, answer.bars)
+        if fault is not None:
+            raise SecondSourceError(f"{_one_line(fault)}: {WRONG_DATES}")
+        redated = redated_symbols(stored, answer.bars)
+        if redated:
+            symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
+            side = "early" if shift < 0 else "late"
+            count = sum(other == shift for other in redated.values())
+            whom = symbol if count == 1 else f"{count:,} symbols, such as {symbol}"
+            raise SecondSourceError(f"its dates are a session {side} for {whom}: {WRONG_DATES}")
     return compare(
         stored,
         answer.bars,
@@ -278,25 +289,6 @@ def _compare_batch(
         fields=fields,
         index_symbol=context.market.index.symbol,
     )
-
-
-def _require_dates(context: MarketContext, stored: pd.DataFrame, bars: pd.DataFrame) -> None:
-    """Raise SecondSourceError for bars that are dated on no session, or a session off."""
-    fault = fault_of_dates(context, bars)
-    if fault is not None:
-        raise SecondSourceError(f"{_one_line(fault)}: {WRONG_DATES}")
-    redated = redated_symbols(stored, bars)
-    if redated:
-        symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
-        side = "early" if shift < 0 else "late"
-        count = sum(other == shift for other in redated.values())
-        whom = symbol if count == 1 else f"{count:,} symbols, such as {symbol}"
-        raise SecondSourceError(f"its dates are a session {side} for {whom}: {WRONG_DATES}")
-
-
-def _has_stopped(outcomes: pd.DataFrame) -> bool:
-    """Return whether a source has stopped answering, so that the other symbols are not asked."""
-    return bool(outcomes["status"].isin(["rate_limited", "not_asked"]).any())
 
 
 def _why_nothing(failures: pd.DataFrame, asked: int) -> str:
@@ -405,20 +397,3 @@ def _is_same(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     filled = [frame for frame in frames if len(frame)]
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
-
-
-def _say(market: str, row: Mapping[str, Any], newly_found: pd.DataFrame) -> None:
-    """Log what a comparison found.
-
-    `row` is its row of price_comparison. `newly_found` are the rows of the view price_disagreement
-    that the comparison of this row added; each sentence about them is a warning.
-    """
-    level = logging.INFO if row["failure"] is None else logging.WARNING
-    words = comparison_words(row)
-    if row["failure"] is not None:
-        words = f"{words}; the next fetch compares again"
-    log.log(level, "%s: second source: %s", market, words)
-    for sentence in difference_words(newly_found, row["symbols"]):
-        log.warning("%s: %s", market, sentence)
-    if row["settled"]:
-        log.info("%s: %d values agree with the second source again", market, row["settled"])

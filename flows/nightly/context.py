@@ -147,18 +147,6 @@ def with_watermark(bars: pd.DataFrame) -> tuple[pd.DataFrame, datetime]:
     return bars.drop(columns="known_at"), watermark
 
 
-def _lasting_leaps(rejected: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars that were rejected for an unexplained return after which the price stayed.
-
-    A bar that another fetch rejected for a reason of `HINDSIGHT` is left out: a later bar showed
-    that the price came back.
-    """
-    key = ["symbol", "session"]
-    came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
-    leapt = rejected[rejected["reason"] == "unexplained_return"]
-    return leapt[~pd.MultiIndex.from_frame(leapt[key]).isin(came_back)]
-
-
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
     """Return the prices at which these symbols could be traded, from the first bar to the last.
 
@@ -196,13 +184,17 @@ def quotes_on(
     last = sessions[-1].date()
     rejected = stored_prices.rejected_bars(conn, market.name, first, last)
     is_index = bars["symbol"] == market.index.symbol
+    # A bar rejected by another fetch for a reason of HINDSIGHT is left out: its price came back.
+    key = ["symbol", "session"]
+    came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
+    leapt = rejected[rejected["reason"] == "unexplained_return"]
     return Quotes.of(
         bars.assign(volume=bars["volume"].mask(is_index)),
         sessions,
         symbols,
         market.returns,
         max_return=market.checks.max_return,
-        refused=_lasting_leaps(rejected),
+        refused=leapt[~pd.MultiIndex.from_frame(leapt[key]).isin(came_back)],
         price_limit=market.trading.price_limit,
         year=sessions_a_year(market.calendar),
     )

@@ -7,7 +7,6 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,22 @@ def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
             error,
         )
         input_drifts = []
-    drifts = input_drifts + _drift_of_outcomes(context, as_of)
+    market = context.market
+    target = next_session(market.calendar, as_of)
+    with reading(context.engine) as conn:
+        ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
+        shown_ranker = rankings.chosen_predictor(conn, context.name, target)
+        counts = calibration.band_counts(conn, context.name, as_of)
+    is_of_shown = ranks["predictor"] == shown_ranker
+    is_known_by_night = ranks["target"] <= pd.Timestamp(as_of)
+    shown_ranks = ranks[is_of_shown & is_known_by_night]
+    skill = skill_drift(
+        shown_ranks["rank_ic"].to_numpy(dtype=float), overlap=overlap_of(market.leg)
+    )
+    band = counts[np.isclose(counts["level"].astype(float), market.level)]
+    covered = (band["covered"] / band["n"]).to_numpy(dtype=float)
+    coverage = coverage_drift(covered, market.level)
+    drifts = input_drifts + [drift for drift in (skill, coverage) if drift is not None]
     if not drifts:
         return
     with transaction(context.engine) as conn:
@@ -86,27 +100,3 @@ def _last_features(context: MarketContext, night_bars: NightBars, sessions: int)
     largest_return = context.experiment.windows.largest_return
     values = features(panel, z_close=market.z_close, max_return=largest_return)
     return values[-sessions:]
-
-
-def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, Any]]:
-    """Return a row for the rank IC of the ranker that the night shows, and one for band coverage.
-
-    Both are measured on the sessions up to `as_of`. A measure that cannot be judged yet has no row
-    (`skill_drift`, `coverage_drift`).
-    """
-    market = context.market
-    target = next_session(market.calendar, as_of)
-    with reading(context.engine) as conn:
-        ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
-        shown_ranker = rankings.chosen_predictor(conn, context.name, target)
-        counts = calibration.band_counts(conn, context.name, as_of)
-    is_of_shown = ranks["predictor"] == shown_ranker
-    is_known_by_night = ranks["target"] <= pd.Timestamp(as_of)
-    shown_ranks = ranks[is_of_shown & is_known_by_night]
-    skill = skill_drift(
-        shown_ranks["rank_ic"].to_numpy(dtype=float), overlap=overlap_of(market.leg)
-    )
-    band = counts[np.isclose(counts["level"].astype(float), market.level)]
-    covered = (band["covered"] / band["n"]).to_numpy(dtype=float)
-    coverage = coverage_drift(covered, market.level)
-    return [drift for drift in (skill, coverage) if drift is not None]

@@ -273,7 +273,13 @@ def _store_parts(
     computed_index = _computed_index(context, wanted, parts)
     with transaction(context.engine) as conn:
         known_at = known_at or fetches.next_known_at(conn, context.name)
-        stored = _store_bars(conn, context, parts, computed_index, known_at)
+        stored = prices.append_prices(
+            conn, context.name, computed_index, source="constituents", known_at=known_at
+        )
+        for part in parts:
+            stored += prices.append_prices(
+                conn, context.name, part.accepted, source=context.source.name, known_at=known_at
+            )
         for part in parts:
             prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
             prices.record_warnings(
@@ -294,7 +300,18 @@ def _store_parts(
         prices.record_rejected(
             conn, context.name, result.rejected, source=context.source.name, known_at=known_at
         )
-        markets.note_asked(conn, context.name, _newly_asked(wanted, result, computed_index))
+        # Symbols without an answer, or of which the source has no data, are left out: the next
+        # fetch asks for them from the same session again.
+        answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
+        answered |= set(computed_index["symbol"])
+        earlier = {
+            symbol: day
+            for symbol, day in wanted.first.items()
+            if day < wanted.asked_from.get(symbol, date.max)
+        }
+        markets.note_asked(
+            conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()}
+        )
         result = replace(result, stored=stored)
         fetches.save_fetch(
             conn,
@@ -315,38 +332,6 @@ def _store_parts(
     return result
 
 
-def _store_bars(
-    conn: Connection,
-    context: MarketContext,
-    parts: Sequence[_Part],
-    computed_index: pd.DataFrame,
-    known_at: datetime,
-) -> int:
-    """Store a computed index and all parts' bars; return how many, without equal ones."""
-    stored = prices.append_prices(
-        conn, context.name, computed_index, source="constituents", known_at=known_at
-    )
-    for part in parts:
-        stored += prices.append_prices(
-            conn, context.name, part.accepted, source=context.source.name, known_at=known_at
-        )
-    return stored
-
-
-def _newly_asked(wanted: _Wanted, result: FetchResult, computed: pd.DataFrame) -> dict[str, date]:
-    """Return the first session of each symbol that was answered from further back than before."""
-    # Symbols without an answer, or of which the source has no data, are left out: the next fetch
-    # then asks for them from the same session again.
-    answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
-    answered |= set(computed["symbol"])
-    earlier = {
-        symbol: day
-        for symbol, day in wanted.first.items()
-        if day < wanted.asked_from.get(symbol, date.max)
-    }
-    return {symbol: earlier[symbol] for symbol in answered & earlier.keys()}
-
-
 def history_start(context: MarketContext, as_of: date) -> date:
     """Return the first session that a training at `as_of` may read."""
     return sessions_up_to(context.market.calendar, as_of, context.experiment.history)[0].date()
@@ -365,9 +350,30 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     newest_stored = {str(symbol): session for symbol, session in stored.items()}
     asked_from = {str(symbol): day.date() for symbol, day in asked.items()}
     if whole:
-        first, last = _span_of_all(context, as_of, newest_stored, asked_from)
+        # A restatement may change any bar: up to the newest stored.
+        start = history_start(context, as_of)
+        symbols = (context.market.index.symbol, *context.market.symbols)
+        first = {symbol: min(start, asked_from.get(symbol, start)) for symbol in symbols}
+        stored_days = [day.date() for symbol, day in newest_stored.items() if symbol in first]
+        last = max([as_of, *stored_days])
     else:
-        first, last = _span_lacking(context, as_of, newest_stored, asked_from)
+        # What is fetched always meets what is stored, so that no session between is left out.
+        start = history_start(context, as_of)
+        # A symbol without bars begins with the longest history of the market.
+        market_start = min([start, *asked_from.values()])
+        first = {}
+        last = as_of
+        for symbol in (context.market.index.symbol, *context.market.symbols):
+            newest = newest_stored.get(symbol)
+            # Nothing was stored or answered, or the history must now begin earlier than it did.
+            if newest is None or symbol not in asked_from or start < asked_from[symbol]:
+                first[symbol] = market_start if newest is None else start
+                # Where the stored bars begin after `as_of`, fetch up to them.
+                last = max(last, asked_from.get(symbol, as_of))
+            elif newest.date() < as_of:
+                # The last stored sessions are fetched again, to be compared.
+                overlap = sessions_up_to(context.market.calendar, newest.date(), OVERLAP)
+                first[symbol] = overlap[0].date()
         for symbol in first.keys() & unadjusted_from.keys():
             first[symbol] = min(first[symbol], unadjusted_from[symbol])
     index = context.market.index
@@ -400,54 +406,6 @@ def _before_unadjusted_dividends(
         str(symbol): sessions_up_to(calendar, day.date(), 2)[0].date()
         for symbol, day in ex_days.items()
     }
-
-
-def _span_of_all(
-    context: MarketContext,
-    as_of: date,
-    newest_stored: dict[str, pd.Timestamp],
-    asked_from: dict[str, date],
-) -> tuple[dict[str, date], date]:
-    """Return the first session to fetch of each symbol, and the last session of all.
-
-    The first is the earliest ever asked for or, if that is earlier, `history_start`. The last
-    session is `as_of` or the newest stored, whichever is later: a restatement may change any bar.
-    """
-    start = history_start(context, as_of)
-    symbols = (context.market.index.symbol, *context.market.symbols)
-    first = {symbol: min(start, asked_from.get(symbol, start)) for symbol in symbols}
-    newest = [day.date() for symbol, day in newest_stored.items() if symbol in first]
-    return first, max([as_of, *newest])
-
-
-def _span_lacking(
-    context: MarketContext,
-    as_of: date,
-    newest_stored: dict[str, pd.Timestamp],
-    asked_from: dict[str, date],
-) -> tuple[dict[str, date], date]:
-    """Return from which session to fetch each symbol that lacks bars, and to which to fetch all.
-
-    A symbol that lacks nothing is left out. What is fetched always meets what is stored, so that no
-    session between the two is left out.
-    """
-    start = history_start(context, as_of)
-    # A symbol without bars begins with the longest history of the market.
-    market_start = min([start, *asked_from.values()])
-    first = {}
-    last = as_of
-    for symbol in (context.market.index.symbol, *context.market.symbols):
-        newest = newest_stored.get(symbol)
-        # Nothing was stored or answered, or the history must now begin earlier than it did.
-        if newest is None or symbol not in asked_from or start < asked_from[symbol]:
-            first[symbol] = market_start if newest is None else start
-            # Where the stored bars begin after `as_of`, fetch up to them.
-            last = max(last, asked_from.get(symbol, as_of))
-        elif newest.date() < as_of:
-            # The last stored sessions are fetched again, to be compared.
-            overlap = sessions_up_to(context.market.calendar, newest.date(), OVERLAP)
-            first[symbol] = overlap[0].date()
-    return first, last
 
 
 def _with_restated_histories(

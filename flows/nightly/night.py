@@ -221,7 +221,22 @@ def _predict(
 
     model, rankers = stage("model", models)
     predicted = stage("predict", lambda: forecast(context, model, night_bars))
-    _require_predictions(context, predicted, as_of)
+    if too_few(context, as_of, predicted.predictions):
+        reason = pd.Series(predicted.gaps).mode().iloc[0]
+        constituents = len(context.constituents(as_of))
+        allowed = context.market.checks.max_missing
+        remedy = (
+            f"fetch the missing bars with `dtml fetch {context.name} --again`, with --prices FILE "
+            "if the prices come from files"
+        )
+        if reason == NOT_TRAINED_ON:
+            remedy = f"train another model with `dtml train {context.name} --as-of {as_of}`"
+        raise DtmlError(
+            f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
+            f"{as_of}, more than the share of {allowed:g} that max_missing allows (most common "
+            f"reason: {reason}): {remedy}, or raise max_missing under [checks] in "
+            f"{settings_place(context.market)}; then run the night again"
+        )
     ranking = pd.DataFrame()
     if rankers is not None:
         probabilities = predicted.predictions.set_index("symbol")["probability"]
@@ -410,26 +425,6 @@ def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None
         return load_model(context, as_of, known_at)
     log.info("training %s: %s", context.name, reason)
     return train_with_progress(context, as_of, known_at)
-
-
-def _require_predictions(context: MarketContext, predicted: Forecast, as_of: date) -> None:
-    """Raise DtmlError for a night in which too many constituents cannot be predicted."""
-    if too_few(context, as_of, predicted.predictions):
-        reason = pd.Series(predicted.gaps).mode().iloc[0]
-        constituents = len(context.constituents(as_of))
-        allowed = context.market.checks.max_missing
-        remedy = (
-            f"fetch the missing bars with `dtml fetch {context.name} --again`, with --prices FILE "
-            "if the prices come from files"
-        )
-        if reason == NOT_TRAINED_ON:
-            remedy = f"train another model with `dtml train {context.name} --as-of {as_of}`"
-        raise DtmlError(
-            f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted as of "
-            f"{as_of}, more than the share of {allowed:g} that max_missing allows (most common "
-            f"reason: {reason}): {remedy}, or raise max_missing under [checks] in "
-            f"{settings_place(context.market)}; then run the night again"
-        )
 
 
 def _store(

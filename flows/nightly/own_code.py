@@ -160,7 +160,10 @@ def ask_own(
     this user's trainings put it.
     """
     try:
-        if not _is_of_the_file(context, fitted.code):
+        file = context.market.code
+        if not (
+            file is not None and file.exists() and OwnCode.read(file).sha256 == fitted.code.sha256
+        ):
             require_trusted(fitted.code)
         # [1 day, stocks]
         scores = IsolatedCode(fitted.code).night(history.panel, history.there, fitted)
@@ -171,12 +174,6 @@ def ask_own(
             "%s: your own model has no scores for the night of %s: %s", context.name, night, error
         )
         return {}, str(error)
-
-
-def _is_of_the_file(context: MarketContext, code: OwnCode) -> bool:
-    """Return whether the file that the market names now has exactly this text."""
-    file = context.market.code
-    return file is not None and file.exists() and OwnCode.read(file).sha256 == code.sha256
 
 
 def trust(code: OwnCode) -> None:

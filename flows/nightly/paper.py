@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import ndarray
 from sqlalchemy import Connection
 
@@ -179,7 +179,13 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
     quotes = quotes_of(context, bars, symbols)
     # `follow_on` is given the session before each fill, after whose close it was decided.
     decided = quotes.sessions[quotes.sessions.get_indexer(fills) - 1]
-    weights, kept = _target_grids(targets, fills, symbols)
+    # A fill without targets has only NaN: nothing is traded. Elsewhere a stock without one has 0.
+    rows = targets.rename(columns={"target": "session"})
+    rows = rows.assign(kept=targets["kept"].astype(float))
+    weights = on_grid(rows, "weight", fills, symbols)
+    kept = on_grid(rows, "kept", fills, symbols)
+    is_decided = np.isfinite(weights).any(axis=1, keepdims=True)
+    weights = np.where(is_decided, np.nan_to_num(weights), np.nan)
     held_before = None  # cash alone
     if last_day:
         last_weights = last_positions.set_index("symbol")["weight"]
@@ -189,7 +195,7 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
         decided,
         quotes,
         strategy_of(market.trading),
-        kept=kept,
+        kept=kept == 1,
         held_before=held_before,
     )
     tracks = {
@@ -198,7 +204,12 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
         **_yardstick_tracks(context, bars, quotes, fills),
     }
     equities = {name: equity for name, (_, equity) in last_booked.items()}
-    return _Booked(_returns_with_equity(tracks, equities), _positions(account.held, fills, symbols))
+    returns = []
+    for name, track in tracks.items():
+        growth = [equities.get(name, 1.0), *(1 + track["net"])]
+        equity = np.multiply.accumulate(growth)[1:]  # without the equity before
+        returns.append(track[list(BOOKED)].assign(portfolio=name, equity=equity))
+    return _Booked(pd.concat(returns, ignore_index=True), _positions(account.held, fills, symbols))
 
 
 def _yardstick_tracks(
@@ -224,22 +235,6 @@ def _yardstick_tracks(
     }
 
 
-def _returns_with_equity(
-    tracks: dict[str, pd.DataFrame], equities: dict[str, float]
-) -> pd.DataFrame:
-    """Return a row for each portfolio and session of a new return, with the equity after it.
-
-    `tracks` has the returns of each portfolio, by its name, and `equities` its equity before them;
-    a new portfolio begins with 1.
-    """
-    rows = []
-    for name, track in tracks.items():
-        growth = [equities.get(name, 1.0), *(1 + track["net"])]
-        equity = np.multiply.accumulate(growth)[1:]  # without the equity before
-        rows.append(track[list(BOOKED)].assign(portfolio=name, equity=equity))
-    return pd.concat(rows, ignore_index=True)
-
-
 def _positions(
     held: Float[ndarray, "fills stocks"], fills: pd.DatetimeIndex, symbols: tuple[str, ...]
 ) -> pd.DataFrame:
@@ -252,22 +247,6 @@ def _positions(
             "weight": held[fill_places, stock_places],
         }
     )
-
-
-def _target_grids(
-    targets: pd.DataFrame, fills: pd.DatetimeIndex, symbols: tuple[str, ...]
-) -> tuple[Float[ndarray, "fills stocks"], Bool[ndarray, "fills stocks"]]:
-    """Return the share of equity to hold of each stock, and which stocks are kept, by fill.
-
-    A fill without targets has only NaN, so that nothing is traded. In the others a stock without a
-    target has 0, so that it is sold.
-    """
-    rows = targets.rename(columns={"target": "session"})
-    rows = rows.assign(kept=targets["kept"].astype(float))
-    weights = on_grid(rows, "weight", fills, symbols)
-    kept = on_grid(rows, "kept", fills, symbols)
-    is_decided = np.isfinite(weights).any(axis=1, keepdims=True)
-    return np.where(is_decided, np.nan_to_num(weights), np.nan), kept == 1
 
 
 @dataclass(frozen=True)
@@ -340,7 +319,18 @@ def next_orders(
     cost = value * np.where(change > 0, purchase_rate, sale_rate)
     value_held_after = ((held + change) * price).sum()
     cash = capital - float(value_held_after) - float(cost.sum())
-    rows = _order_rows(change, price, value, cost, weight)
+    rows = pd.DataFrame(
+        {
+            "side": np.where(change > 0, "buy", "sell"),
+            "shares": np.abs(change),
+            "price": price,
+            "value": value,
+            "cost": cost,
+            "weight": weight,
+        }
+    )
+    rows = rows.rename_axis("symbol").reset_index()
+    rows = rows[rows["shares"] > 0].sort_values(["side", "symbol"], ignore_index=True)
     reason = "" if len(rows) else _why_none(price, held, weight, capital, trading.lot)
     return Orders(target=target, rows=rows, cash=cash, reason=reason)
 
@@ -385,32 +375,6 @@ def _no_close_error(without: str, market: Market, *, of_account: bool) -> DtmlEr
         f"{market.name}, run `dtml fetch {market.name}`, with --prices FILE if its prices come "
         "from files"
     )
-
-
-def _order_rows(
-    change: np.ndarray,
-    price: "pd.Series[float]",
-    value: "pd.Series[float]",
-    cost: "pd.Series[float]",
-    weight: "pd.Series[float]",
-) -> pd.DataFrame:
-    """Return a row for each stock whose number of shares changes, purchases first, by symbol.
-
-    `change` has the number of shares of each stock to buy, or below 0 to sell. Its order is that of
-    the series, which have the symbols as their index.
-    """
-    rows = pd.DataFrame(
-        {
-            "side": np.where(change > 0, "buy", "sell"),
-            "shares": np.abs(change),
-            "price": price,
-            "value": value,
-            "cost": cost,
-            "weight": weight,
-        }
-    )
-    rows = rows.rename_axis("symbol").reset_index()
-    return rows[rows["shares"] > 0].sort_values(["side", "symbol"], ignore_index=True)
 
 
 def _is_filled(conn: Connection, market: Market, last: date) -> bool:

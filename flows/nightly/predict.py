@@ -51,7 +51,12 @@ def forecast(context: MarketContext, model: Model, night_bars: NightBars) -> For
     tonight = night_windows(context, model, as_of, bars)
     predictions = predict_windows(context, model, tonight)
     target = next_session(context.market.calendar, as_of)
-    looks = _most_looked_at(attention_of(context, model, tonight))
+    attended = attention_of(context, model, tonight)
+    rows = []
+    for symbol, drivers in attended.drivers(LOOKS).items():
+        for source, weight in drivers:
+            rows.append((symbol, source, weight))
+    looks = pd.DataFrame(rows, columns=["symbol", "source", "weight"])
     return Forecast(
         target=target,
         predictions=predictions,
@@ -115,18 +120,6 @@ def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Atte
     places = sorted(observed, key=lambda place: tonight.symbols[place])
     symbols = tuple(tonight.symbols[place] for place in places)
     return Attention(symbols, weights[np.ix_(places, places)])
-
-
-def _most_looked_at(attended: Attention) -> pd.DataFrame:
-    """Return the `LOOKS` other stocks (`source`) that each stock (`symbol`) looked at most.
-
-    Columns: `symbol, source, weight`; sorted by symbol, then by falling weight.
-    """
-    rows = []
-    for symbol, drivers in attended.drivers(LOOKS).items():
-        for source, weight in drivers:
-            rows.append((symbol, source, weight))
-    return pd.DataFrame(rows, columns=["symbol", "source", "weight"])
 
 
 @dataclass(frozen=True)

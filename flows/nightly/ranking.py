@@ -113,7 +113,15 @@ def rankers_for(
             if not may_train:
                 raise _no_rankers_error(context, as_of, known_at)
             trained = train_rankers(context, as_of, known_at, latest)
-        return _with_note(context, trained, latest)
+        words_of_change = ""
+        if latest:
+            _, words_of_change = change(context, latest["config"])
+        refused = trained.row["config"].get(OWN, {}).get("refused")
+        notes = dict.fromkeys(note for note in (words_of_change, refused) if note)  # each text once
+        joined = "; ".join(notes)
+        if joined:
+            log.warning("%s: %s", context.name, joined)
+        return replace(trained, note=joined)
     except DtmlError as error:
         log.warning("the stocks of %s are not ranked as of %s: %s", context.name, as_of, error)
         return None
@@ -147,25 +155,6 @@ def _latest_trained(
             raise
         log.warning("training the rankers of %s again: %s", context.name, error)
         return None
-
-
-def _with_note(
-    context: MarketContext, trained: Trained, latest: Mapping[str, Any] | None
-) -> Trained:
-    """Return rankers with the note for the night on the market's own code, which is logged too.
-
-    The note says how the code changed since the `latest` rankers were trained, and why the training
-    refused it; it is empty if neither is so.
-    """
-    words_of_change = ""
-    if latest:
-        _, words_of_change = change(context, latest["config"])
-    refused = trained.row["config"].get(OWN, {}).get("refused")
-    notes = dict.fromkeys(note for note in (words_of_change, refused) if note)  # each text once
-    joined = "; ".join(notes)
-    if joined:
-        log.warning("%s: %s", context.name, joined)
-    return replace(trained, note=joined)
 
 
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:

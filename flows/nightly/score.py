@@ -88,7 +88,18 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
         predicted = stored_outcomes.unsettled(
             conn, context.name, first_awaited, as_of, since=first_restatable
         )
-        outcomes, known_at = _changed_outcomes(context, night_bars, predicted)
+        first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
+        stocks = predicted["symbol"].unique().tolist()
+        bars = night_bars.newest(first, symbols=stocks)
+        market = context.market
+        returns = returns_of(predicted, bars, market.returns, market.checks.max_return)
+        # Differences of rounding are no change.
+        is_unchanged = np.isclose(returns, predicted["realised_return"], rtol=1e-9, atol=1e-12)
+        is_changed = np.isfinite(returns) & ~is_unchanged
+        outcomes = outcome_rows(predicted["symbol"], predicted["target"], returns)
+        outcomes = outcomes.assign(is_new=predicted["realised_return"].isna())
+        known_at = bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
+        outcomes = outcomes[is_changed]
         record_outcomes(conn, context, night_bars, outcomes, known_at=known_at, recorded_at=now)
         nights = sorted(day.date() for day in outcomes["session"].unique())
         score_rankings(conn, context, night_bars, nights)
@@ -134,7 +145,15 @@ def record_outcomes(
         counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
         scores = _scores(counts_of_all_days, changed)
         stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
-    _count_directions(conn, context, {day.date() for day in changed})
+    # Days that were never counted are counted too: a benchmark may have stored the outcome first.
+    never_counted = stored_outcomes.uncounted(conn, context.name, date.max)  # whatever their day
+    days = sorted({day.date() for day in changed}.union(never_counted))
+    if not days:
+        return
+    settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
+    settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
+    run_ids = settled["run_id"].unique().tolist()
+    save_counts(conn, settled, calibration.bands_of(conn, run_ids))
 
 
 def _with_stored_days(counted: DayCounts, stored: pd.DataFrame) -> DayCounts:
@@ -203,45 +222,6 @@ def _targets_to_score(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.
         differs = (stored_counts.astype(float) != counts).any(axis=1)
         to_score |= set(model.target[differs])
     return to_score
-
-
-def _count_directions(conn: Connection, context: MarketContext, changed: set[date]) -> None:
-    """Count by bin of probability and by band what came of the directions for the `changed` days.
-
-    Days that were never counted are counted too, as where a benchmark has stored the outcome first.
-    """
-    never_counted = stored_outcomes.uncounted(conn, context.name, date.max)  # whatever their day
-    days = sorted(changed.union(never_counted))
-    if not days:
-        return
-    settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
-    settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
-    run_ids = settled["run_id"].unique().tolist()
-    save_counts(conn, settled, calibration.bands_of(conn, run_ids))
-
-
-def _changed_outcomes(
-    context: MarketContext, night_bars: NightBars, predicted: pd.DataFrame
-) -> tuple[pd.DataFrame, datetime]:
-    """Return the outcomes that are new, or changed by restated bars, and their watermark.
-
-    `predicted` are the stock-days to look at, as `db.rows.outcomes.unsettled` returns them. A row
-    is an outcome: `symbol, session, realised_return, rise, label, is_new`. A stock-day has no row
-    if its outcome is not known (`dtml.prices.returns.outcome`), or is still the stored one. The
-    watermark is the latest `known_at` of the bars read, or now if none was read.
-    """
-    first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
-    stocks = predicted["symbol"].unique().tolist()
-    bars = night_bars.newest(first, symbols=stocks)
-    market = context.market
-    returns = returns_of(predicted, bars, market.returns, market.checks.max_return)
-    # Differences of rounding are no change.
-    is_unchanged = np.isclose(returns, predicted["realised_return"], rtol=1e-9, atol=1e-12)
-    is_changed = np.isfinite(returns) & ~is_unchanged
-    outcomes = outcome_rows(predicted["symbol"], predicted["target"], returns)
-    outcomes = outcomes.assign(is_new=predicted["realised_return"].isna())
-    watermark = bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
-    return outcomes[is_changed], watermark
 
 
 def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-import torch
 
 from db.engine import reading, transaction
 from db.rows import calibration as stored_calibration
@@ -193,8 +192,32 @@ def fit_model(
     log.info("training %s", run_id)
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
     run_id = _id_for_weights(context, run_id, checkpoint_hash(fitted.ensemble))
+    path = Path("models") / f"{run_id}.safetensors"
+    sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
+    losses = [
+        {
+            "seed": fit.member.seed,
+            "best_epoch": fit.best_epoch,
+            "epochs": [asdict(epoch) for epoch in fit.epochs],
+        }
+        for fit in fitted.fits
+    ]
     row = {
-        **_save_weights(context, run_id, fitted),
+        "id": run_id,
+        "market": context.name,
+        "model": "dtml",
+        "config": _config(context),
+        "universe": universe_of(context.market),
+        "seeds": list(fitted.ensemble.seeds),
+        "code_version": version("dtml-nightshift"),
+        "checkpoint_path": str(path),
+        "checkpoint_hash": sha,
+        "losses": losses,
+        "slope": fitted.calibration.slope,
+        "intercept": fitted.calibration.intercept,
+        "train_first": fitted.first,
+        "created_at": datetime.now(UTC),
+        "computed_by": computed_by(choose_device(context.device)),
         "kind": kind,
         "data_watermark": watermark,
         "train_last": as_of,
@@ -260,19 +283,14 @@ def fit_bars(
         windows=context.experiment.windows,
         weights=stack_members(fits),
     )
+    # The mean over the members: [days stocks].
+    probabilities = member_probabilities(ensemble, validation, device).mean(dim=0)
     return Fitted(
         ensemble=ensemble,
-        calibration=_calibration_on(ensemble, validation, device),
+        calibration=calibrate(probabilities.double().numpy(), validation.movement.double().numpy()),
         fits=fits,
         first=train.target[0].date(),
     )
-
-
-def _calibration_on(ensemble: Ensemble, validation: Windows, device: torch.device) -> Calibration:
-    """Return the calibration of an ensemble, fitted on the days of validation."""
-    # The mean over the members: [days stocks].
-    probabilities = member_probabilities(ensemble, validation, device).mean(dim=0)
-    return calibrate(probabilities.double().numpy(), validation.movement.double().numpy())
 
 
 def _model_to_start_from(
@@ -431,37 +449,3 @@ def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration 
         days=int(first["days"]),
         directions=int(first["n"]),
     )
-
-
-def _save_weights(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
-    """Save the weights in a checkpoint, and return the run's row.
-
-    The caller adds the columns that depend on the bars: kind, data_watermark and train_last.
-    """
-    path = Path("models") / f"{run_id}.safetensors"
-    sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
-    losses = [
-        {
-            "seed": fit.member.seed,
-            "best_epoch": fit.best_epoch,
-            "epochs": [asdict(epoch) for epoch in fit.epochs],
-        }
-        for fit in fitted.fits
-    ]
-    return {
-        "id": run_id,
-        "market": context.name,
-        "model": "dtml",
-        "config": _config(context),
-        "universe": universe_of(context.market),
-        "seeds": list(fitted.ensemble.seeds),
-        "code_version": version("dtml-nightshift"),
-        "checkpoint_path": str(path),
-        "checkpoint_hash": sha,
-        "losses": losses,
-        "slope": fitted.calibration.slope,
-        "intercept": fitted.calibration.intercept,
-        "train_first": fitted.first,
-        "created_at": datetime.now(UTC),
-        "computed_by": computed_by(choose_device(context.device)),
-    }
