@@ -84,22 +84,74 @@ def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]
         if not chain and first is None:
             return []
         begins = chain[0]["as_of"] if chain else first
-        due = _nights_without_link(nights.complete_nights(conn, market), chain, begins)
+        complete = nights.complete_nights(conn, market)
+        # By night, of its last link: a later link of a night replaces the earlier one.
+        linked = {link["as_of"]: json.loads(link["link"])["finished_at"] for link in chain}
+        due = []
+        for night in complete:
+            is_linked = linked.get(night["as_of"]) == night["finished_at"].isoformat()
+            if night["as_of"] >= begins and not is_linked:
+                due.append(night)
+        due = sorted(due, key=lambda night: (night["finished_at"], night["as_of"]))
         if not due:
             return []
-        covered = _nights_of_new_links(conn, market, due, chain)
+        known_after = max((link["known_at"] for link in chain), default=None)
+        covered = []
+        for number, night in enumerate(due, start=len(chain) + 1):
+            known_until = night[
+                "known_at"
+            ]  # never before that of the link before, as in `nights_of`
+            if known_after is not None:
+                known_until = max(known_until, known_after)
+            covered.append(
+                NightOfLink(
+                    number=number,
+                    as_of=night["as_of"],
+                    run_id=night["run_id"],
+                    ranker_id=rankings.ranker_of_night(
+                        conn, market, night["target"], night["finished_at"]
+                    ),
+                    known_after=known_after,
+                    known_until=known_until,
+                )
+            )
+            known_after = known_until
         parts = read_parts(conn, market, covered)
         constituents = constituents_digest(conn, market)
         for night, of_link in zip(due, covered, strict=True):
+            numbers = [link["number"] for link in chain if link["as_of"] == of_link.as_of]
             content = {
-                **_facts_of_night(conn, night, of_link),
+                "number": of_link.number,
+                "as_of": of_link.as_of.isoformat(),
+                "target": night["target"].isoformat(),
+                "finished_at": night["finished_at"].isoformat(),
+                "known_at": night["known_at"].isoformat(),
+                "inputs": night["inputs_hash"],
+                "code": {
+                    "version": version("dtml-nightshift"),
+                    "source": source_digest(),
+                    "computed_by": night["computed_by"],
+                },
+                "weights": weights_of(conn, of_link.run_id, of_link.ranker_id),
                 "previous": chain[-1]["digest"] if chain else None,
-                "replaces": _number_of_last_link(chain, of_link.as_of),
+                "replaces": numbers[-1] if numbers else None,
                 "market": market,
                 "parts": parts[of_link.number].digests,
                 "constituents": constituents,
             }
-            link = _row_of_link(content, night)
+            text = canonical(content)
+            link = {
+                "market": content["market"],
+                "number": content["number"],
+                "as_of": night["as_of"],
+                "target": night["target"],
+                "known_at": night["known_at"],
+                "link": text,
+                "digest": sha256_of_text(text),
+                "previous": content["previous"],
+                "replaces": content["replaces"],
+                "created_at": datetime.now(UTC),
+            }
             nights.save_link(conn, link)
             chain.append(link)
     return chain[-len(due) :]
@@ -138,90 +190,6 @@ def nights_of(chain: Sequence[Link], left_out: Collection[int] = ()) -> list[Nig
             )
         known_after = known_until
     return covered
-
-
-def _nights_without_link(
-    complete: Sequence[Mapping[str, Any]], chain: Sequence[Link], begins: date | None
-) -> list[Mapping[str, Any]]:
-    """Return the nights from `begins` on without a link, in the order in which they ended.
-
-    A night that was run again since its last link counts as one without: it ended at another time.
-    """
-    # By night, of its last link: a later link of a night replaces the earlier one.
-    linked = {link["as_of"]: json.loads(link["link"])["finished_at"] for link in chain}
-    due = []
-    for night in complete:
-        is_linked = linked.get(night["as_of"]) == night["finished_at"].isoformat()
-        if night["as_of"] >= begins and not is_linked:
-            due.append(night)
-    return sorted(due, key=lambda night: (night["finished_at"], night["as_of"]))
-
-
-def _nights_of_new_links(
-    conn: Connection, market: str, due: Sequence[Night], chain: Sequence[Link]
-) -> list[NightOfLink]:
-    """Return what the links of the nights that are due will cover, after the links of a chain."""
-    known_after = max((link["known_at"] for link in chain), default=None)
-    covered = []
-    for number, night in enumerate(due, start=len(chain) + 1):
-        known_until = night["known_at"]  # never before that of the link before, as in `nights_of`
-        if known_after is not None:
-            known_until = max(known_until, known_after)
-        covered.append(
-            NightOfLink(
-                number=number,
-                as_of=night["as_of"],
-                run_id=night["run_id"],
-                ranker_id=rankings.ranker_of_night(
-                    conn, market, night["target"], night["finished_at"]
-                ),
-                known_after=known_after,
-                known_until=known_until,
-            )
-        )
-        known_after = known_until
-    return covered
-
-
-def _number_of_last_link(chain: Sequence[Link], as_of: date) -> int | None:
-    """Return the number of the last link of a night; None where it has none."""
-    numbers = [link["number"] for link in chain if link["as_of"] == as_of]
-    return numbers[-1] if numbers else None
-
-
-def _facts_of_night(conn: Connection, night: Night, of_link: NightOfLink) -> dict[str, Any]:
-    """Return what a link says of its night beside the parts: dates, inputs, code and weights."""
-    return {
-        "number": of_link.number,
-        "as_of": of_link.as_of.isoformat(),
-        "target": night["target"].isoformat(),
-        "finished_at": night["finished_at"].isoformat(),
-        "known_at": night["known_at"].isoformat(),
-        "inputs": night["inputs_hash"],
-        "code": {
-            "version": version("dtml-nightshift"),
-            "source": source_digest(),
-            "computed_by": night["computed_by"],
-        },
-        "weights": weights_of(conn, of_link.run_id, of_link.ranker_id),
-    }
-
-
-def _row_of_link(content: Mapping[str, Any], night: Night) -> dict[str, Any]:
-    """Return the row of frozen_night of a link."""
-    text = canonical(content)
-    return {
-        "market": content["market"],
-        "number": content["number"],
-        "as_of": night["as_of"],
-        "target": night["target"],
-        "known_at": night["known_at"],
-        "link": text,
-        "digest": sha256_of_text(text),
-        "previous": content["previous"],
-        "replaces": content["replaces"],
-        "created_at": datetime.now(UTC),
-    }
 
 
 def weights_of(conn: Connection, run_id: str, ranker_id: str | None) -> dict[str, str | None]:

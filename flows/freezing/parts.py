@@ -60,8 +60,26 @@ def read_parts(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -
     last = max(link.as_of for link in of_links)
     predicted = _by_night(predictions.night_predictions(conn, market, first, last), "run_id")
     ranked = _by_night(rankings.ranks_of_nights(conn, market, first, last), "ranker_id")
-    price_digests = _price_digests(conn, market, of_links)
-    list_digests = _list_digests(conn, market, of_links)
+    bounds = [link.known_after for link in of_links]
+    # None in a link is no bound, so then all links together have none either.
+    after = None if None in bounds else min(bound for bound in bounds if bound is not None)
+    until = max(link.known_until for link in of_links)
+    versions = _ByMoment(prices.versions_known(conn, market, after, until))
+    withdrawals = _ByMoment(prices.withdrawals_known(conn, market, after, until))
+    price_digests = {
+        link.number: sha256_of_bars(versions.of_link(link), withdrawals.of_link(link))
+        for link in of_links
+    }
+    rows = {row["as_of"]: row for row in nights.complete_nights(conn, market)}
+    universes: dict[str, Any] = {}
+    list_digests = {}
+    for link in of_links:
+        if link.run_id not in universes:
+            universes[link.run_id] = runs.run(conn, link.run_id)["universe"]
+        gaps = rows[link.as_of]["gaps"] if link.as_of in rows else None
+        list_digests[link.number] = sha256_of(
+            {"left_out": gaps, "universe": universes[link.run_id]}
+        )
     parts = {}
     for link in of_links:
         prediction_table = _table_of_night(predicted, (link.as_of, link.run_id), PREDICTED)
@@ -109,43 +127,6 @@ def _table_of_night(
     if model is None or (as_of, model) not in by_night:
         return {"columns": list(columns), "rows": []}
     return table_of(by_night[as_of, model], columns)
-
-
-def _list_digests(conn: Connection, market: str, of_links: Sequence[NightOfLink]) -> dict[int, str]:
-    """Return the SHA-256 of each link's list of stocks, by the link's number.
-
-    The list has the stocks that the night left out and the universe of its model; the stocks that
-    the night predicted are in its predictions. Where the night is not complete any more, None
-    stands for those left out. Raises StoreUsageError where the store lacks a run.
-    """
-    rows = {row["as_of"]: row for row in nights.complete_nights(conn, market)}
-    universes: dict[str, Any] = {}
-    digests = {}
-    for link in of_links:
-        if link.run_id not in universes:
-            universes[link.run_id] = runs.run(conn, link.run_id)["universe"]
-        gaps = rows[link.as_of]["gaps"] if link.as_of in rows else None
-        digests[link.number] = sha256_of({"left_out": gaps, "universe": universes[link.run_id]})
-    return digests
-
-
-def _price_digests(
-    conn: Connection, market: str, of_links: Sequence[NightOfLink]
-) -> dict[int, str]:
-    """Return the SHA-256 of the bars of each link, by its number.
-
-    All bars that became known in the span of any of these links are read at once.
-    """
-    bounds = [link.known_after for link in of_links]
-    # None in a link is no bound, so then all links together have none either.
-    after = None if None in bounds else min(bound for bound in bounds if bound is not None)
-    until = max(link.known_until for link in of_links)
-    versions = _ByMoment(prices.versions_known(conn, market, after, until))
-    withdrawals = _ByMoment(prices.withdrawals_known(conn, market, after, until))
-    return {
-        link.number: sha256_of_bars(versions.of_link(link), withdrawals.of_link(link))
-        for link in of_links
-    }
 
 
 class _ByMoment:
