@@ -220,7 +220,20 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
         raise _error_before_history(context, plan.first, last)
     if plan.prices_known == "then":
         # Later days need no check: a night of which too few bars were known is refused by itself.
-        _require_known(context, first_training)
+        calendar = context.market.calendar
+        moment = session_open(calendar, next_session(calendar, first_training))
+        with reading(context.engine) as conn:
+            known_bars = prices.prices(
+                conn, context.name, first_training, first_training, known_at=moment
+            )
+        lacking = shortage(context, first_training, set(known_bars["symbol"]))
+        if lacking is not None:
+            raise UsageError(
+                f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC, when the next session "
+                f"opened, the store did not know enough bars of {context.name}: {lacking.what}. "
+                "Choose a later --from, before whose opening a night or a fetch had stored them "
+                "(the view fetch_log has the times), or leave out --prices-known"
+            )
     return Backtest(
         context=context,
         request=request,
@@ -282,22 +295,6 @@ def known_before(
         return known_at
     calendar = context.market.calendar
     return min(known_at, session_open(calendar, next_session(calendar, as_of)))
-
-
-def _require_known(context: MarketContext, as_of: date) -> None:
-    """Raise UsageError if too few bars of `as_of` were known when the next session opened."""
-    calendar = context.market.calendar
-    moment = session_open(calendar, next_session(calendar, as_of))
-    with reading(context.engine) as conn:
-        bars = prices.prices(conn, context.name, as_of, as_of, known_at=moment)
-    lacking = shortage(context, as_of, set(bars["symbol"]))
-    if lacking is not None:
-        raise UsageError(
-            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC, when the next session opened, "
-            f"the store did not know enough bars of {context.name}: {lacking.what}. Choose a "
-            "later --from, before whose opening a night or a fetch had stored them (the view "
-            "fetch_log has the times), or leave out --prices-known"
-        )
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -82,7 +82,13 @@ def run_backtest(
     DtmlError when another process is running the same backtest, when a fold cannot be trained, when
     every night was refused, and when a portfolio has lost all its equity.
     """
-    _require_sessions(backtest, attention_on)
+    for day in attention_on:
+        require_session(backtest.context.market.calendar, day)
+        if not backtest.plan.first <= day <= backtest.plan.last:
+            raise UsageError(
+                f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}, "
+                "the span of the backtest: choose a session in it"
+            )
     backtest.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(backtest.folder.with_suffix(".lock"))
     try:
@@ -95,7 +101,26 @@ def run_backtest(
             stored = stored_backtest(backtest.context.engine, backtest.id)
             assert stored is not None
             if not stored.page.exists():
-                _write_page(backtest, stored)
+                record = read_record(backtest, scored_bars(backtest))
+                with reading(backtest.context.engine) as conn:
+                    returns = backtests.backtest_returns(conn, backtest.id)
+                    band_counts = calibration.fold_counts(conn, backtest.id)
+                rolling = rolling_mcc(record.directions(), record.movement, record.target)
+                rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
+                rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
+                is_known = np.isfinite(record.movement)
+                settled_probability = np.where(is_known, record.probability, np.nan)
+                page = backtest_page(
+                    backtest=stored.row,
+                    folds=stored.folds,
+                    scores=stored.scores,
+                    tracks=returns,
+                    performances=stored.portfolios,
+                    rolling=rolling,
+                    curve=calibration_curve(settled_probability, record.movement > 0),
+                    coverage=coverage(band_counts),
+                )
+                write_page(stored.page, page)
             return stored
     except Timeout as error:
         raise DtmlError(
@@ -116,17 +141,6 @@ def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
         on_fold(number)
     seconds = None if is_resumed else time.perf_counter() - start
     _score_and_store(backtest, seconds)
-
-
-def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
-    """Raise UsageError for a day that is no session of the backtest."""
-    for day in days:
-        require_session(backtest.context.market.calendar, day)
-        if not backtest.plan.first <= day <= backtest.plan.last:
-            raise UsageError(
-                f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}, "
-                "the span of the backtest: choose a session in it"
-            )
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
@@ -288,7 +302,13 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
         predicted = backtests.backtest_predictions(conn, backtest.id)
         folds = backtests.backtest_folds(conn, backtest.id)
     if predicted.empty:
-        _raise_all_refused(market.name, folds)
+        refused = [refusal for of_fold in folds["refused"] for refusal in of_fold.items()]
+        raise DtmlError(
+            f"all {len(refused)} nights were refused, the first ({refused[0][0]}) for this reason: "
+            f"{refused[0][1]}; choose another --from and --to, leave out --prices-known if given, "
+            f"or fetch the missing prices with `dtml fetch {market.name} --again` (and --prices "
+            "FILE for files)"
+        )
     days = predicted[["as_of", "target"]].drop_duplicates()
     days = days.sort_values("target", ignore_index=True)  # portfolios are traded in this order
     as_of = pd.DatetimeIndex(days["as_of"])
@@ -307,16 +327,6 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
         symbols=market.symbols,
         rules=directions_on(as_of, bars, market.index.symbol),
         losers=-returns_between(bars, day_before, as_of, *stocks),
-    )
-
-
-def _raise_all_refused(market: str, folds: pd.DataFrame) -> NoReturn:
-    """Raise DtmlError for a backtest in which every night was refused, with the first reason."""
-    refused = [refusal for of_fold in folds["refused"] for refusal in of_fold.items()]
-    raise DtmlError(
-        f"all {len(refused)} nights were refused, the first ({refused[0][0]}) for this reason: "
-        f"{refused[0][1]}; choose another --from and --to, leave out --prices-known if given, or "
-        f"fetch the missing prices with `dtml fetch {market} --again` (and --prices FILE for files)"
     )
 
 
@@ -347,15 +357,41 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
     bars = scored_bars(backtest)
     survivorship = _survivorship(backtest, bars)
     record = read_record(backtest, bars)
-    scores = _slice_scores(record)
+    # Only the model's rows of the protocol "all" have ranks too; those of single stocks have none.
+    scores = slice_scores(
+        record.directions(), record.movement, record.target, record.fold, record.symbols
+    )
+    ranks = rank_ics_by_slice(
+        record.probability, record.losers, record.movement, record.target, record.fold
+    )
+    ranks = ranks.assign(predictor=MODEL, protocol="all")
+    scores = scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
     traded = _trade_portfolios(backtest, record, bars)
     year = sessions_a_year(context.market.calendar)
-    trials = _trials(backtest, traded, year)
+    # Earlier backtests count too: the more strategies are tried, the better the best looks by
+    # chance.
+    with reading(backtest.context.engine) as conn:
+        yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
+    trials = list(yearly / np.sqrt(year))
+    for name in traded.strategies:
+        net_returns = traded.tracks[name]["net"].to_numpy()
+        trials.append(session_sharpe(net_returns))
     # The yearly Sharpe ratio that the best of so many strategies would have without any skill.
     best_by_chance = 0.0
     if np.isfinite(trials).any():
         best_by_chance = expected_best(trials) * np.sqrt(year)
-    portfolios = pd.DataFrame(_performances(traded, trials, year))
+    # The trials concern only the portfolios that follow predictions.
+    rows: list[dict[str, Any]] = []
+    for name, track in traded.tracks.items():
+        figures = performance(
+            track,
+            trials=trials if name in traded.strategies else None,
+            index=traded.indices.get(name),
+            year=year,
+        )
+        strategy = traded.strategies.get(name)
+        rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
+    portfolios = pd.DataFrame(rows)
     is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
     tracks = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
     with transaction(context.engine) as conn:
@@ -384,23 +420,6 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
         )
 
 
-def _slice_scores(record: TrackRecord) -> pd.DataFrame:
-    """Return a row of scores for each slice, value, protocol and predictor.
-
-    Every row scores directions. The model's rows of the protocol "all" also score how its
-    probabilities rank the stocks of a day, except for slices of single stocks. In all other rows
-    those figures (`rank_ic`, `rank_gain` and their intervals) are NaN.
-    """
-    scores = slice_scores(
-        record.directions(), record.movement, record.target, record.fold, record.symbols
-    )
-    ranks = rank_ics_by_slice(
-        record.probability, record.losers, record.movement, record.target, record.fold
-    )
-    ranks = ranks.assign(predictor=MODEL, protocol="all")
-    return scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
-
-
 @dataclass(frozen=True)
 class _Traded:
     """Hold the daily returns of each portfolio in `tracks`, by its name, like the other mappings.
@@ -413,40 +432,6 @@ class _Traded:
     tracks: dict[str, pd.DataFrame]
     strategies: dict[str, dict[str, Any]]
     indices: dict[str, pd.DataFrame]
-
-
-def _trials(backtest: Backtest, traded: _Traded, year: int) -> list[float]:
-    """Return the Sharpe ratio per session of every strategy tried on this market.
-
-    Those of earlier backtests count too: the more strategies are tried, the better the best one
-    looks by chance. One is NaN where its returns do not vary.
-    """
-    with reading(backtest.context.engine) as conn:
-        yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
-    sharpe_ratios = list(yearly / np.sqrt(year))
-    for name in traded.strategies:
-        net_returns = traded.tracks[name]["net"].to_numpy()
-        sharpe_ratios.append(session_sharpe(net_returns))
-    return sharpe_ratios
-
-
-def _performances(traded: _Traded, trials: Sequence[float], year: int) -> list[dict[str, Any]]:
-    """Return a row of the table `backtest_portfolio` for each portfolio, but for `backtest_id`.
-
-    `trials` are the Sharpe ratios of all strategies tried. They concern only the portfolios that
-    follow predictions, not the index and equal weights.
-    """
-    rows: list[dict[str, Any]] = []
-    for name, track in traded.tracks.items():
-        figures = performance(
-            track,
-            trials=trials if name in traded.strategies else None,
-            index=traded.indices.get(name),
-            year=year,
-        )
-        strategy = traded.strategies.get(name)
-        rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
-    return rows
 
 
 def _trade_portfolios(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Traded:
@@ -483,27 +468,3 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> Survivorship:
     market = backtest.context.market
     days = sessions_between(market.calendar, backtest.plan.first, backtest.plan.last)
     return survivorship_of(market, days, bars)
-
-
-def _write_page(backtest: Backtest, result: Result) -> None:
-    """Write the page from the stored rows, whole or not at all."""
-    record = read_record(backtest, scored_bars(backtest))
-    with reading(backtest.context.engine) as conn:
-        returns = backtests.backtest_returns(conn, backtest.id)
-        band_counts = calibration.fold_counts(conn, backtest.id)
-    rolling = rolling_mcc(record.directions(), record.movement, record.target)
-    rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
-    rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
-    is_known = np.isfinite(record.movement)
-    settled_probability = np.where(is_known, record.probability, np.nan)
-    page = backtest_page(
-        backtest=result.row,
-        folds=result.folds,
-        scores=result.scores,
-        tracks=returns,
-        performances=result.portfolios,
-        rolling=rolling,
-        curve=calibration_curve(settled_probability, record.movement > 0),
-        coverage=coverage(band_counts),
-    )
-    write_page(result.page, page)

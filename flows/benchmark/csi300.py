@@ -308,9 +308,21 @@ def _stored_rows(
     sessions = history.panel.sessions[split.scored]
     outcome = history.outcome[split.scored]
     tested = {name: grid[split.scored] for name, grid in scores.items()}
+    panel = data_set.history.panel
+    index = on_grid(data_set.bars, "close", panel.sessions, (data_set.market.index.symbol,))[:, 0]
+    columns = []
+    for name, grid in tested.items():
+        figures = _table_figures(grid, data_set.history, split.scored, index)
+        columns.append({"model": name, "source": "", **figures})
+    trained = panel.sessions[split.trained]
     config = {
         "list": survivorship_of(data_set.market, sessions, data_set.bars).stored,
-        "table": _table_as_json(data_set, table, split, tested),
+        "table": {
+            "columns": columns,
+            "published": [dict(row) for row in table.published],
+            "differences": list(table.differences),
+            "trained": [str(trained[0].date()), str(trained[-1].date())],
+        },
         "trading": asdict(data_set.market.trading),
     }
     # [stocks], on any day tested. Ridge scores each stock that is ranked.
@@ -333,30 +345,6 @@ def _stored_rows(
     score_rows = pd.DataFrame(list(_score_rows(tested, outcome, sessions)))
     differences = pd.DataFrame(rank_differences(tested, outcome, overlap=overlap_of(LEG)))
     return row, score_rows, differences.assign(leg=LEG)
-
-
-def _table_as_json(
-    data_set: Set, table: Table, split: Split, tested: Mapping[str, Grid]
-) -> dict[str, Any]:
-    """Return the table of our figures and the published ones, as JSON keeps it.
-
-    `columns` has the figures of each of our models and rules, `published` the published ones,
-    `differences` the sentences on what differs from Qlib's task, and `trained` the first and the
-    last day that ridge and boosting learn from.
-    """
-    panel = data_set.history.panel
-    index = on_grid(data_set.bars, "close", panel.sessions, (data_set.market.index.symbol,))[:, 0]
-    columns = []
-    for name, grid in tested.items():
-        figures = _table_figures(grid, data_set.history, split.scored, index)
-        columns.append({"model": name, "source": "", **figures})
-    trained = panel.sessions[split.trained]
-    return {
-        "columns": columns,
-        "published": [dict(row) for row in table.published],
-        "differences": list(table.differences),
-        "trained": [str(trained[0].date()), str(trained[-1].date())],
-    }
 
 
 def _score_rows(

@@ -120,45 +120,40 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         number = ids_of_set.index(benchmark_id) + 1
         page_file = page_of("benchmark", row)
         if not page_file.exists():
-            curves = _calibration_curves(conn, row, scores)
+            # Of the stock-days of the scoreboard's protocol "all": with an outcome, predicted by
+            # every model.
+            history = predictions.prediction_history(
+                conn,
+                market=row["market"],
+                kind="benchmark",
+                first=row["test_first"],
+                last=row["test_last"],
+            )
+            models = scores[~scores["is_rule"]]
+            runs = dict(zip(models["predictor"], models["run_id"], strict=True))
+            is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
+            has_outcome = history["realised_return"].notna()
+            # A row a stock-day, a column a run. `dropna` leaves the stock-days that every model
+            # predicted.
+            probabilities = (
+                history[is_of_run & has_outcome]
+                .pivot(
+                    index=["target", "symbol", "realised_return"],
+                    columns="run_id",
+                    values="probability",
+                )
+                .dropna()
+            )
+            rose = probabilities.index.get_level_values("realised_return") > 0
+            curves = {
+                name: calibration_curve(probabilities[run].to_numpy(), rose)
+                for name, run in runs.items()
+            }
             page = benchmark_page(
                 benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number
             )
             write_page(page_file, page)
     return Benchmark(row=row, scores=scores, seeds=seeds, number=number, page=page_file)
-
-
-def _calibration_curves(
-    conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame
-) -> dict[str, pd.DataFrame]:
-    """Return the calibration curve of each model's ensemble, by the name of the model.
-
-    All are computed on the stock-days that the scoreboard has under the label protocol "all": those
-    with an outcome that every model predicted.
-    """
-    history = predictions.prediction_history(
-        conn,
-        market=row["market"],
-        kind="benchmark",
-        first=row["test_first"],
-        last=row["test_last"],
-    )
-    models = scores[~scores["is_rule"]]
-    runs = dict(zip(models["predictor"], models["run_id"], strict=True))
-    is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
-    has_outcome = history["realised_return"].notna()
-    # A row a stock-day, a column a run. `dropna` leaves the stock-days that every model predicted.
-    probabilities = (
-        history[is_of_run & has_outcome]
-        .pivot(
-            index=["target", "symbol", "realised_return"], columns="run_id", values="probability"
-        )
-        .dropna()
-    )
-    rose = probabilities.index.get_level_values("realised_return") > 0
-    return {
-        name: calibration_curve(probabilities[run].to_numpy(), rose) for name, run in runs.items()
-    }
 
 
 def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
@@ -215,7 +210,16 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
     The outcomes of the test span are stored too, and nights of the market that they settle are
     scored (`record_outcomes`). A page of the benchmark's name is removed.
     """
-    predictors = _predictors(chosen, test)
+    predictors: list[Predictor] = []
+    for name, trials in chosen.models.items():
+        configurations = sum(trial.tried for trial in trials)
+        of_chosen_trial = test.probabilities[name][0]
+        predictors.append(Predictor(name, of_chosen_trial, configurations=configurations))
+    for rule in test.rules.columns:
+        by_day = test.rules[rule].to_numpy(dtype=float)
+        # A rule is one member that says the same of every stock: [1 member, days, stocks].
+        directions = np.broadcast_to(by_day[None, :, None], (1, *test.movement.shape))
+        predictors.append(Predictor(rule, directions, is_rule=True))
     scores = scoreboard(predictors, movement=test.movement, target=test.days.target)
     published = [_published_figures(experiment, row) for row in scores.to_dict("records")]
     scores = scores.join(pd.DataFrame(published))  # a row for each score, in the same order
@@ -224,7 +228,27 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
     ]
     # Seeds are scored on none but the stock-days that all predictors have.
     is_common = common_stock_days(predictors, test.movement, test.days.target)
-    seeds = _seed_rows(chosen, test, np.where(is_common, test.movement, np.nan))
+    movement = np.where(is_common, test.movement, np.nan)
+    rows: list[dict[str, Any]] = []
+    for name, trials in chosen.models.items():
+        for number, trial in enumerate(trials):
+            acc, mcc = member_scores(test.probabilities[name][number], movement)
+            for position, member in enumerate(trial.members):
+                rows.append(
+                    {
+                        "predictor": name,
+                        "configuration": number,
+                        "seed": member.seed,
+                        "settings": trial.settings,
+                        "kept": number == 0,  # the chosen trial comes first
+                        "best_epoch": member.best_epoch,
+                        "validation_acc": member.validation_acc,
+                        "validation_loss": member.validation_loss,
+                        "acc": acc[position],
+                        "mcc": mcc[position],
+                    }
+                )
+    seeds = pd.DataFrame(rows)
     row = _benchmark_row(experiment, chosen, test)
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
@@ -245,21 +269,6 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
         backtests.save_benchmark(conn, row, scores, seeds)
     # A page of this name may be left from another store. `stored_benchmark` writes the new one.
     page_of("benchmark", row).unlink(missing_ok=True)
-
-
-def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
-    """Return the predictors that are scored: the chosen trial of each model, and every rule."""
-    predictors: list[Predictor] = []
-    for name, trials in chosen.models.items():
-        configurations = sum(trial.tried for trial in trials)
-        of_chosen_trial = test.probabilities[name][0]
-        predictors.append(Predictor(name, of_chosen_trial, configurations=configurations))
-    for rule in test.rules.columns:
-        by_day = test.rules[rule].to_numpy(dtype=float)
-        # A rule is one member that says the same of every stock: [1 member, days, stocks].
-        directions = np.broadcast_to(by_day[None, :, None], (1, *test.movement.shape))
-        predictors.append(Predictor(rule, directions, is_rule=True))
-    return predictors
 
 
 def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
@@ -305,33 +314,6 @@ def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) 
         "device": choose_device(experiment.context.device).type,
         "test_read_at": test.read_at,
     }
-
-
-def _seed_rows(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return the rows of the table `benchmark_seed`: one for each model, configuration and seed.
-
-    Seeds are scored on the paper's labels (`member_scores`), where `movement` is known.
-    """
-    rows: list[dict[str, Any]] = []
-    for name, trials in chosen.models.items():
-        for number, trial in enumerate(trials):
-            acc, mcc = member_scores(test.probabilities[name][number], movement)
-            for position, member in enumerate(trial.members):
-                rows.append(
-                    {
-                        "predictor": name,
-                        "configuration": number,
-                        "seed": member.seed,
-                        "settings": trial.settings,
-                        "kept": number == 0,  # the chosen trial comes first
-                        "best_epoch": member.best_epoch,
-                        "validation_acc": member.validation_acc,
-                        "validation_loss": member.validation_loss,
-                        "acc": acc[position],
-                        "mcc": mcc[position],
-                    }
-                )
-    return pd.DataFrame(rows)
 
 
 def _store_run(

@@ -216,7 +216,10 @@ class PublishedExperiment:
         test_days: dict[int, Windows] = {}
         for window in self.windows:
             days = self._days_of(self._build_windows(bars, window), self.paper.test)
-            test_days[window] = _with_outcomes(days)
+            # Without this, the day after the last bar would be the last one, with no outcome.
+            has_return = days.movement.isfinite().any(dim=1)  # [days], of any stock
+            day_places = has_return.nonzero()  # [days with a return, 1]
+            test_days[window] = days.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
         return test_days, bars, known_at
 
     def _days_of(self, windows: Windows, span: tuple[date, date]) -> Windows:
@@ -251,16 +254,6 @@ class PublishedExperiment:
         return choose_rule(self.rule_directions(bars, train), train.movement.numpy())
 
 
-def _with_outcomes(windows: Windows) -> Windows:
-    """Return the days from the first to the last one on which a return is known.
-
-    Without this, the day after the last bar would be the last one, with no outcome.
-    """
-    has_return = windows.movement.isfinite().any(dim=1)  # [days], of any stock
-    day_places = has_return.nonzero()  # [days with a return, 1]
-    return windows.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
-
-
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as plain values, for a digest or a row."""
     return {
@@ -279,7 +272,25 @@ def train_models(
     The logistic regression, which no seed changes, is fitted once. The training of a network that
     was interrupted resumes after the last epoch that was kept.
     """
-    trials = _train_networks(experiment, on_epoch)
+    fits: dict[tuple[str, Recipe, int], Fit] = {}
+    for window in experiment.windows:
+        train, validation = experiment.spans(window)
+        members = members_of(experiment, window)
+        fits_of_window = fit_members(
+            train,
+            validation,
+            list(members.values()),
+            device=choose_device(experiment.context.device),
+            state_folder=_state_folder(experiment.paper.market, train, validation),
+            on_epoch=on_epoch,
+        )
+        fits.update(zip(members, fits_of_window, strict=True))
+    trials: dict[str, list[Trial]] = {}
+    for name, recipes in experiment.recipes.items():
+        trials[name] = []
+        for recipe in recipes:
+            fits_of_recipe = [fits[name, recipe, seed] for seed in experiment.seeds]
+            trials[name].append(_network_trial(experiment, recipe, fits_of_recipe))
     for kind in get_args(Kind):
         trials[kind] = [_train_classifier(experiment, kind)]
     return trials
@@ -312,35 +323,6 @@ def members_of(
             for seed in experiment.seeds:
                 members[name, recipe, seed] = Member(seed, recipe.model, recipe.training)
     return members
-
-
-def _train_networks(
-    experiment: PublishedExperiment, on_epoch: EpochReport
-) -> dict[str, list[Trial]]:
-    """Train all networks, and return the trials of each model in the order of its recipes.
-
-    Networks with windows of the same length read the same days and are trained side by side.
-    """
-    fits: dict[tuple[str, Recipe, int], Fit] = {}
-    for window in experiment.windows:
-        train, validation = experiment.spans(window)
-        members = members_of(experiment, window)
-        fits_of_window = fit_members(
-            train,
-            validation,
-            list(members.values()),
-            device=choose_device(experiment.context.device),
-            state_folder=_state_folder(experiment.paper.market, train, validation),
-            on_epoch=on_epoch,
-        )
-        fits.update(zip(members, fits_of_window, strict=True))
-    trials: dict[str, list[Trial]] = {}
-    for name, recipes in experiment.recipes.items():
-        trials[name] = []
-        for recipe in recipes:
-            fits_of_recipe = [fits[name, recipe, seed] for seed in experiment.seeds]
-            trials[name].append(_network_trial(experiment, recipe, fits_of_recipe))
-    return trials
 
 
 def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[Fit]) -> Trial:

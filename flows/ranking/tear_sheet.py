@@ -99,6 +99,7 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
     of_predictor = cumulative[0]  # the first of the two names above
     spread = decile_spreads(*both_known(scores, days.returns[spread_leg]))
     members = market.is_constituent(days.sessions, days.symbols).sum(axis=1)
+    rows = _scores_by(figures, days.predictor, "sector").rename(columns={"value": "sector"})
     return TearSheet(
         predictor=days.predictor,
         rule=days.rule,
@@ -113,7 +114,7 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
         ),
         horizons=by_horizon(scores),
         legs=_scores_by(figures, days.predictor, "all")[LEG_COLUMNS],
-        sectors=_scores_by_sector(figures, days.predictor),
+        sectors=rows[SECTOR_COLUMNS],
         coverage=coverage(days.sessions, members, scores, outcome),
         overlap=overlap,
     )
@@ -124,12 +125,6 @@ def _scores_by(figures: pd.DataFrame, predictor: str, kind: str) -> pd.DataFrame
     is_part = (figures["predictor"] == predictor) & (figures["slice"] == kind)
     rows: pd.DataFrame = figures[is_part].reset_index(drop=True)
     return rows
-
-
-def _scores_by_sector(figures: pd.DataFrame, predictor: str) -> pd.DataFrame:
-    """Return the stored scores of a predictor within each sector, in SECTOR_COLUMNS."""
-    rows = _scores_by(figures, predictor, "sector").rename(columns={"value": "sector"})
-    return rows[SECTOR_COLUMNS]
 
 
 def sheet_file(row: Mapping[str, Any]) -> Path:

@@ -212,7 +212,15 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
         return stored
     start = time.perf_counter()
     splits = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
-    _require_returns(walk, splits)
+    # A return needs the opens of two sessions after the first close that is scored.
+    bars, _watermark = walk.bars
+    first = walk.history.panel.sessions[splits[0].scored.start]
+    later = np.unique(bars.loc[bars["session"] > first, "session"])
+    if len(later) < 2:
+        raise UsageError(
+            f"no portfolio has a return from {first.date()} to {walk.plan.last}, because it needs "
+            "the opens of two later sessions: choose an earlier --from"
+        )
     folder = data_folder() / "rankings" / walk.id
     once = partial(train_once, folder)
     if workers > 1:
@@ -244,21 +252,6 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     ranking = replace(stored, sheet=sheet)
     write_page(page_of("ranking", stored.row), ranking_page(ranking))
     return ranking
-
-
-def _require_returns(walk: Walk, splits: list[Split]) -> None:
-    """Raise UsageError where no portfolio can have a return, before anything is trained.
-
-    A return needs the opens of two sessions after the first close that is scored.
-    """
-    bars, _watermark = walk.bars
-    first = walk.history.panel.sessions[splits[0].scored.start]
-    later = np.unique(bars.loc[bars["session"] > first, "session"])
-    if len(later) < 2:
-        raise UsageError(
-            f"no portfolio has a return from {first.date()} to {walk.plan.last}, because it needs "
-            "the opens of two later sessions: choose an earlier --from"
-        )
 
 
 def write_missing_page(stored: Ranking) -> None:

@@ -289,21 +289,21 @@ class Retraining:
         has_difference = self.lost or bool(self.differing)
         if self.restored or self.is_close or not has_difference:
             return []
-        reasons = [self._lost_weights() if self.lost else self._differing_weights()]
+        reasons = [
+            (
+                f"weights: those of {self.run['id']}, SHA-256 "
+                f"{self.run['checkpoint_hash'][:12]}..., are lost, and training again gave "
+                f"{self.checkpoint_hash[:12]}... instead ({made_by(self.run, self.machine)}): "
+                "restore the checkpoint from a backup, train it again on the machine that trained "
+                f"it first, or train a new model with `dtml train {self.run['market']}`"
+            )
+            if self.lost
+            else self._differing_weights()
+        ]
         if self.first != self.run["train_first"]:
             train_first = self.run["train_first"]
             reasons.append(f"trained from {self.first} on, but the run from {train_first} on")
         return reasons
-
-    def _lost_weights(self) -> str:
-        """Say which weights are lost, and what to do."""
-        return (
-            f"weights: those of {self.run['id']}, SHA-256 {self.run['checkpoint_hash'][:12]}..., "
-            f"are lost, and training again gave {self.checkpoint_hash[:12]}... instead "
-            f"({made_by(self.run, self.machine)}): restore the checkpoint from a backup, train it "
-            "again on the machine that trained it first, or train a new model with "
-            f"`dtml train {self.run['market']}`"
-        )
 
     def _differing_weights(self) -> str:
         """Say how many parameters differ, and which most."""
