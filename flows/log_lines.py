@@ -162,7 +162,15 @@ class TextLines(Lines):
         """Return the line of a record: `key=value` pairs for a run, else its message."""
         message = record.getMessage()
         if hasattr(record, "line_fields"):
-            message = _pairs({**record.line_fields, "message": _on_one_line(message)})
+            fields = {**record.line_fields, "message": _on_one_line(message)}
+            pairs = []
+            for name, value in fields.items():
+                if value is None:
+                    continue
+                text = str(value)
+                is_plain = text and not set(text) & set(' "=\\')
+                pairs.append(f"{name}={text if is_plain else json.dumps(text, ensure_ascii=False)}")
+            message = " ".join(pairs)
         return self.line(record.levelname.lower(), message)
 
     def line(self, level: str, message: str) -> str:
@@ -206,22 +214,6 @@ class JsonLines(Lines):
 
 def _on_one_line(message: str) -> str:
     return shown(" ".join(message.split()))
-
-
-def _pairs(fields: Mapping[str, Any]) -> str:
-    """Return the known fields as `key=value`, separated by blanks.
-
-    An empty value, or one with a blank, a quote, an equals sign or a backslash, is quoted as in
-    JSON.
-    """
-    pairs = []
-    for name, value in fields.items():
-        if value is None:
-            continue
-        text = str(value)
-        is_plain = text and not set(text) & set(' "=\\')
-        pairs.append(f"{name}={text if is_plain else json.dumps(text, ensure_ascii=False)}")
-    return " ".join(pairs)
 
 
 class StandardError(logging.Handler):
@@ -331,7 +323,13 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     the form of log lines. May be called again: the last call counts. Raises UsageError for an
     unknown DTML_LOG.
     """
-    as_json = _wants_json()
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "text", "json"):
+        raise UsageError(
+            f"{VARIABLE} is {value!r}: set it to json for a JSON object on each line, or to text, "
+            "or unset it"
+        )
+    as_json = value == "json"
     terminal = attended and err.is_terminal and not as_json
     lines = JsonLines if as_json else TextLines
     form = lines(for_journal=_is_journal())
@@ -355,16 +353,6 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     # Lines that are printed, not logged, must have the same form for the program that reads them.
     if (as_json or _is_journal()) and not isinstance(sys.stderr, LineStream):
         sys.stderr = LineStream(sys.stderr, form)
-
-
-def _wants_json() -> bool:
-    value = os.environ.get(VARIABLE, "")
-    if value not in ("", "text", "json"):
-        raise UsageError(
-            f"{VARIABLE} is {value!r}: set it to json for a JSON object on each line, or to text, "
-            "or unset it"
-        )
-    return value == "json"
 
 
 def _is_journal() -> bool:

@@ -56,7 +56,12 @@ def _defined_market(name: str, market_file: Path | None) -> Market:
         if own_market is not None:
             market, is_given = own_market
             if not is_given and (market.code is not None or _has_feed(market)):
-                raise _not_given(market)
+                file, _ = market.file or ("its file", "")
+                raise UsageError(
+                    f"the store's copy of {file} names {market.code or market.source}, which does "
+                    "not run, because the store may be somebody else's: if the file is yours, give "
+                    f"it once on this machine with --market-file {file}"
+                )
             return market
     return load_market(name)  # raises the error that lists the known markets
 
@@ -132,16 +137,6 @@ def _own_market(engine: Engine, name: str) -> tuple[Market, bool] | None:
 def _has_feed(market: Market) -> bool:
     """Return whether a market's source is code, not one of the product's own."""
     return market.source not in get_args(SourceName)
-
-
-def _not_given(market: Market) -> UsageError:
-    """Return the error for a market that names code and that only the store defines."""
-    file, _ = market.file or ("its file", "")
-    return UsageError(
-        f"the store's copy of {file} names {market.code or market.source}, which does not run, "
-        "because the store may be somebody else's: if the file is yours, give it once on this "
-        f"machine with --market-file {file}"
-    )
 
 
 def _remember(path: str) -> None:

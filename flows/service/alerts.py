@@ -114,7 +114,24 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
         # nothing else says so; commands print by themselves which night is refused or late.
         level = logging.WARNING if alert.kind == "below_rule" else logging.INFO
         log.log(level, "%s: %s", alert.market, alert.message)
-        _emit(alert)
+        if "prefect" in sys.modules:
+            from prefect.context import FlowRunContext
+            from prefect.events import emit_event
+
+            if FlowRunContext.get() is not None:
+                emit_event(
+                    event=f"dtml.night.{alert.kind}",
+                    resource={
+                        "prefect.resource.id": f"dtml.market.{alert.market}",
+                        "prefect.resource.name": alert.market,
+                    },
+                    payload={
+                        "market": alert.market,
+                        "as_of": str(alert.as_of),
+                        "kind": alert.kind,
+                        "message": alert.message,
+                    },
+                )
     send_waiting(engine, now)
     return new_alerts
 
@@ -279,29 +296,6 @@ def _message_if_beaten(scores: pd.DataFrame) -> str | None:
         f"is below that of the rule {quoted(best_rule['predictor'])}, "
         f"{with_interval(dict(best_rule), 'mcc')}"
     )
-
-
-def _emit(alert: Alert) -> None:
-    """Emit an alert as an event of Prefect, on which an automation can act, inside a flow only."""
-    if "prefect" not in sys.modules:  # not in a flow then, and the import would take seconds
-        return
-    from prefect.context import FlowRunContext
-    from prefect.events import emit_event
-
-    if FlowRunContext.get() is not None:
-        emit_event(
-            event=f"dtml.night.{alert.kind}",
-            resource={
-                "prefect.resource.id": f"dtml.market.{alert.market}",
-                "prefect.resource.name": alert.market,
-            },
-            payload={
-                "market": alert.market,
-                "as_of": str(alert.as_of),
-                "kind": alert.kind,
-                "message": alert.message,
-            },
-        )
 
 
 def find_receivers() -> Any:

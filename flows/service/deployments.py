@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from threading import Event
@@ -101,20 +101,23 @@ def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int
     """
     current = list(deployments)
     with get_client(sync_client=True) as client:
-        _delete_other_deployments(client, current)
+        has_tag = filters.DeploymentFilterTags(all_=[service_tag()])
+        of_service = filters.DeploymentFilter(tags=has_tag)
+        for deployment in client.read_deployments(deployment_filter=of_service):
+            if deployment.id not in current:
+                client.delete_deployment(deployment.id)
         past_runs = _cancel_past_runs(client, current)
         if server_is_new:
-            _crash_unfinished_runs(client, current)
-            _free_places(client, current)
+            unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+            for run in _runs(client, current, unfinished):
+                crashed: State[Any] = Crashed(message="its service ended")
+                client.set_flow_run_state(run.id, crashed, force=True)
+            # A server stores how many slots are taken, not by which runs: those of killed runs
+            # would stay taken.
+            for deployment_id in current:
+                free = GlobalConcurrencyLimitUpdate(active_slots=0)
+                client.update_global_concurrency_limit(f"deployment:{deployment_id}", free)
     return past_runs
-
-
-def _delete_other_deployments(client: SyncPrefectClient, current: Sequence[UUID]) -> None:
-    has_tag = filters.DeploymentFilterTags(all_=[service_tag()])
-    of_service = filters.DeploymentFilter(tags=has_tag)
-    for deployment in client.read_deployments(deployment_filter=of_service):
-        if deployment.id not in current:
-            client.delete_deployment(deployment.id)
 
 
 def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int:
@@ -131,24 +134,6 @@ def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int
         for run in late_runs:
             cancelled: State[Any] = Cancelled(message="it was due before the service started")
             client.set_flow_run_state(run.id, cancelled, force=True)
-
-
-def _crash_unfinished_runs(client: SyncPrefectClient, deployments: list[UUID]) -> None:
-    unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-    for run in _runs(client, deployments, unfinished):
-        crashed: State[Any] = Crashed(message="its service ended")
-        client.set_flow_run_state(run.id, crashed, force=True)
-
-
-def _free_places(client: SyncPrefectClient, deployments: Sequence[UUID]) -> None:
-    """Free the concurrency slots of deployments.
-
-    A server stores how many slots are taken, but not by which runs: after a restart, the slots of
-    killed runs would stay taken.
-    """
-    for deployment in deployments:
-        free = GlobalConcurrencyLimitUpdate(active_slots=0)
-        client.update_global_concurrency_limit(f"deployment:{deployment}", free)
 
 
 def start_catching_up(deployment: UUID, as_of: date) -> None:

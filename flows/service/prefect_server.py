@@ -179,9 +179,19 @@ def _start(
     socket_number = listening.fileno()
     kind = "with-schedules" if with_schedules else "temporary"
     command = [sys.executable, "-P", "-m", "flows.service.guarded_server"]
+    # Without the variables of PostgreSQL and most of dtml's, as some of these hold secrets.
+    needed_names = ("DTML_DATA", "DTML_DEBUG")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in needed_names or not name.startswith(("DTML_", "PG"))
+    }
+    environment[SERVER_LOGIN] = login
+    environment["PREFECT_UI_API_URL"] = url
+    environment["PYTHONSAFEPATH"] = "1"
     process = subprocess.Popen(  # noqa: S603 - of ourselves
         [*command, str(socket_number), kind],
-        env=_server_environment(url, login),
+        env=environment,
         cwd=folder,  # Prefect reads settings from files in its working folder
         stdin=subprocess.PIPE,  # closes when this process ends, by which the server notices it
         stdout=log,
@@ -192,39 +202,13 @@ def _start(
     )
     os.environ["PREFECT_API_URL"] = url
     os.environ[LOGIN] = login
-    _keep_from_proxies()
-    return Server(process=process, url=url, login=login, listening=listening)
-
-
-def _server_environment(url: str, login: str) -> dict[str, str]:
-    """Return the environment variables of a server.
-
-    They are those of this process without the variables of PostgreSQL and most of dtml's, as some
-    of these hold secrets. Three are added: the `login` that the server requires, the `url` of the
-    API for the server's pages, and one that keeps Python from importing from the working folder.
-    """
-    needed_names = ("DTML_DATA", "DTML_DEBUG")
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name in needed_names or not name.startswith(("DTML_", "PG"))
-    }
-    environment[SERVER_LOGIN] = login
-    environment["PREFECT_UI_API_URL"] = url
-    environment["PYTHONSAFEPATH"] = "1"
-    return environment
-
-
-def _keep_from_proxies() -> None:
-    """Keep the requests to the server from a proxy, which would see the login and ask its own host.
-
-    Some programs read only one of the two variables.
-    """
+    # A proxy would see the login and ask its own host. Some programs read only one of the two.
     for name in ("NO_PROXY", "no_proxy"):
         hosts = os.environ.get(name)
         if hosts == "*":  # no host is reached through a proxy
             continue
         os.environ[name] = f"{hosts},{HOST}" if hosts else HOST
+    return Server(process=process, url=url, login=login, listening=listening)
 
 
 def _usual_socket() -> socket.socket:

@@ -77,19 +77,23 @@ class Service:
             watching = Schedule(
                 market=", ".join(self.markets), work="watch", cron=WATCHING, timezone="UTC"
             )
-            schedules.append((watching, self._parameters_of_watching()))
+            market_files = [
+                request.market_file
+                for request in self.requests.values()
+                if request.market_file is not None
+            ]
+            schedules.append(
+                (
+                    watching,
+                    (
+                        {
+                            "markets": list(self.markets),
+                            "market_files": market_files,
+                        }
+                    ),
+                )
+            )
         return schedules
-
-    def _parameters_of_watching(self) -> dict[str, Any]:
-        market_files = [
-            request.market_file
-            for request in self.requests.values()
-            if request.market_file is not None
-        ]
-        return {
-            "markets": list(self.markets),
-            "market_files": market_files,
-        }
 
 
 def serve_markets(service: Service) -> None:
@@ -142,7 +146,14 @@ def service_of(
     sources.extend((name, None) for name in names if name not in names_of_files)
     sources.extend((str(file), file.absolute()) for file in files)
     if not sources:
-        stored_markets = _stored_markets(may_be_none=translations is not None)
+        may_be_none = translations is not None
+        with reading(open_store()) as conn:
+            stored_markets = sorted(nights.nights(conn)["market"].unique())
+        if not stored_markets and not may_be_none:
+            raise UsageError(
+                "the store has no night of any market yet: name a market, as in `dtml serve "
+                "simulated`"
+            )
         sources.extend((name, None) for name in stored_markets)
 
     markets: dict[str, Market] = {}
@@ -158,17 +169,6 @@ def service_of(
         cron=cron,
         translations=translations,
     )
-
-
-def _stored_markets(*, may_be_none: bool) -> list[str]:
-    """Return the markets with a night; raise UsageError if there is none, unless `may_be_none`."""
-    with reading(open_store()) as conn:
-        stored = sorted(nights.nights(conn)["market"].unique())
-    if not stored and not may_be_none:
-        raise UsageError(
-            "the store has no night of any market yet: name a market, as in `dtml serve simulated`"
-        )
-    return stored
 
 
 @contextmanager

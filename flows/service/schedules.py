@@ -80,13 +80,9 @@ def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
     due = week.close + delay  # since midnight of the session; from 24 hours on, it is a day later
     minutes = due.seconds // 60  # of the day: `due.seconds` leaves out the whole days
     hour, minute = divmod(minutes, 60)
-    weekdays = sorted(_cron_weekday(weekday + due.days) for weekday in week.weekdays)
+    # Sunday is 0 in a cron, not 6 as in Python.
+    weekdays = sorted((((weekday + due.days) + 1) % 7) for weekday in week.weekdays)
     return f"{minute} {hour} * * {_weekday_field(weekdays)}"
-
-
-def _cron_weekday(weekday: int) -> int:
-    """Return the number of a weekday in a cron: Sunday is 0, not 6 as in Python."""
-    return (weekday + 1) % 7
 
 
 def _weekday_field(weekdays: list[int]) -> str:

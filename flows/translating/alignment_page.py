@@ -80,13 +80,9 @@ def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
     for name, title in KINDS.items():
         if name not in heads:
             continue
-        layers = [_small_maps_of_layer(heads_of_layer) for heads_of_layer in heads[name]]
+        layers = [[_small_map(head) for head in heads_of_layer] for heads_of_layer in heads[name]]
         kinds.append({"title": title, "layers": layers})
     return kinds
-
-
-def _small_maps_of_layer(heads: Tensor) -> list[dict[str, object]]:
-    return [_small_map(head) for head in heads]
 
 
 def _small_map(weights: Tensor) -> dict[str, object]:

@@ -39,7 +39,16 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     writes `to`, where writing fails, as on a full disk, and as `translate` does.
     """
     total, text_hash = _line_count_and_hash(source)
-    _require_place(source, to)
+    if to.parent.is_file():
+        raise UsageError(f"{to.parent} is a file and no folder: name another place for {to.name}")
+    if not to.parent.is_dir():
+        raise UsageError(f"there is no folder {to.parent} for {to.name}: create it first")
+    if to.is_dir():
+        raise UsageError(f"{to} is a folder: name a file")
+    if to.exists() and to.samefile(source):
+        raise UsageError(f"{to} is the file to translate: write its translation to another file")
+    if not os.access(to.parent, os.W_OK):
+        raise UsageError(f"the folder {to.parent} is not writable: choose another folder")
     key = {"text": text_hash, "model": receipt, "search": repr(how)}
     lock = FileLock(to.with_name(f"{to.name}.partial.lock"), timeout=0)
     try:
@@ -74,7 +83,15 @@ def _translate_in_parts(
     notes = to.with_name(f"{to.name}.partial.json")
     count = _keep_finished_lines(partial, notes, key)
     if not count:
-        _require_direction(model, source)
+        first_lines = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
+        encoded_lines = model.source.encode_all(first_lines)
+        wrong = sum(model.language_id.reads_like_target(line) for line in encoded_lines)
+        if first_lines and wrong > WRONG_SHARE * len(first_lines):
+            card = model.card
+            raise UsageError(
+                f"{source} seems to be in {card.target_language}, but {card.name} translates "
+                f"{card.languages}: use a model for the other direction"
+            )
         # Old lines are removed first: beside the new key, they would count as lines of this work.
         partial.write_bytes(b"")
         write_whole(notes, lambda file: file.write_text(json.dumps(key)))
@@ -116,20 +133,6 @@ def _line_count_and_hash(source: Path) -> tuple[int, str]:
     return total, digest.hexdigest()
 
 
-def _require_place(source: Path, to: Path) -> None:
-    """Raise UsageError for a place where the translation of a file cannot be written."""
-    if to.parent.is_file():
-        raise UsageError(f"{to.parent} is a file and no folder: name another place for {to.name}")
-    if not to.parent.is_dir():
-        raise UsageError(f"there is no folder {to.parent} for {to.name}: create it first")
-    if to.is_dir():
-        raise UsageError(f"{to} is a folder: name a file")
-    if to.exists() and to.samefile(source):
-        raise UsageError(f"{to} is the file to translate: write its translation to another file")
-    if not os.access(to.parent, os.W_OK):
-        raise UsageError(f"the folder {to.parent} is not writable: choose another folder")
-
-
 def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
     """Return how many lines of `partial` an earlier run of the same work has finished.
 
@@ -154,16 +157,3 @@ def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) 
 def _append(file: Path, lines: list[str]) -> None:
     with file.open("a", encoding="utf-8", newline="\n") as stream:
         stream.writelines(f"{line}\n" for line in lines)
-
-
-def _require_direction(model: Model, source: Path) -> None:
-    """Raise UsageError if most of the first lines are in the model's target language."""
-    first_lines = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
-    encoded_lines = model.source.encode_all(first_lines)
-    wrong = sum(model.language_id.reads_like_target(line) for line in encoded_lines)
-    if first_lines and wrong > WRONG_SHARE * len(first_lines):
-        card = model.card
-        raise UsageError(
-            f"{source} seems to be in {card.target_language}, but {card.name} translates "
-            f"{card.languages}: use a model for the other direction"
-        )

@@ -10,6 +10,12 @@ def model_row(card: Card, scores: Any) -> dict[str, Any]:
 
     `scores` is the frame that `db.rows.translations.scores` returns.
     """
+    # Scores of a comparison with another model do not count.
+    scores_alone = scores[(scores["model"] == card.name) & scores["against"].isna()]
+    newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
+    figures = [
+        f"{row.test} {row.bleu:.1f} {_tokenizer_in(row.signature)}" for row in newest.itertuples()
+    ]
     return {
         "model": card.name,
         "languages": card.languages,
@@ -17,23 +23,10 @@ def model_row(card: Card, scores: Any) -> dict[str, Any]:
         "pairs": card.made["pairs"],
         "validation BLEU": card.made["validation_bleu"],
         "tokenizer": bleu_tokenizer(card),
-        "tests": _test_scores(scores, card.name),
+        "tests": ", ".join(figures),
         "recipe": recipe_of(card),
         "receipt": receipt(card),
     }
-
-
-def _test_scores(scores: Any, name: str) -> str:
-    """Return the newest BLEU of a model on each test, with its tokenizer, as text.
-
-    Scores of a comparison with another model do not count.
-    """
-    scores_alone = scores[(scores["model"] == name) & scores["against"].isna()]
-    newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
-    figures = [
-        f"{row.test} {row.bleu:.1f} {_tokenizer_in(row.signature)}" for row in newest.itertuples()
-    ]
-    return ", ".join(figures)
 
 
 def _tokenizer_in(signature: str) -> str:

@@ -66,7 +66,11 @@ def train_and_store(
             def store_check(check: Check) -> None:
                 """Store a check at once, so that the progress can be read during the training."""
                 with transaction(engine) as conn:
-                    translations.save_progress(conn, [_progress_row(name, check)])
+                    figures = asdict(check)
+                    del figures["seconds_left"]
+                    translations.save_progress(
+                        conn, [{"model": name, "at": datetime.now(UTC), **figures}]
+                    )
                 on_check(check)
 
             model = train_model(
@@ -85,7 +89,39 @@ def train_and_store(
         ) from None
     assert model is not None, "only the other processes of a group get no model"
     with transaction(engine) as conn:
-        translations.save_model(conn, _model_row(model))
+        card = model.card
+        training_facts = card.made
+        progress = training_facts["progress"]
+        settings = {name: training_facts[name] for name in TRAINED_BY}
+        settings["unicode_form"] = unicode_form(card)
+        settings["bleu_tokenizer"] = bleu_tokenizer(card)
+        translations.save_model(
+            conn,
+            {
+                "name": card.name,
+                "kind": card.kind,
+                "size": card.size,
+                "source_language": card.source_language,
+                "target_language": card.target_language,
+                "pairs": training_facts["pairs"],
+                "corpus_hash": training_facts["corpus_hash"],
+                "validation_loss": training_facts["validation_loss"],
+                "validation_bleu": training_facts["validation_bleu"],
+                "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
+                "vocabulary": model.target.size,
+                "steps": progress["step"],
+                # Whole epochs, and the share of the batches of the last one that were used.
+                "epochs": progress["epoch"] + progress["place"] / progress["batches"],
+                "config": {**card.network, **settings},
+                "seed": training_facts["training"]["seed"],
+                "code_version": version("dtml-nightshift"),
+                "folder": str(models_folder() / card.name),
+                "checkpoint_hash": card.weights_hash,
+                "tokenizer_hash": card.tokenizer_hashes[0],
+                "receipt": receipt(card),
+                "created_at": datetime.now(UTC),
+            },
+        )
     return model
 
 
@@ -93,47 +129,6 @@ def assist(recipe: Recipe, device: str) -> None:
     """Take part in a training whose results another process of the group stores."""
     process_group, place = join_process_group(device)
     train_model(recipe, models_folder(), work_folder(recipe.name), place, process_group)
-
-
-def _progress_row(name: str, check: Check) -> dict[str, Any]:
-    """Return the row of a check for the store: its figures without the estimate of time left."""
-    figures = asdict(check)
-    del figures["seconds_left"]
-    return {"model": name, "at": datetime.now(UTC), **figures}
-
-
-def _model_row(model: Model) -> dict[str, Any]:
-    """Return the row of a trained model for the store."""
-    card = model.card
-    training_facts = card.made
-    progress = training_facts["progress"]
-    settings = {name: training_facts[name] for name in TRAINED_BY}
-    settings["unicode_form"] = unicode_form(card)
-    settings["bleu_tokenizer"] = bleu_tokenizer(card)
-    return {
-        "name": card.name,
-        "kind": card.kind,
-        "size": card.size,
-        "source_language": card.source_language,
-        "target_language": card.target_language,
-        "pairs": training_facts["pairs"],
-        "corpus_hash": training_facts["corpus_hash"],
-        "validation_loss": training_facts["validation_loss"],
-        "validation_bleu": training_facts["validation_bleu"],
-        "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
-        "vocabulary": model.target.size,
-        "steps": progress["step"],
-        # Whole epochs, and the share of the batches of the last one that were used.
-        "epochs": progress["epoch"] + progress["place"] / progress["batches"],
-        "config": {**card.network, **settings},
-        "seed": training_facts["training"]["seed"],
-        "code_version": version("dtml-nightshift"),
-        "folder": str(models_folder() / card.name),
-        "checkpoint_hash": card.weights_hash,
-        "tokenizer_hash": card.tokenizer_hashes[0],
-        "receipt": receipt(card),
-        "created_at": datetime.now(UTC),
-    }
 
 
 def named_test(
@@ -149,7 +144,14 @@ def named_test(
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
-        return _recipe_test(test, recipe_tests[test])
+        fields = recipe_tests[test]
+        source_column, target_column = fields["columns"]
+        return Corpus(
+            source=Path(fields["source"]),
+            target=fields["target"] and Path(fields["target"]),
+            columns=(source_column, target_column),
+            name=test,
+        )
     if not Path(test).exists():
         if test in recipe_tests:
             raise UsageError(
@@ -172,17 +174,6 @@ def named_test(
     )
     check_languages(corpus, card.source_language, card.target_language)
     return corpus
-
-
-def _recipe_test(name: str, fields: Mapping[str, Any]) -> Corpus:
-    """Return the test set that a card describes by its `source`, `target` and `columns`."""
-    source_column, target_column = fields["columns"]
-    return Corpus(
-        source=Path(fields["source"]),
-        target=fields["target"] and Path(fields["target"]),
-        columns=(source_column, target_column),
-        name=name,
-    )
 
 
 def score_on(

@@ -147,7 +147,17 @@ def _translate_and_store(
         results = _translations(translate_all, [text["text"] for text in fit_texts])
         for text, result in zip(fit_texts, results, strict=True):
             if isinstance(result, Translation):
-                rows.append(_row(text["id"], result))
+                rows.append(
+                    {
+                        "id": text["id"],
+                        "translation": result.text.replace(
+                            "\0", ""
+                        ),  # PostgreSQL cannot store a NUL
+                        "score": result.score,
+                        "attention": [_attention(part) for part in result.attention] or None,
+                        "reason": result.warning,
+                    }
+                )
             else:
                 failures[text["id"]] = result
     with transaction(engine) as conn:
@@ -174,30 +184,18 @@ def _translations(
         raise
     except Exception as error:  # noqa: BLE001 - if it were given back, the text would break every worker
         if len(sources) == 1:
-            return [_reason(error)]
+            return [
+                (
+                    str(error)
+                    if isinstance(error, TranslationError)
+                    else f"{type(error).__name__}: {error}"
+                )
+            ]
     # One of the texts fails, so each is translated alone.
     results: list[Translation | str] = []
     for source in sources:
         results.extend(_translations(translate_all, [source]))
     return results
-
-
-def _reason(error: Exception) -> str:
-    """Return why a text cannot be translated, with the kind of an error that is not ours."""
-    if isinstance(error, TranslationError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
-
-
-def _row(text_id: int, translation: Translation) -> dict[str, Any]:
-    """Return the columns that the queue stores of a translated text."""
-    return {
-        "id": text_id,
-        "translation": translation.text.replace("\0", ""),  # PostgreSQL cannot store a NUL
-        "score": translation.score,
-        "attention": [_attention(part) for part in translation.attention] or None,
-        "reason": translation.warning,
-    }
 
 
 def _attention(part: Attention) -> dict[str, Any]:

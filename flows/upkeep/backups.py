@@ -94,7 +94,24 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
 def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
     """Write a snapshot of the store, the checkpoints of its runs, and a manifest to a folder."""
     rows = write_snapshot(engine, folder / STORE, progress)
-    files, absent = _copy_checkpoints(folder, progress)
+    files: dict[str, str] = {}
+    absent: list[dict[str, str]] = []
+    snapshot_engine = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
+    for run_id, path, sha, fault in checkpoints(snapshot_engine):
+        if fault is None and WEIGHTS.fullmatch(path):
+            progress("copying", path, 0)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(data_folder() / path, folder / path)
+            files[path] = sha
+        else:
+            absent.append({"run_id": run_id, "path": path, "why": fault or NOT_A_MODEL})
+    snapshot_engine.dispose()
+    for path, sha in files.items():
+        if _sha256(folder / path) != sha:
+            raise DtmlError(
+                f"{path} changed while it was copied, so no backup was written: run the same "
+                "command again"
+            )
     files[STORE] = _sha256(folder / STORE)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     manifest = Manifest(
@@ -122,7 +139,18 @@ def read_backup(folder: Path) -> Manifest:
             f"downgraded: install dtml {manifest.program}, which made it, or a later version; or "
             "restore an older backup"
         )
-    _require_nothing_else(folder, manifest)
+    expected = {MANIFEST, MODELS, *manifest.files}
+    others: list[str] = []
+    for file in (*folder.iterdir(), *(folder / MODELS).glob("*")):
+        name = file.relative_to(folder).as_posix()
+        if name not in expected or file.is_symlink():
+            others.append(name)
+    if others:
+        raise UsageError(
+            f"{folder} has files or links that no backup of dtml has: {_some(others)}; nothing was "
+            "restored. Remove them, or replace a link by what it points to. Trust such a backup "
+            "only as far as the person who made it"
+        )
     for name, sha in manifest.files.items():
         fault = _fault_of(folder / name, sha)
         if fault is not None:
@@ -156,42 +184,18 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
                 f"from its {MANIFEST}; no row was restored: use another backup"
             )
         # Weights come before rows: if a restore is interrupted, no row lacks its weights.
-        for name, sha in _weights_of_models(folder, manifest, source):
+        # A backup may come from somebody else.
+        in_store = {(path, sha) for _, path, sha, _ in checkpoints(source)}
+        weights = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
+        others = [name for name, sha in weights if (name, sha) not in in_store]
+        if others:
+            raise UsageError(
+                f"nothing was restored, because the backup {folder} has weights that belong to no "
+                f"model in its store ({_some(others)}): use another backup"
+            )
+        for name, sha in weights:
             _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)
-
-
-def _weights_of_models(folder: Path, manifest: Manifest, source: Engine) -> list[tuple[str, str]]:
-    """Return the path and SHA-256 of each file of weights in a backup.
-
-    Raises UsageError for a file that no run in the backup's store, `source`, names with its
-    SHA-256: a backup may come from somebody else.
-    """
-    in_store = {(path, sha) for _, path, sha, _ in checkpoints(source)}
-    weights = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
-    others = [name for name, sha in weights if (name, sha) not in in_store]
-    if others:
-        raise UsageError(
-            f"nothing was restored, because the backup {folder} has weights that belong to no "
-            f"model in its store ({_some(others)}): use another backup"
-        )
-    return weights
-
-
-def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
-    """Raise UsageError if a backup has a file that its manifest does not name, or a link."""
-    expected = {MANIFEST, MODELS, *manifest.files}
-    others: list[str] = []
-    for file in (*folder.iterdir(), *(folder / MODELS).glob("*")):
-        name = file.relative_to(folder).as_posix()
-        if name not in expected or file.is_symlink():
-            others.append(name)
-    if others:
-        raise UsageError(
-            f"{folder} has files or links that no backup of dtml has: {_some(others)}; nothing was "
-            "restored. Remove them, or replace a link by what it points to. Trust such a backup "
-            "only as far as the person who made it"
-        )
 
 
 def _some(names: Sequence[str]) -> str:
@@ -252,35 +256,6 @@ def _read_manifest(folder: Path) -> Manifest:
             f"nothing was restored; {REMEDY}"
         )
     return manifest
-
-
-def _copy_checkpoints(
-    folder: Path, progress: Progress
-) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Copy the checkpoints of a snapshot's runs into the folder that holds the snapshot.
-
-    Returns the SHA-256 of each copy by its path, and `run_id, path, why` of each run whose weights
-    were not copied. Raises DtmlError for a checkpoint that changed meanwhile.
-    """
-    files: dict[str, str] = {}
-    absent: list[dict[str, str]] = []
-    snapshot_engine = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
-    for run_id, path, sha, fault in checkpoints(snapshot_engine):
-        if fault is None and WEIGHTS.fullmatch(path):
-            progress("copying", path, 0)
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(data_folder() / path, folder / path)
-            files[path] = sha
-        else:
-            absent.append({"run_id": run_id, "path": path, "why": fault or NOT_A_MODEL})
-    snapshot_engine.dispose()
-    for path, sha in files.items():
-        if _sha256(folder / path) != sha:
-            raise DtmlError(
-                f"{path} changed while it was copied, so no backup was written: run the same "
-                "command again"
-            )
-    return files, absent
 
 
 def _fault_of(file: Path, sha: str) -> str | None:

@@ -337,31 +337,6 @@ def _device(name: str) -> str:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         training_result = self_test(device, StateFolder(Path(folder), write_whole))
-    difference = _difference_of_translations(device)
-    if difference > TOLERANCE:
-        raise DtmlError(
-            f"translations on {name} have scores that differ from the CPU's by {difference:.1e}, "
-            f"more than {TOLERANCE:.1e}: translate with --device cpu"
-        )
-    description = _described(device)
-    seconds = time.monotonic() - start
-    return f"{description}: {training_result}, translated, in {seconds:.0f} s"
-
-
-def _described(device: torch.device) -> str:
-    if device.type != "cuda":
-        return "CPU"
-    gpu = torch.cuda.get_device_properties(device)
-    bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
-    return f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"
-
-
-def _difference_of_translations(device: torch.device) -> float:
-    """Return how much the scores of translations differ between a device and the CPU.
-
-    A small Transformer with fixed weights translates three sources. The result is the largest
-    absolute difference between the scores of their best translations.
-    """
     sources = [[5, 9, 4, 7], [8, 3, 6], [10, 11]]
     # The same weights every time, without a change of this process's random numbers.
     with torch.random.fork_rng(devices=[]):
@@ -385,4 +360,20 @@ def _difference_of_translations(device: torch.device) -> float:
         # The best translation of each source comes first.
         difference = device_hypotheses[0].score - cpu_hypotheses[0].score
         differences.append(abs(difference))
-    return max(differences)
+    difference = max(differences)
+    if difference > TOLERANCE:
+        raise DtmlError(
+            f"translations on {name} have scores that differ from the CPU's by {difference:.1e}, "
+            f"more than {TOLERANCE:.1e}: translate with --device cpu"
+        )
+    description = _described(device)
+    seconds = time.monotonic() - start
+    return f"{description}: {training_result}, translated, in {seconds:.0f} s"
+
+
+def _described(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "CPU"
+    gpu = torch.cuda.get_device_properties(device)
+    bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+    return f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"

@@ -107,7 +107,13 @@ def plan(engine: Engine, keep: int) -> Plan:
         pages = _old_pages(conn, first_kept)
         files = _unused_files(engine, conn, rows)
         attention_bytes = _attention_bytes(conn, rows.attention)
-    states = _untouched_states(untouched_since)
+    states: list[Path] = []
+    for parent in STATES:
+        for folder in sorted((data_folder() / parent).glob("*")):
+            if not folder.is_dir() or folder.is_symlink() or folder.name in NOT_STATES:
+                continue
+            if folder.name.endswith(REMOVING) or _last_touched(folder) < untouched_since:
+                states.append(folder)
     prefect_runs = old_runs(own_prefect_folder())
     models = len(rows.runs) + len(rows.rankers)
     return Plan(
@@ -137,28 +143,28 @@ def prune(engine: Engine, keep: int) -> Plan:
     """
     with _every_market_locked(engine):
         planned = plan(engine, keep)
-        _remove_models(engine, planned)
+        journal = _journal(engine)
+        if planned.files:
+            paths = [str(file.relative_to(data_folder())) for file in planned.files]
+            text = "\n".join(paths)
+            write_whole(journal, lambda partial: partial.write_text(text, encoding="utf-8"))
+        with transaction(engine) as conn:
+            remove_rows(conn, planned.first_kept, planned.rows)
+        for file in planned.files:
+            file.unlink(missing_ok=True)
+        journal.unlink(missing_ok=True)
         for page in planned.pages:
             page.unlink(missing_ok=True)
         for folder in planned.states:
-            _remove_state(folder)
+            # Work must not resume from half a state.
+            renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
+            if folder != renamed:
+                shutil.rmtree(renamed, ignore_errors=True)
+                folder.rename(renamed)
+            shutil.rmtree(renamed)
     if planned.prefect_runs:
         tidy_apart(prefect_folder())
     return planned
-
-
-def _remove_models(engine: Engine, planned: Plan) -> None:
-    """Remove the old rows, then the files of the models among them; see `_journal`."""
-    journal = _journal(engine)
-    if planned.files:
-        paths = [str(file.relative_to(data_folder())) for file in planned.files]
-        text = "\n".join(paths)
-        write_whole(journal, lambda partial: partial.write_text(text, encoding="utf-8"))
-    with transaction(engine) as conn:
-        remove_rows(conn, planned.first_kept, planned.rows)
-    for file in planned.files:
-        file.unlink(missing_ok=True)
-    journal.unlink(missing_ok=True)
 
 
 def compact_if_worth_it(engine: Engine) -> bool:
@@ -267,30 +273,6 @@ def _journal(engine: Engine) -> Path:
     """
     digest = hashlib.sha256(location(engine).encode()).hexdigest()
     return data_folder() / f"pruning-{digest[:8]}.txt"
-
-
-def _untouched_states(since: datetime) -> list[Path]:
-    """Return the folders of states that were not written to since a moment.
-
-    Those whose removal was interrupted are returned whatever their age.
-    """
-    states: list[Path] = []
-    for parent in STATES:
-        for folder in sorted((data_folder() / parent).glob("*")):
-            if not folder.is_dir() or folder.is_symlink() or folder.name in NOT_STATES:
-                continue
-            if folder.name.endswith(REMOVING) or _last_touched(folder) < since:
-                states.append(folder)
-    return states
-
-
-def _remove_state(folder: Path) -> None:
-    """Rename the folder of a state and remove it: work must not resume from half a state."""
-    renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
-    if folder != renamed:
-        shutil.rmtree(renamed, ignore_errors=True)
-        folder.rename(renamed)
-    shutil.rmtree(renamed)
 
 
 def _last_touched(path: Path) -> datetime:

@@ -36,12 +36,8 @@ def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | N
         night = date.fromisoformat(match[1])
         is_finished = name == run_id if kind == "backtest" else night <= as_of
         if is_finished:
-            _remove_state(folder, folder.with_name(f"{name}{REMOVING}"))
-
-
-def _remove_state(folder: Path, renamed: Path) -> None:
-    """Rename the folder of a state and remove it, with what an interrupted removal has left."""
-    if folder != renamed:
-        shutil.rmtree(renamed, ignore_errors=True)
-        folder.rename(renamed)
-    shutil.rmtree(renamed, ignore_errors=True)
+            renamed = folder.with_name(f"{name}{REMOVING}")
+            if folder != renamed:
+                shutil.rmtree(renamed, ignore_errors=True)
+                folder.rename(renamed)
+            shutil.rmtree(renamed, ignore_errors=True)
