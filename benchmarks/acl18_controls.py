@@ -13,8 +13,7 @@ from pathlib import Path
 
 from benchmarks.shared_data import SHARED
 from dtml.published import SETS, PublishedSet, shortened
-from flows.benchmark.results import run_benchmark
-from flows.benchmark.train import PublishedExperiment
+from flows.benchmark.published import PublishedExperiment, run_benchmark
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars

@@ -13,8 +13,7 @@ from datetime import date
 from benchmarks.shared_data import SHARED
 from db.engine import location
 from dtml.prices.sessions import sessions_up_to
-from flows.backtest.folds import Plan, jobs_of, one_by_one, open_backtest
-from flows.backtest.results import run_backtest
+from flows.backtest.walk import Plan, jobs_of, one_by_one, open_backtest, run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars

@@ -20,8 +20,7 @@ import pandas as pd
 
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
-from flows.backtest.folds import Plan, open_backtest
-from flows.backtest.results import run_backtest
+from flows.backtest.walk import Plan, open_backtest, run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars

@@ -30,9 +30,7 @@ from benchmarks.ten_year_rows import (
 from db import tables
 from db.engine import open_engine, transaction, upgrade
 from db.rows import markets, runs
-from flows.freezing.chain import begin
-from flows.freezing.chain_file import add_lines, check_file
-from flows.freezing.check import check_chain
+from flows.freezing import add_lines, begin, check_chain, check_file
 
 NIGHTS = 365
 MARKET = "made"

@@ -28,8 +28,7 @@ from dtml.markets import load_market
 from dtml.prices.sessions import sessions_up_to
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.dashboard.app import dashboard
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.night import run_night
 from flows.nightly.report import publish_night
 

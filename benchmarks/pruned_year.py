@@ -30,7 +30,7 @@ from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from flows.service.prefect_database import DATABASE
 from flows.settings import PREFECT_DEFAULTS, data_folder, prefect_folder, reports_folder
 from flows.upkeep.pruning import compact_if_worth_it, prune

@@ -27,13 +27,12 @@ from dtml.own.code import OWN, OwnCode
 from dtml.own.process import IsolatedCode
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
-from flows.backtest.folds import Fold, Nights
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, save_universe, stored_bars
+from flows.backtest.walk import Fold, Nights
+from flows.nightly.context import MarketContext, NightBars, save_universe, stored_bars
 from flows.nightly.predict import forecast
 from flows.nightly.ranking import load_trained
 from flows.nightly.train import load_model, train_model
-from flows.replay.archive import market_then
+from flows.replay import market_then
 
 STOCKS, SESSIONS = 50, 1000  # of the audited part, at most: it shows what the whole market does
 SEED = 0  # fixed, so that a second audit of the same bars finds the same

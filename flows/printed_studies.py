@@ -11,7 +11,7 @@ from dtml.pages import benchmark as benchmark_pages
 from dtml.pages.figures import named, records
 from dtml.pages.survivorship import of_backtest
 from flows.audit import SESSIONS, STOCKS
-from flows.backtest.results import Result
+from flows.backtest.walk import Result
 from flows.console import print_frame, print_scores, rendered
 from flows.settings import out
 

@@ -28,9 +28,15 @@ from dtml.prices.disagreement import BAR, Comparison, compare
 from dtml.prices.sessions import sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
 from dtml.sources.second import open_second_source
-from flows.nightly.checks import fault_of_dates
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import FAILURE, OVERLAP, SYMBOLS_AT_ONCE, FetchResult, fetch_bars
+from flows.nightly.fetch import (
+    FAILURE,
+    OVERLAP,
+    SYMBOLS_AT_ONCE,
+    FetchResult,
+    fault_of_dates,
+    fetch_bars,
+)
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,16 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dtml.errors import DtmlError, UsageError
-from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold, run_seed
-from flows.backtest.results import Result, run_backtest
+from flows.backtest.walk import (
+    Job,
+    Plan,
+    Result,
+    jobs_of,
+    open_backtest,
+    run_backtest,
+    run_fold,
+    run_seed,
+)
 from flows.markets.opened import RunRequest
 from flows.progress import fold_progress
 from flows.signals import end_with_parent, signals_of
@@ -39,14 +47,14 @@ WORKER_GONE = (
     cache_policy=NO_CACHE,
 )
 def fold(job: Job) -> Path:
-    """Run one fold of a backtest, in any process; see `flows.backtest.folds.run_fold`."""
+    """Run one fold of a backtest, in any process; see `flows.backtest.walk.run_fold`."""
     end_with_parent()
     return run_fold(job)
 
 
 @task(name="seed", task_run_name="fold {job.fold.number}, seed {number}", cache_policy=NO_CACHE)
 def seed(job: Job, number: int) -> None:
-    """Train one seed of a fold, in any process; see `flows.backtest.folds.run_seed`."""
+    """Train one seed of a fold, in any process; see `flows.backtest.walk.run_seed`."""
     end_with_parent()
     run_seed(job, number)
 
@@ -65,7 +73,7 @@ def backtest(
 ) -> Result:
     """Run a backtest over the stored prices of a market.
 
-    See `flows.backtest.results.run_backtest`. Its folds run one by one in this process or, with
+    See `flows.backtest.walk.run_backtest`. Its folds run one by one in this process or, with
     `submit`, as tasks on the flow's task runner. `threads` is the number of torch's threads in such
     a task; None, as on a cluster, lets torch choose the number. Submitted without `threads`, each
     seed of a fold is trained by a task of its own before the fold's task, if the experiment has

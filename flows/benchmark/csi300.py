@@ -55,9 +55,8 @@ from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.walk import History, market_panel
 from dtml.sources import open_source
-from flows.ranking.stored import stored_ranking
-from flows.ranking.trainings import train_once
-from flows.ranking.walk import best_rule, write_missing_page
+from flows.ranking.tear_sheet import stored_ranking
+from flows.ranking.walk import best_rule, train_once, write_missing_page
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 

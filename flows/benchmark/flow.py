@@ -3,8 +3,7 @@
 from prefect import flow
 
 from dtml.published import SETS, shortened
-from flows.benchmark.results import Benchmark, run_benchmark
-from flows.benchmark.train import PublishedExperiment, members_of
+from flows.benchmark.published import Benchmark, PublishedExperiment, members_of, run_benchmark
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
 from flows.progress import training_progress
@@ -18,9 +17,8 @@ def benchmark(
 ) -> Benchmark:
     """Run the published experiment on the stored prices of its set.
 
-    See `flows.benchmark.results.run_benchmark`. `epochs` is the most that a network is trained for;
-    None is the number of the experiment. With `with_grid`, DTML is trained with the other
-    configurations of the grid too.
+    See `run_benchmark`. `epochs` is the most that a network is trained for; None is the number of
+    the experiment. With `with_grid`, DTML is trained with the other configurations of the grid too.
     """
     experiment = PublishedExperiment(
         context=open_stored_context(request),

@@ -15,8 +15,7 @@ from dtml.pages import benchmark as benchmark_pages
 from dtml.pages import ranking as ranking_pages
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
-from flows.benchmark.results import Benchmark, stored_benchmark
-from flows.benchmark.train import PublishedExperiment
+from flows.benchmark.published import Benchmark, PublishedExperiment, stored_benchmark
 from flows.commands.options import AsJson, with_request
 from flows.commands.ranking import NetworksOption, as_document, rank_sets
 from flows.console import announce, print_frame, print_json

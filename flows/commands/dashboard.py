@@ -12,7 +12,7 @@ import uvicorn
 from db.engine import location, open_reader
 from dtml.errors import DtmlError
 from flows.dashboard.app import LOOPBACK, dashboard
-from flows.dashboard.downloads import READER_LIMIT_S
+from flows.dashboard.explore import READER_LIMIT_S
 from flows.settings import err, out
 
 commands = typer.Typer()

@@ -14,9 +14,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.pages.figures import counted
 from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_markets
 from flows.console import print_json, rendered
-from flows.freezing.chain import begin
-from flows.freezing.chain_file import add_lines, chain_file, check_file
-from flows.freezing.check import check_chain
+from flows.freezing import add_lines, begin, chain_file, check_chain, check_file
 from flows.markets.files import read_market
 from flows.settings import out
 

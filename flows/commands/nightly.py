@@ -273,8 +273,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     Example: dtml score simulated
     """
-    from flows.nightly.bars import NightBars
-    from flows.nightly.context import open_stored_context
+    from flows.nightly.context import NightBars, open_stored_context
     from flows.nightly.score import score_market
 
     context = open_stored_context(request)

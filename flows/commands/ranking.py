@@ -28,7 +28,7 @@ from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import Orders, next_orders
-from flows.ranking.stored import stored_ranking
+from flows.ranking.tear_sheet import stored_ranking
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of
 from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of, print_csv, print_text

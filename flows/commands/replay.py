@@ -23,29 +23,25 @@ from dtml.training.self_test import TOLERANCE
 from flows.commands import options
 from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
-from flows.freezing.chain import is_frozen
-from flows.freezing.check import check_chain
+from flows.freezing import check_chain, is_frozen
 from flows.markets.opened import RunRequest
-from flows.nightly.bars import NightBars
-from flows.nightly.context import experiment_of
+from flows.nightly.context import NightBars, experiment_of
 from flows.nightly.report import publish_night
 from flows.progress import training_progress
-from flows.replay.archive import (
+from flows.replay import (
     FIGURES,
+    ROUNDING,
     Archive,
     NotReplayedError,
-    Replay,
-    made_by,
-    replay_of,
-    restated_since,
-)
-from flows.replay.closeness import TOLERANCE as ROUNDING
-from flows.replay.prediction import (
     Receipt,
+    Replay,
     Reproduction,
     Retraining,
+    made_by,
     market_of,
+    replay_of,
     reproduce,
+    restated_since,
     retrain,
     run_of,
 )

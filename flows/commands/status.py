@@ -1,7 +1,7 @@
-"""The commands that show the state of each market and of the machine."""
+"""The commands that run nights on schedule and show the state of markets and machine."""
 
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pandas as pd
@@ -11,11 +11,11 @@ from sqlalchemy import Engine
 from db.engine import open_engine, open_reader
 from db.errors import StoreError
 from dtml.pages.figures import counted, named, with_interval, written
-from flows.commands.options import AsJson, MarketFiles, TestedDevice
+from flows.commands.options import AsJson, MarketFiles, TestedDevice, with_request
 from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
-from flows.service.serving import serving, serving_of
+from flows.service.schedules import DELAY_MINUTES, serving, serving_of
 from flows.service.status import (
     REJECTED_SESSIONS,
     MarketStatus,
@@ -25,7 +25,7 @@ from flows.service.status import (
     moment,
     named_markets,
 )
-from flows.settings import err, out
+from flows.settings import err, make_data_folder, out
 
 commands = typer.Typer()
 
@@ -230,3 +230,39 @@ def _rule(measure: str, skill: Skill | None) -> str | None:
     if skill is None or skill.rule is None:
         return None
     return f"{named(skill.rule)} {written({measure: skill.rule_value}, measure)}"
+
+
+@commands.command()
+@with_request("source", "prices", "index", "universe", "seeds", "epochs", "device")
+def serve(
+    request: Any,
+    markets: Annotated[
+        list[str] | None,
+        typer.Argument(help="Markets; by default all markets with a stored night."),
+    ] = None,
+    market_file: MarketFiles = None,
+    delay: Annotated[
+        int,
+        typer.Option(
+            min=30, max=720, help="Minutes between the usual close and the start of the night."
+        ),
+    ] = DELAY_MINUTES,
+    cron: Annotated[
+        str | None,
+        typer.Option(help="A cron expression for the nights, in the exchange's time zone."),
+    ] = None,
+) -> None:
+    """Run nights, trainings and refetches on schedule, starting with missed nights.
+
+    A night runs after each session, a training every week and a refetch of all prices every month.
+    Stop it with Ctrl-C.
+
+    Example: dtml serve simulated kospi200
+    """
+    make_data_folder()
+    # Imported here, because it imports torch, for which `dtml serve --help` must not wait.
+    from flows.service.runner import serve_markets, service_of
+
+    serve_markets(
+        service_of(markets or [], market_file or [], request, timedelta(minutes=delay), cron)
+    )

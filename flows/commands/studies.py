@@ -15,8 +15,14 @@ from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import Costs
 from dtml.pages import backtest as backtest_pages
 from flows.audit import audit_market
-from flows.backtest.folds import Plan, PricesKnown, open_backtest
-from flows.backtest.results import Result, run_backtest, stored_backtest
+from flows.backtest.walk import (
+    Plan,
+    PricesKnown,
+    Result,
+    open_backtest,
+    run_backtest,
+    stored_backtest,
+)
 from flows.commands.benchmark import require_matching_options, require_stored
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market
 from flows.commands.ranking import fetch_named

@@ -18,18 +18,48 @@ from flows.console import print_frame, print_json
 from flows.service.prefect_server import require_server
 from flows.settings import err, make_data_folder, out
 from flows.translating import folder
-from flows.translating.listing import model_row
 from flows.translating.queue import in_words, nothing_to_do
-from translation.cards import bleu_tokenizer, receipt, recipe_of
+from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
 from translation.data.corpus import lines_in, lines_of
 from translation.data.languages import BleuTokenizer
 from translation.errors import UsageError
 
-if TYPE_CHECKING:  # these import torch, for which `dtml translate work` need not wait with no text
+if TYPE_CHECKING:
     from translation.models import Model
     from translation.recipes import Recipe
     from translation.scoring import Score
     from translation.translate import Translation
+
+
+def model_row(card: Card, scores: Any) -> dict[str, Any]:
+    """Return the row of a model in the list of models, from its card and all stored scores.
+
+    `scores` is the frame that `db.rows.translations.scores` returns.
+    """
+    # Scores of a comparison with another model do not count.
+    scores_alone = scores[(scores["model"] == card.name) & scores["against"].isna()]
+    newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
+    figures = [
+        f"{row.test} {row.bleu:.1f} {_tokenizer_in(row.signature)}" for row in newest.itertuples()
+    ]
+    return {
+        "model": card.name,
+        "languages": card.languages,
+        "size": f"{card.size} {card.kind}",
+        "pairs": card.made["pairs"],
+        "validation BLEU": card.made["validation_bleu"],
+        "tokenizer": bleu_tokenizer(card),
+        "tests": ", ".join(figures),
+        "recipe": recipe_of(card),
+        "receipt": receipt(card),
+    }
+
+
+def _tokenizer_in(signature: str) -> str:
+    """Return the part of sacreBLEU's signature that names the tokenizer, such as tok:13a."""
+    parts = [part for part in signature.split("|") if part.startswith("tok:")]
+    return parts[0] if parts else "tok:?"
+
 
 commands = typer.Typer()
 translations = typer.Typer(help="Train and run translation models that use DTML's Transformer.")

@@ -2,22 +2,30 @@
 
 Every page has an address of its own and can be read without a script; its charts become interactive
 in a browser that runs the one script of this server.
-"""
+
+Browsers tell in a header which site a request comes from: requests that pages of other sites make
+are rejected, but a link that a person follows to a page is answered, and so are other programs.
+Headers on every answer forbid a browser to do anything with it but show it. Visitors' SQL runs in
+separate threads, a limited number at once, and ends when its client disconnects."""
 
 import asyncio
 import logging
+import os
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from http import HTTPStatus
 from pathlib import Path
+from threading import Thread, get_native_id
 from typing import Annotated, Any, TypeVar
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jinja2
 from anyio import CapacityLimiter, move_on_after, to_thread
-from anyio.to_thread import current_default_thread_limiter
-from fastapi import APIRouter, FastAPI, Query, Request
+from anyio.to_thread import current_default_thread_limiter, run_sync
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import (
     HTMLResponse,
@@ -28,9 +36,10 @@ from fastapi.responses import (
 )
 from pydantic import AfterValidator, BeforeValidator
 from sqlalchemy import Connection, Engine
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from db.connection.user_sql import Interruption
 from db.engine import reading
@@ -40,9 +49,16 @@ from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard import monitoring
 from flows.dashboard.compare import compare_page
-from flows.dashboard.downloads import FORMS, Download, File, answer_file
-from flows.dashboard.explore import rows_link, sql_page, table_page, topics
-from flows.dashboard.guard import OtherSitesRefused, with_raw_paths_and_headers
+from flows.dashboard.explore import (
+    FORMS,
+    Download,
+    File,
+    answer_file,
+    rows_link,
+    sql_page,
+    table_page,
+    topics,
+)
 from flows.dashboard.market import Asked, market_page
 from flows.dashboard.markets import (
     NotThereError,
@@ -53,12 +69,215 @@ from flows.dashboard.markets import (
 )
 from flows.dashboard.ranking import market_ranking_page
 from flows.dashboard.running import LONGEST_REFRESH_S
-from flows.dashboard.statements import Statements, place_among
 from flows.dashboard.stock import meant_symbol, stock_page
 from flows.dashboard.studies import study_page
 from flows.dashboard.terms import TERMS, terms_page
 from flows.failures import innermost_lines
 from flows.service.status import Punctuality
+
+# Values of the header Sec-Fetch-Site: "none" is a person who typed an address or chose a bookmark.
+# Another port of this machine is "same-site", and may belong to another program.
+OWN = ("same-origin", "none")
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+REFUSAL = "this dashboard rejects requests from other sites: open the address in a new window\n"
+
+
+class OtherSitesRefused:
+    """Answer requests by pages of other sites with 403, before any work is done for them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on the requests of people, programs and our own pages."""
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            if is_of_another_site(headers) and not is_followed_link(headers):
+                refusal = PlainTextResponse(REFUSAL, HTTPStatus.FORBIDDEN)
+                return await refusal(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+
+def is_of_another_site(headers: Headers) -> bool:
+    """Return whether a request comes from a page of another site, by the headers of its browser.
+
+    False for programs and old browsers, which send none of them.
+    """
+    origin = headers.get("origin")
+    if origin is not None:
+        host = headers.get("host", "")
+        if urlsplit(origin).netloc.lower() != host.lower():
+            return True
+    return headers.get("sec-fetch-site", "none") not in OWN
+
+
+def is_followed_link(headers: Headers) -> bool:
+    """Return whether a browser requests a page to show in a window, as after a click on a link.
+
+    False for requests of a frame or a script, for a form that is posted, and for a page that is
+    fetched in advance.
+    """
+    return (
+        "origin" not in headers
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+        and "sec-purpose" not in headers
+    )
+
+
+def with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
+    """Return the application with undecoded paths, and with HEADERS on every answer.
+
+    A name in a path may contain a slash, which is sent as %2F and must not become a separator. The
+    headers, also of refusals, allow a browser to do nothing with an answer but show it.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                # An answer may have a header of its own: a browser may keep the script of charts.
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        if scope["type"] != "http":  # such as the start and the end of the server
+            return await app(scope, receive, send)
+        path_as_sent = scope["raw_path"].decode("latin-1")
+        return await app({**scope, "path": path_as_sent}, receive, send_with_headers)
+
+    return answer
+
+
+STATEMENTS = 2  # at once, each with a thread and a connection of its own
+COME_AGAIN_S = 1  # the time after which a refused client should try again
+NICENESS = 10  # added to that of their threads, so that pages have priority
+
+Result = TypeVar("Result")
+Work = Callable[[Interruption], Result]  # runs in a thread, until it ends or is interrupted
+
+
+def place_among(kind: str, most: int) -> Any:
+    """Return a dependency for FastAPI: one of `most` places of a kind, held during a request.
+
+    The place becomes free when the last byte is sent or the client has left. A request that finds
+    no free place is answered with 429.
+    """
+
+    async def place(request: Request) -> AsyncIterator[None]:
+        places: asyncio.Semaphore = request.app.state.places[kind]
+        if places.locked():
+            raise HTTPException(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                detail=f"{most} {kind} are being served already: try again",
+                headers={"retry-after": str(COME_AGAIN_S)},
+            )
+        async with places:
+            yield
+
+    return Depends(place)
+
+
+class Statements:
+    """Run the SQL that visitors type, at most `STATEMENTS` at once.
+
+    A further statement is refused and does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(STATEMENTS)
+        self._cancellers = CapacityLimiter(STATEMENTS)
+
+    async def run(self, request: Request, work: Work[Result]) -> Result:
+        """Return the result of `work`, a visitor's statement, which runs in a new thread.
+
+        It is interrupted when its client disconnects. Raises HTTPException: a 403 for a link of
+        another site, a 429 when STATEMENTS are running.
+        """
+        if is_of_another_site(request.headers):
+            raise HTTPException(
+                HTTPStatus.FORBIDDEN,
+                detail="a link from another site cannot run SQL here: copy its address into the "
+                "browser's address bar",
+            )
+        if self._places.locked():
+            raise HTTPException(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                detail=f"{STATEMENTS} statements are running already: try again",
+                headers={"retry-after": str(COME_AGAIN_S)},
+            )
+        interruption = Interruption()
+        async with self._places, self._ended_with_its_reader(request.receive, interruption):
+            return await _in_own_thread(lambda: work(interruption))
+
+    async def run_while_read(self, request: Request, work: Work[Result]) -> Result:
+        """Return the result of `work`, which runs in a thread for pages.
+
+        It is interrupted when its client disconnects.
+        """
+        interruption = Interruption()
+        async with self._ended_with_its_reader(request.receive, interruption):
+            return await run_sync(work, interruption)
+
+    @asynccontextmanager
+    async def _ended_with_its_reader(
+        self, receive: Receive, interruption: Interruption
+    ) -> AsyncIterator[None]:
+        """Interrupt the work inside when its client disconnects, and when the server ends."""
+
+        async def interrupt() -> None:
+            # It runs in a thread, because the request to PostgreSQL needs a connection.
+            await run_sync(interruption.request, limiter=self._cancellers)
+
+        async def interrupt_at_disconnect() -> None:
+            message = await receive()
+            while message["type"] != "http.disconnect":
+                message = await receive()
+            await interrupt()
+
+        watcher = asyncio.create_task(interrupt_at_disconnect())
+        try:
+            yield
+        except asyncio.CancelledError:  # the server ends
+            await interrupt()
+            raise
+        finally:
+            watcher.cancel()
+
+
+async def _in_own_thread(work: Callable[[], Result]) -> Result:
+    """Return the result of work in a new thread of low priority.
+
+    The thread does nothing else afterwards, because its priority could not be raised again.
+    """
+    result: Future[Result] = Future()
+    # As a running future it cannot be cancelled: the thread sets its result in any case.
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        # On Linux each thread has its own priority.
+        if sys.platform == "linux":
+            thread = get_native_id()
+            niceness = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, niceness + NICENESS)
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where the work is awaited
+            result.set_exception(error)
+
+    Thread(target=run, name="statement", daemon=True).start()
+    return await asyncio.wrap_future(result)
+
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dtml.pages.figures import counted, named, with_interval
 from dtml.pages.ranking import HEADLINE, ranking_page
 from flows.dashboard.briefing import Shown
 from flows.dashboard.markets import NotThereError, ranking_of_day
-from flows.ranking.stored import read_ranking, sql_behind
+from flows.ranking.tear_sheet import read_ranking, sql_behind
 
 LISTED_IN = {  # the view that lists all finished studies of a kind
     "backtest": "backtest_summary",

@@ -1,6 +1,14 @@
-"""Read a market by its name: one of the package, or a user's own, whose file the store keeps."""
+"""Read a market by its name: one of the package, or a user's own, whose file the store keeps.
 
+What this user let run here, own code and paths of markets' files, is remembered by its text: a
+store or a backup may come from somebody else, so what it holds or names is no permission. The
+folder that keeps it is the user's, outside the data folder, where no store, backup or cloned
+working folder brings files.
+"""
+
+import hashlib
 import logging
+import os
 from contextlib import suppress
 from dataclasses import replace
 from importlib import resources
@@ -15,8 +23,36 @@ from db.rows import markets
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market, load_market_file, market_names, read_calendars
 from dtml.markets.definition import SourceName
-from flows.markets.trust import file_of, is_trusted, keep, trusted_folder
 from flows.settings import data_folder
+from translation.atomic_files import write_whole
+
+
+def trusted_folder() -> Path:
+    """Return the folder of what may run.
+
+    It is `dtml/own_code` below `XDG_STATE_HOME`, or below `~/.local/state`.
+    """
+    state = os.environ.get("XDG_STATE_HOME")
+    home = Path(state) if state else Path.home() / ".local" / "state"
+    return home / "dtml" / "own_code"
+
+
+def file_of(text: str, kind: str) -> Path:
+    """Return the file of a text of a kind, `py` or `path`, in the trusted folder."""
+    return trusted_folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.{kind}"
+
+
+def is_trusted(text: str, kind: str) -> bool:
+    """Return whether the trusted folder has this text."""
+    file = file_of(text, kind)
+    return file.is_file() and file.read_bytes() == text.encode()
+
+
+def keep(text: str, file: Path) -> None:
+    """Write a text, whole, and its folder where needed; raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, lambda partial: partial.write_bytes(text.encode()))
+
 
 # In the data folder: sessions that exchange_calendars lacks or does not know yet, by exchange.
 CALENDARS = "calendars.toml"

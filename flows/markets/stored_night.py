@@ -17,7 +17,7 @@ from flows.log_lines import logged_run
 from flows.markets.opened import OpenedMarket
 from flows.settings import reports_folder
 from flows.upkeep.parquet_export import export_if_asked
-from flows.upkeep.training_states import drop_states
+from flows.upkeep.pruning import drop_states
 
 if TYPE_CHECKING:  # these modules load torch
     from flows.nightly.fetch import FetchResult

@@ -21,8 +21,7 @@ from dtml.prices.returns import traded
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.outcomes import overlap_of
 from dtml.windows import panel_on
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 

@@ -2,14 +2,17 @@
 
 A night belongs to a closed session, and predicts the one after it. Then it scores earlier
 predictions, follows its ranking in the paper account, measures whether inputs, skill and coverage
-are still as in the training, and writes its page.
+are still as in the training, and writes its page. Of missed nights, which the store knows, the bars
+are fetched together; they run in order.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,20 +21,25 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import attention, nights, rankings
+from db.rows import attention, nights, prices, rankings
 from db.rows import predictions as stored_predictions
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.pages.figures import counted
-from dtml.prices.sessions import REMEDY, next_known_session
-from flows.freezing.chain import extend, is_frozen
-from flows.freezing.chain_file import ChainFileError, add_lines
+from dtml.prices.sessions import REMEDY, next_known_session, session_open
+from flows.freezing import ChainFileError, add_lines, extend, is_frozen
 from flows.log_lines import logged_run, logged_stage
 from flows.markets.files import settings_place
-from flows.markets.stored_night import Night, finished_night, is_complete, last_page, passed_over
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.markets.stored_night import (
+    Night,
+    finished_night,
+    is_complete,
+    last_page,
+    missed_nights,
+    passed_over,
+)
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult
 from flows.nightly.own_code import change
@@ -43,7 +51,7 @@ from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, load_model, train_with_progress, why_due
 from flows.second_source import fetch_and_compare, words_of_lost_bars
 from flows.upkeep.parquet_export import export_if_asked
-from flows.upkeep.training_states import drop_states
+from flows.upkeep.pruning import drop_states
 
 log = logging.getLogger(__name__)
 
@@ -490,3 +498,97 @@ def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: Fetc
             counts={**fetch_result.counts, "predictions": 0},
             gaps=[],
         )
+
+
+@dataclass
+class CaughtUp:
+    """Hold how the missed nights of a market ended, in their order."""
+
+    nights: list[Night] = field(default_factory=list)
+    refused: dict[date, NightRefusedError] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Return why nights were refused: the first of them in full, the others by their day.
+
+        At least one night must have been refused.
+        """
+        first, *others = self.refused.items()
+        _, error = first
+        if not others:
+            return str(error)
+        days = ", ".join(str(day) for day, _ in others)
+        return f"{error}; also refused: {days}"
+
+
+def known_then(context: MarketContext, day: date) -> datetime | None:
+    """Return the moment for which a missed night of `day` reads its bars; None stands for now.
+
+    It is the open of the session that the night predicts, if enough bars of `day` were known by
+    then. It is now if too few were, or if the calendar does not know that session.
+    """
+    calendar = context.market.calendar
+    target = next_known_session(calendar, day)
+    if target is None:
+        return None
+    moment = session_open(calendar, target)
+    with reading(context.engine) as conn:
+        known = prices.prices(conn, context.name, day, day, known_at=moment)
+    is_short = shortage(context, day, set(known["symbol"])) is not None
+    return None if is_short else moment
+
+
+def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
+    """Run the missed nights up to `last`; after a refused night the next ones still run.
+
+    `missed_nights` says which nights are missed. The source is asked once, for the bars of all of
+    them. A night predicts from the bars that were known before the session that it predicts, if
+    these are enough; otherwise from those known now, up to its own session. `run` takes the
+    arguments of `run_night`; a flow passes one whose stages are tasks. Raises StoreBusyError when
+    another process is working on the market.
+    """
+    caught_up = CaughtUp()
+    fetch = _one_fetch_for_all(context, last)
+    for day in missed_nights(context, last):
+        known_at = known_then(context, day)
+        try:
+            night = run(context, day, fetch=partial(fetch, day), known_at=known_at)
+            caught_up.nights.append(night)
+        except NightRefusedError as error:
+            caught_up.refused[day] = error
+    return caught_up
+
+
+def _one_fetch_for_all(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
+    """Return a function that gives the night of a day its part of one fetch up to `last`.
+
+    The first call fetches, for all nights. The night of `last` gets the whole result, an earlier
+    one what `_part_of_night` returns. If the fetch fails, every call raises the same error.
+    """
+
+    @cache  # which keeps what is returned, not what is raised: so an error is returned
+    def answer() -> FetchResult | Exception:
+        try:
+            return fetch_and_compare(context, last)
+        except (DtmlError, StoreError, OSError) as error:
+            return error
+
+    def fetch(day: date) -> FetchResult:
+        fetched = answer()
+        if isinstance(fetched, Exception):
+            raise fetched
+        return fetched if day == last else _part_of_night(fetched, day)
+
+    return fetch
+
+
+def _part_of_night(fetch_result: FetchResult, day: date) -> FetchResult:
+    """Return a fetch as the night of `day`, not the last one, records it.
+
+    It has only the rejected bars of that day, which the result of the last night has too. Nothing
+    counts as asked for, fetched or stored: these counts belong to the last night, so that all
+    nights together count each bar once. The rest, such as the answers by symbol, concerns every
+    night and stays.
+    """
+    rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
+    return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

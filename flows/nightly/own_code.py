@@ -3,7 +3,7 @@
 If the own code fails, a night goes on without it.
 
 Stored rankers hold the text of the own code that they were trained with. It runs only if this user
-once gave it in a market's file (`flows.markets.trust`).
+once gave it in a market's file (`flows.markets.files`).
 """
 
 import logging
@@ -23,7 +23,7 @@ from dtml.own.process import Fitted, IsolatedCode
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import Rankers, slope_of, spans_of
 from dtml.ranking.walk import History
-from flows.markets.trust import file_of, is_trusted, keep, trusted_folder
+from flows.markets.files import file_of, is_trusted, keep, trusted_folder
 from flows.nightly.context import MarketContext
 
 log = logging.getLogger(__name__)

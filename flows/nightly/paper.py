@@ -38,8 +38,7 @@ from dtml.prices.sessions import (
     sessions_between,
     sessions_up_to,
 )
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, quotes_of, quotes_on
+from flows.nightly.context import MarketContext, NightBars, quotes_of, quotes_on
 
 log = logging.getLogger(__name__)
 

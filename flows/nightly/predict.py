@@ -12,8 +12,7 @@ from dtml.attention.weights import Attention
 from dtml.inference import attention, choose_device, predict
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.bars import SESSIONS_FOR_GAPS, NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import SESSIONS_FOR_GAPS, MarketContext, NightBars
 from flows.nightly.train import Model, windows_of
 
 # Stocks that are stored for each stock as those it looked at most: all pairs of 500 stocks would be

@@ -24,8 +24,7 @@ from dtml.pages.night import night_report, ranking_part
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
 from flows.markets.stored_night import page_file
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
 from flows.nightly.train import load_run

@@ -20,8 +20,7 @@ from dtml.evaluation.metrics import gain_in_mcc, score_days
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.prices.returns import published_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.fetch import OVERLAP
 from flows.nightly.ranking import score_rankings
 

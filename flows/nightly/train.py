@@ -31,7 +31,7 @@ from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
 from flows.settings import data_folder, weights_file
-from flows.upkeep.training_states import drop_states, states_folder
+from flows.upkeep.pruning import drop_states, states_folder
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sqlalchemy import Connection, Engine
 
+from db.connection.frames import sql_text
+from db.engine import reading
+from db.rows import rankings, scores
 from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics
 from dtml.evaluation.tear_sheet import (
     TearSheet,
@@ -26,7 +30,7 @@ from dtml.evaluation.tear_sheet import (
     running_means,
 )
 from dtml.markets import Market
-from dtml.pages.ranking import HEADLINE
+from dtml.pages.ranking import HEADLINE, Ranking
 from dtml.prices.sessions import sessions_a_year
 from dtml.ranking.features import rule_scores
 from dtml.ranking.outcomes import Leg, overlap_of
@@ -182,3 +186,38 @@ def _table_from_json(parts: Mapping[str, list[Any]]) -> pd.DataFrame:
         elif name not in NAMES:
             table[name] = pd.to_numeric(table[name])
     return table
+
+
+def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
+    """Return a ranking from the store; None where it has none of this id."""
+    with reading(engine) as conn:
+        return read_ranking(conn, ranking_id)
+
+
+def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
+    """Return a ranking from the store, with its tear sheet if the file is on this machine.
+
+    None where the store has no ranking of this id.
+    """
+    row = rankings.ranking(conn, ranking_id)
+    if row is None:
+        return None
+    return Ranking(
+        row=row,
+        scores=rankings.ranking_scores(conn, ranking_id),
+        differences=rankings.ranking_differences(conn, ranking_id),
+        portfolios=rankings.ranking_portfolios(conn, ranking_id),
+        sheet=read_sheet(row),
+    )
+
+
+def sql_behind(conn: Connection, ranking_id: str) -> dict[str, str]:
+    """Return the SQL behind the charts `legs` and `sectors` of a ranking's page.
+
+    The rows of its other charts are in no table, but in the file of the tear sheet.
+    """
+    parts = {"legs": "all", "sectors": "sector"}
+    return {
+        chart: sql_text(conn, scores.ranking_scores_by(ranking_id, predictor=HEADLINE, part=part))
+        for chart, part in parts.items()
+    }

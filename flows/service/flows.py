@@ -31,9 +31,8 @@ from flows.console import rendered
 from flows.log_lines import logged_run, logged_stage
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.markets.stored_night import Night, missed_nights
-from flows.nightly.catch_up import CaughtUp, catch_up
 from flows.nightly.context import MarketContext, open_context, open_stored_context
-from flows.nightly.night import run_night
+from flows.nightly.night import CaughtUp, catch_up, run_night
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.second_source import fetch_and_compare
@@ -73,7 +72,7 @@ def nightly(request: RunRequest, as_of: date) -> Night:
 
 @flow(name="catch-up", flow_run_name="{request.market} {last}", persist_result=False)
 def missed(request: RunRequest, last: date) -> CaughtUp:
-    """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
+    """Run every missed night of a market up to a session; see `flows.nightly.night.catch_up`."""
     with signals_of(request.attended):
         return _run_missed_nights(open_context(request), last, ())
 

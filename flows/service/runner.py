@@ -26,6 +26,7 @@ from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
 from flows.service.schedules import (
+    LOCK,
     TRANSLATING,
     WATCHING,
     Schedule,
@@ -33,8 +34,8 @@ from flows.service.schedules import (
     next_night,
     require_cron,
     schedules_of,
+    write_serving,
 )
-from flows.service.serving import LOCK, write_serving
 from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
 from flows.signals import SERVICE
 from flows.translating.folder import model_names
@@ -216,10 +217,10 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         Job,
         cancel_leftovers,
         deployment_of,
+        fork_runs,
         print_ended,
         start_catching_up,
     )
-    from flows.service.forked_runs import fork_runs
 
     now = datetime.now(UTC)
     jobs: dict[UUID, Job] = {}

@@ -37,8 +37,7 @@ from dtml.prices.sessions import (
     usual_week,
 )
 from flows.markets.files import market_of_store, named_in_command, read_market
-from flows.service.schedules import DELAY, next_cron, next_night
-from flows.service.serving import serving_of
+from flows.service.schedules import DELAY, next_cron, next_night, serving_of
 
 NIGHTLY = timedelta(days=31)  # without a night for longer, a market that nobody serves is history
 TOLERANCE = timedelta(hours=2)  # until a night is late: one that cannot fetch is retried for 65 min

@@ -19,9 +19,17 @@ from db.rows import runs as stored_runs
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
 from dtml.training import fit
-from flows.backtest import folds as backtest_module
-from flows.backtest.folds import Backtest, Job, jobs_of, one_by_one, run_fold, run_seed
-from flows.backtest.results import Result, run_backtest
+from flows.backtest import walk as backtest_module
+from flows.backtest.walk import (
+    Backtest,
+    Job,
+    Result,
+    jobs_of,
+    one_by_one,
+    run_backtest,
+    run_fold,
+    run_seed,
+)
 from flows.markets.opened import RunRequest
 from flows.nightly.context import stored_bars
 from flows.nightly.fetch import fetch_bars, history_start

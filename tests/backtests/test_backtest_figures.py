@@ -18,8 +18,7 @@ from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.markets.definition import Costs
 from dtml.pages.backtest import settlements
 from dtml.prices.sessions import previous_session, sessions_between
-from flows.backtest.folds import Backtest
-from flows.backtest.results import run_backtest
+from flows.backtest.walk import Backtest, run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.night import run_night
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of

@@ -13,7 +13,7 @@ from db.rows import backtests, prices, runs
 from dtml.errors import UsageError
 from dtml.pages.backtest import vintage
 from dtml.prices.sessions import previous_session, session_close, session_open
-from flows.backtest.results import run_backtest
+from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
 from tests.support.backtest_market import FIRST, backtest_of
 from tests.support.nights import BARS

@@ -22,8 +22,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.model import ModelConfig
 from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, name_of, shortened
 from dtml.training.recipe import Epoch, Member, TrainingConfig
-from flows.benchmark.results import run_benchmark
-from flows.benchmark.train import PublishedExperiment, members_of, train_models
+from flows.benchmark.published import PublishedExperiment, members_of, run_benchmark, train_models
 from flows.commands.benchmark import require_matching_options, run_published
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context
@@ -226,7 +225,7 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
 ) -> None:
     small = PAPER.recipes["dtml"]
     others = [replace(small, model=replace(small.model, beta=beta)) for beta in (0.01, 1.0)]
-    monkeypatch.setattr("flows.benchmark.train.grid", lambda recipe: [*others, recipe])
+    monkeypatch.setattr("flows.benchmark.published.grid", lambda recipe: [*others, recipe])
     paper = replace(PAPER, recipes={"dtml": small})
     found = run_benchmark(PublishedExperiment(stored, paper, seeds=(0, 1), with_grid=True))
     dtml = found.seeds[found.seeds["predictor"] == "dtml"]

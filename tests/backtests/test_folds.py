@@ -19,7 +19,7 @@ from dtml.evaluation.breakdowns import (
     slice_scores,
 )
 from dtml.evaluation.metrics import score
-from flows.backtest.folds import Fold, folds
+from flows.backtest.walk import Fold, folds
 from tests.support.bounds import as_drawn, in_float64
 
 DAYS = pd.bdate_range("2023-11-01", periods=97)

@@ -25,13 +25,12 @@ from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, sessions_between
 from flows.audit import stored_nights
-from flows.backtest import folds as folds_module
-from flows.backtest.folds import Nights
+from flows.backtest import walk as folds_module
+from flows.backtest.walk import Nights
 from flows.commands.studies import LookAheadError, audit
 from flows.markets.opened import RunRequest
 from flows.nightly import train as train_module
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, read_bars, stored_bars
+from flows.nightly.context import MarketContext, NightBars, read_bars, stored_bars
 from flows.settings import data_folder
 from tests.support.backtest_market import context_of
 from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource

@@ -19,8 +19,7 @@ from dtml.prices.sessions import next_session
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
-from flows.service.schedules import DELAY
-from flows.service.serving import LOCK, write_serving
+from flows.service.schedules import DELAY, LOCK, write_serving
 from flows.settings import prefect_folder
 from tests.support.commands import as_served
 from tests.support.nights import AS_OF, BARS, SMALL

@@ -26,11 +26,9 @@ from dtml.markets.definition import Calendar
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
 from flows.markets.stored_night import LIMIT, missed_nights
-from flows.nightly.bars import NightBars
-from flows.nightly.catch_up import catch_up
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.fetch import OVERLAP, fetch_bars
-from flows.nightly.night import run_night
+from flows.nightly.night import catch_up, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
 from tests.support.bounds import assert_arrays_close_in_float64

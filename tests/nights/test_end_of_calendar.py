@@ -16,9 +16,8 @@ from flows.dashboard.app import dashboard
 from flows.markets.files import read_market
 from flows.markets.opened import choose_as_of
 from flows.markets.stored_night import missed_nights
-from flows.nightly.catch_up import catch_up
 from flows.nightly.context import MarketContext
-from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.night import NightRefusedError, catch_up, run_night
 from flows.service.alerts import after_night, watch_markets
 from flows.settings import data_folder
 from tests.support.calendars import end_calendar

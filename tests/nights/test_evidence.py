@@ -17,7 +17,7 @@ from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
 from dtml.markets.definition import LEVELS
 from dtml.pages.figures import percent
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.backtest.results import run_backtest
+from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
 from flows.markets.stored_night import Night
 from flows.nightly.context import MarketContext, stored_bars

@@ -17,10 +17,19 @@ from db.rows import nights
 from dtml.errors import UsageError
 from dtml.experiments import vary
 from dtml.prices.sessions import next_session
-from flows.freezing.chain import begin, extend
-from flows.freezing.chain_file import ChainFileError, add_lines, chain_file, check_file
-from flows.freezing.check import LINK, WEIGHT, Checked, check_chain
-from flows.freezing.parts import PARTS
+from flows.freezing import (
+    LINK,
+    PARTS,
+    WEIGHT,
+    ChainFileError,
+    Checked,
+    add_lines,
+    begin,
+    chain_file,
+    check_chain,
+    check_file,
+    extend,
+)
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night

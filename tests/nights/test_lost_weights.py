@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 
 from db.engine import reading, transaction
 from db.rows import runs as stored_runs
-from flows.backtest.results import run_backtest
+from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly import train
 from flows.nightly.context import MarketContext

@@ -17,7 +17,7 @@ from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_context
 from flows.nightly.night import run_night
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from tests.support.nights import AS_OF, BARS, FrameSource, small_market
 
 FOLLOWING = next_session("XNYS", AS_OF)

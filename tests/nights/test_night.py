@@ -20,8 +20,7 @@ from dtml.prices.sessions import next_session, sessions_up_to
 from flows.markets.opened import StoredSource
 from flows.nightly import night as night_module
 from flows.nightly import predict
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.context import MarketContext, NightBars, stored_bars
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.predict import forecast

@@ -11,8 +11,7 @@ from sqlalchemy import event
 from db.engine import reading, transaction
 from db.rows import prices
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly.bars import USUAL_SESSIONS, NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import USUAL_SESSIONS, MarketContext, NightBars
 from flows.nightly.fetch import OVERLAP, history_start
 from flows.nightly.night import run_night
 from tests.night_walk import ways_to_the_equations

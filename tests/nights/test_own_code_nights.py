@@ -29,7 +29,7 @@ from flows.nightly import own_code
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.ranking.walk import Plan, Walk, run_ranking
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from tests.support.nights import AS_OF, small_market
 
 pytestmark = pytest.mark.slow

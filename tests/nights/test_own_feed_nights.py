@@ -28,7 +28,7 @@ from flows.markets.opened import CheckedFeed, RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, directly, run_night
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from flows.service import flows as scheduled
 from flows.upkeep import doctor
 from tests.support.commands import Command

@@ -24,8 +24,7 @@ from dtml.features import FEATURES
 from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.markets import after_costs
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, quotes_of, read_bars
+from flows.nightly.context import MarketContext, NightBars, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night

@@ -17,8 +17,7 @@ from db.rows import calibration, predictions, runs
 from db.rows import nights as stored_nights
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.report import publish_night
 from flows.settings import data_folder
 from tests.support.commands import Command

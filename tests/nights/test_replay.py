@@ -25,8 +25,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import train_model
-from flows.replay.archive import Archive, Replay, replay_of, restated_since
-from flows.replay.prediction import Receipt, reproduce, run_of
+from flows.replay import Archive, Receipt, Replay, replay_of, reproduce, restated_since, run_of
 from flows.settings import data_folder
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without

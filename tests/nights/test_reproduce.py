@@ -15,18 +15,21 @@ from db.rows import predictions
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Constituent, Market
 from dtml.prices.sessions import next_session
-from flows.backtest.results import run_backtest
+from flows.backtest.walk import run_backtest
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.train import train_model, universe_of, why_due
-from flows.replay.archive import FIGURES, Archive, changed_since, replay_of
-from flows.replay.prediction import (
+from flows.replay import (
+    FIGURES,
     TOLERANCE,
+    Archive,
     Receipt,
     Retraining,
+    changed_since,
     market_of,
+    replay_of,
     reproduce,
     retrain,
     run_of,

@@ -16,8 +16,7 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import confusion_by_day
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import score
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.score import DayCounts, day_counts, score_market

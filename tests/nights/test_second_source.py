@@ -22,10 +22,9 @@ from dtml.prices.bars import PRICES
 from dtml.prices.sessions import next_session
 from dtml.sources import Fetched
 from dtml.sources.second import SecondFeed
-from flows.nightly.catch_up import catch_up
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
-from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.night import NightRefusedError, catch_up, run_night
 from flows.second_source import compare_sources, fetch_and_compare
 from flows.service.alerts import after_night
 from flows.service.status import market_status

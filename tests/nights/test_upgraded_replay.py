@@ -15,9 +15,15 @@ from sqlalchemy import Engine, text
 from db.engine import reading, transaction
 from dtml.machine import changes, computed_by
 from flows.nightly.context import MarketContext
-from flows.replay.archive import Archive, Replay, replay_of
-from flows.replay.closeness import TOLERANCE, ranking_difference
-from flows.replay.prediction import reproduce, run_of
+from flows.replay import (
+    TOLERANCE,
+    Archive,
+    Replay,
+    ranking_difference,
+    replay_of,
+    reproduce,
+    run_of,
+)
 from tests.processors import PROCESSORS
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, after_nights, receipt_of

@@ -14,7 +14,7 @@ from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import run_night
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from tests.support.nights import AS_OF, BARS, FrameSource
 
 SYMBOL = "F01A"

@@ -115,7 +115,7 @@ def test_readers_that_do_not_read_hold_up_downloads_alone_and_who_is_refused_may
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They hold no connection, every page is answered, and one download more is refused."""
-    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr("flows.dashboard.explore.READER_LIMIT_S", PATIENCE_S)
     whole = site.get(LONG_ANSWER)
     assert len(whole.body) == int(whole.headers["content-length"]) > 2**20
     with unread(site, DOWNLOADS):
@@ -136,7 +136,7 @@ def test_readers_that_do_not_read_hold_up_downloads_alone_and_who_is_refused_may
 def test_a_reader_that_does_not_read_is_hung_up_on(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)
+    monkeypatch.setattr("flows.dashboard.explore.READER_LIMIT_S", 0.2)
     with unread(site, DOWNLOADS) as readers:
         until(
             lambda: (
@@ -199,7 +199,7 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(site: Site) -> None
 def test_a_table_that_is_too_long_is_refused_and_not_cut(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.dashboard.downloads.LARGEST", 100_000)
+    monkeypatch.setattr("flows.dashboard.explore.LARGEST", 100_000)
     refused = site.get(LONG_ANSWER)
     assert refused.status == 400
     assert "more than 100,000 bytes: select fewer rows" in refused.body

@@ -9,8 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine, create_engine, text
 
-from flows.dashboard.app import dashboard
-from flows.dashboard.guard import HEADERS
+from flows.dashboard.app import HEADERS, dashboard
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     DAYS,

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from db.engine import READ_LIMIT_S, reading
-from flows.dashboard.statements import STATEMENTS
+from flows.dashboard.app import STATEMENTS
 from tests.support.browser import Site
 from tests.support.dashboard_store import (
     MARKET,

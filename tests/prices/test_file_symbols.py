@@ -21,7 +21,7 @@ from flows.dashboard.app import dashboard
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.replay.prediction import Receipt
+from flows.replay import Receipt
 from flows.settings import reports_folder
 from tests.support.browser import served
 from tests.support.commands import Command

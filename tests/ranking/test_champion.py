@@ -20,9 +20,9 @@ from dtml.experiments import vary
 from dtml.markets import read_market
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session, sessions_between
-from flows.nightly.champion import promote
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
+from flows.nightly.ranking import promote
 from flows.service.alerts import after_night
 from flows.service.status import market_status
 from tests.support.benchmark_rows import ranker

@@ -26,11 +26,10 @@ from dtml.prices.sessions import next_session, previous_session
 from dtml.ranking.features import RULES
 from flows.dashboard.app import dashboard
 from flows.nightly import ranking
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.night import run_night
 from flows.nightly.score import score_market
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without

@@ -33,8 +33,7 @@ from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
 from dtml.ranking.walk import folds
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context, open_stored_context
-from flows.ranking.trainings import train_side_by_side
-from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking
+from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking, train_side_by_side
 from flows.settings import data_folder, page_of
 from tests.support.bounds import in_float64
 from tests.support.commands import Command

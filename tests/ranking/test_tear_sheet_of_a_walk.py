@@ -12,8 +12,7 @@ from dtml.pages.ranking import ranking_page
 from dtml.ranking.outcomes import overlap_of
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
-from flows.ranking.stored import stored_ranking
-from flows.ranking.tear_sheet import read_sheet, sheet_file, write_sheet
+from flows.ranking.tear_sheet import read_sheet, sheet_file, stored_ranking, write_sheet
 from flows.ranking.walk import Plan, Walk, run_ranking
 from flows.settings import page_of
 from tests.support.bounds import in_float64

@@ -12,8 +12,8 @@ from urllib.request import urlopen
 import pytest
 import uvicorn
 
-from flows.service import bounded_connections
-from flows.service.bounded_connections import BoundedConnection
+from flows.service import guarded_server as bounded_connections
+from flows.service.guarded_server import BoundedConnection
 
 pytestmark = pytest.mark.slow
 

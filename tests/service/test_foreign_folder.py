@@ -16,7 +16,7 @@ import pytest
 from dtml.own.code import OwnCode
 from dtml.own.process import IsolatedCode
 from flows import working_folder
-from flows.service import forked_runs
+from flows.service import deployments as forked_runs
 from flows.settings import prepare_prefect
 from tests.support.backtest_market import MARKET
 from tests.support.foreign_folder import fill_as_a_stranger

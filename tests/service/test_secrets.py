@@ -20,8 +20,7 @@ from db import tables as schema
 from db.engine import location, open_engine
 from db.errors import StoreUsageError
 from flows.service.prefect_server import LOGIN
-from flows.service.schedules import DELAY
-from flows.service.serving import LOCK, write_serving
+from flows.service.schedules import DELAY, LOCK, write_serving
 from tests.support.nights import small_market
 from tests.support.prefect_server import prefect_server
 from tests.support.webhook import TOKEN, Webhook, webhook

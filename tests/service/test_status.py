@@ -31,7 +31,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import watch_markets
-from flows.service.serving import LOCK, Serving, serving, write_serving
+from flows.service.schedules import LOCK, Serving, serving, write_serving
 from flows.service.status import (
     MarketStatus,
     due_night,

@@ -30,13 +30,13 @@ from db.rows.nights import alerts, raise_alert
 from db.views import views
 from dtml.markets import load_market
 from dtml.training.state import StateFolder, start
-from flows.backtest.results import Result
+from flows.backtest.walk import Result
 from flows.dashboard.app import dashboard, pages
 from flows.printed_studies import print_backtest
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from flows.service.alerts import Kind
 from flows.settings import data_folder
-from flows.upkeep.training_states import states_folder
+from flows.upkeep.pruning import states_folder
 from tests.support.browser import served
 from tests.support.kept_store import (
     ABOUT,

@@ -31,11 +31,10 @@ from db.errors import StoreBusyError
 from db.rows import rankings, runs
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.report import publish_night
 from flows.nightly.train import train_model
-from flows.replay.archive import Archive, replay_of
+from flows.replay import Archive, replay_of
 from flows.settings import data_folder, reports_folder
 from flows.upkeep import pruning
 from flows.upkeep.pruning import FEWEST_NIGHTS, Plan, plan, prune

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from flows.backtest.folds import Backtest, Plan, open_backtest
+from flows.backtest.walk import Backtest, Plan, open_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars

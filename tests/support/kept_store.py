@@ -31,7 +31,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
 from flows.settings import data_folder
-from flows.upkeep.training_states import states_folder
+from flows.upkeep.pruning import states_folder
 from tests.support.nights import SMALL, FrameSource
 from tests.support.places import ROOT
 from tests.support.recipe import TEST, write_recipe

@@ -20,8 +20,7 @@ from dtml.sources import Fetched
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
-from flows.replay.archive import Archive
-from flows.replay.prediction import Receipt
+from flows.replay import Archive, Receipt
 from flows.settings import data_folder, reports_folder
 from tests.support.run_folder import made_once
 

@@ -28,8 +28,7 @@ from dtml.prices.sessions import next_session, session_close, sessions_up_to
 from dtml.ranking.rankers import ranking_of_day
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.commands.questions import questions_page
-from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, NightBars
 from flows.nightly.score import dated_directions, score_market
 from tests.support.places import ROOT
 

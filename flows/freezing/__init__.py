@@ -1,1 +1,0 @@
-"""Freeze what nights predict: a chain of SHA-256 over nights, its file, and its check."""

@@ -1,1 +1,0 @@
-"""Past nights and single predictions, reproduced from the rows of the store."""
