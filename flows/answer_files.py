@@ -115,7 +115,6 @@ def _write_groups(answer: Answer, file: Path, largest_bytes: int) -> int:
 
 
 def _merge(parts: Sequence[Path], schema: pa.Schema, file: Path) -> None:
-    """Write the rows of Parquet files into one of this schema."""
     with pq.ParquetWriter(file, schema) as writer:
         for part in parts:
             for batch in pq.ParquetFile(part).iter_batches(GROUP):

@@ -115,7 +115,6 @@ def print_frame(
 
 
 def _whole(value: float) -> str:
-    """Return a whole number without a decimal point."""
     return f"{value:.0f}"
 
 

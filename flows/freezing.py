@@ -206,7 +206,6 @@ def _table_of_night(
     key: tuple[date, str | None],
     columns: Sequence[str],
 ) -> Table:
-    """Return the rows of a night and model as plain values; no rows where there are none."""
     as_of, model = key
     if model is None or (as_of, model) not in by_night:
         return {"columns": list(columns), "rows": []}
@@ -235,7 +234,6 @@ class _ByMoment:
         return self.rows.take(places)
 
     def _count_up_to(self, moment: datetime) -> int:
-        """Return the number of rows that were known at a moment."""
         nanoseconds = pd.Timestamp(moment).as_unit("ns").value
         return int(np.searchsorted(self.moments, nanoseconds, side="right"))
 
@@ -663,7 +661,6 @@ class _Weights:
 
 
 def _changed_list(conn: Connection, market: str, head: Link) -> Iterator[Change]:
-    """Yield a change if the stored list of constituents is not the one of the last link."""
     frozen = json.loads(head["link"])["constituents"]
     stored = constituents_digest(conn, market)
     if stored != frozen:
@@ -809,7 +806,6 @@ def check_file(file: Path, chain: Sequence[Link]) -> list[Change]:
 
 
 def _night_of_line(text: str) -> date | None:
-    """Return the night that a line names; None where it names none."""
     try:
         return date.fromisoformat(json.loads(text)["link"]["as_of"])
     except (ValueError, KeyError, TypeError):

@@ -128,7 +128,6 @@ def _fields(run: Run | None, seconds: float | None, run_id: str | None = None) -
 
 
 def _flow_run() -> str | None:
-    """Return the ID of the flow run of Prefect that this is in; None outside one."""
     if "prefect" not in sys.modules:  # no flow runs this, and the import would take seconds
         return None
     from prefect.context import FlowRunContext

@@ -258,7 +258,6 @@ class Archive:
 
 
 def _why_incomplete(row: Mapping[str, Any] | None) -> str:
-    """Return the part of a message that says why a night is not complete."""
     if row is None:
         return "was never run"
     if row["reason"]:
@@ -305,7 +304,6 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
 
 
 def _changes_of_list(then: Market, now: Market) -> list[str]:
-    """Say which stocks joined a list, left it, or are on it on other days."""
     # A stay is a stock, its first day on the list and the first day after it. It may have several.
     stays_then = {(stay.symbol, stay.since, stay.until) for stay in then.constituents}
     stays_now = {(stay.symbol, stay.since, stay.until) for stay in now.constituents}
@@ -473,7 +471,6 @@ class Replay:
         return reasons
 
     def _differences(self) -> list[str]:
-        """Say how many predictions differ and, where the inputs do not, what may be the cause."""
         rows = self.differing
         if rows.empty:
             return []
@@ -768,7 +765,6 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
 
 
 def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
-    """Return the message that a run made no such prediction, and which ones it made."""
     if stored.empty:
         return (
             f"there is no prediction {receipt}: run {receipt.run_id} has made none; the column "
@@ -842,7 +838,6 @@ class Retraining:
         return reasons
 
     def _differing_weights(self) -> str:
-        """Say how many parameters differ, and which most."""
         worst = max(self.differing, key=lambda name: self.differing[name])
         return (
             f"weights: {len(self.differing)} of {self.parameters} parameters differ, most of all "
@@ -905,7 +900,6 @@ def retrain(
 
 
 def _differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the largest absolute difference of each parameter that differs."""
     differences: dict[str, float] = {}
     for name, weights in then.items():
         if not torch.equal(weights, now[name]):
@@ -915,7 +909,6 @@ def _differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[
 
 
 def _stored_weights(archive: Archive, run: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
-    """Return the weights of a run; None, with a warning, when they are lost."""
     try:
         return archive.model(run).ensemble.weights
     except DtmlError as error:

@@ -298,7 +298,6 @@ def _compare_batch(
 
 
 def _why_nothing(failures: pd.DataFrame, asked: int) -> str:
-    """Say why no symbol could be compared."""
     if failures.empty:
         return (
             f"it has no close on a session of the store for any of {asked:,} symbols: "
@@ -395,7 +394,6 @@ def _store(
 
 
 def _is_same(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Return whether two comparisons have the same last session, source and failures."""
     names = ("as_of", "source", "failures", "failure")
     return all(last[name] == row[name] for name in names)
 

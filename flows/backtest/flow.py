@@ -147,7 +147,6 @@ def backtest_flow(
 
 
 def _backtest_on(task_runner: Any) -> Callable[..., Result]:
-    """Return the flow with another task runner."""
     return backtest.with_options(task_runner=task_runner)
 
 

@@ -654,7 +654,6 @@ def run_backtest(
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
-    """Store the backtest as begun, run the folds not yet done, store each, and score them all."""
     with transaction(backtest.context.engine) as conn:
         backtests.save_backtest(conn, _backtest_row(backtest))
     start = time.perf_counter()
@@ -665,7 +664,71 @@ def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
         _store_fold(backtest, card)
         on_fold(number)
     seconds = None if is_resumed else time.perf_counter() - start
-    _score_and_store(backtest, seconds)
+    context = backtest.context
+    bars = scored_bars(backtest)
+    survivorship = _survivorship(backtest, bars)
+    record = read_record(backtest, bars)
+    # Only the model's rows of the protocol "all" have ranks too; those of single stocks have none.
+    scores = slice_scores(
+        record.directions(), record.movement, record.target, record.fold, record.symbols
+    )
+    ranks = rank_ics_by_slice(
+        record.probability, record.losers, record.movement, record.target, record.fold
+    )
+    ranks = ranks.assign(predictor=MODEL, protocol="all")
+    scores = scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
+    traded = _trade_portfolios(backtest, record, bars)
+    year = sessions_a_year(context.market.calendar)
+    # Earlier backtests count too: the more strategies are tried, the better the best looks by
+    # chance.
+    with reading(backtest.context.engine) as conn:
+        yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
+    trials = list(yearly / np.sqrt(year))
+    for name in traded.strategies:
+        net_returns = traded.tracks[name]["net"].to_numpy()
+        trials.append(session_sharpe(net_returns))
+    # The yearly Sharpe ratio that the best of so many strategies would have without any skill.
+    best_by_chance = 0.0
+    if np.isfinite(trials).any():
+        best_by_chance = expected_best(trials) * np.sqrt(year)
+    # The trials concern only the portfolios that follow predictions.
+    rows: list[dict[str, Any]] = []
+    for name, track in traded.tracks.items():
+        figures = performance(
+            track,
+            trials=trials if name in traded.strategies else None,
+            index=traded.indices.get(name),
+            year=year,
+        )
+        strategy = traded.strategies.get(name)
+        rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
+    portfolios = pd.DataFrame(rows)
+    is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
+    tracks = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
+    with transaction(context.engine) as conn:
+        save_outcomes(conn, backtest, record)
+        rules = dated_directions(record.rules, record.target)
+        predictions.save_rule_directions(conn, context.name, rules)
+        settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
+        run_ids = settled["run_id"].unique().tolist()
+        # The views calibration and coverage read these counts.
+        save_counts(conn, settled, calibration.bands_of(conn, run_ids))
+        backtests.finish_backtest(
+            conn,
+            backtest.id,
+            scores=scores,
+            returns=pd.concat(tracks, ignore_index=True),
+            portfolios=portfolios,
+            counts={
+                "stocks": int(is_predicted.sum()),
+                "tried": len(trials),
+                "expected_best": best_by_chance,
+                "constituent_days": survivorship.constituent_days,
+                "without_price": survivorship.without_price,
+            },
+            finished_at=datetime.now(UTC),
+            seconds=seconds,
+        )
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
@@ -746,7 +809,6 @@ def _backtest_row(backtest: Backtest) -> dict[str, Any]:
 
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
-    """Store a fold's run and its predictions in one transaction; rows already stored stay."""
     card = read_card(file)
     predicted = pd.read_parquet(file.with_suffix(".parquet"))
     run = card["run"]
@@ -871,78 +933,6 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
         known_at=backtest.known_at,
         recorded_at=datetime.now(UTC),
     )
-
-
-def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
-    """Score the predictions, trade them in portfolios, and store all figures in one transaction.
-
-    `seconds` is the time that the folds took; None where it is not known.
-    """
-    context = backtest.context
-    bars = scored_bars(backtest)
-    survivorship = _survivorship(backtest, bars)
-    record = read_record(backtest, bars)
-    # Only the model's rows of the protocol "all" have ranks too; those of single stocks have none.
-    scores = slice_scores(
-        record.directions(), record.movement, record.target, record.fold, record.symbols
-    )
-    ranks = rank_ics_by_slice(
-        record.probability, record.losers, record.movement, record.target, record.fold
-    )
-    ranks = ranks.assign(predictor=MODEL, protocol="all")
-    scores = scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
-    traded = _trade_portfolios(backtest, record, bars)
-    year = sessions_a_year(context.market.calendar)
-    # Earlier backtests count too: the more strategies are tried, the better the best looks by
-    # chance.
-    with reading(backtest.context.engine) as conn:
-        yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
-    trials = list(yearly / np.sqrt(year))
-    for name in traded.strategies:
-        net_returns = traded.tracks[name]["net"].to_numpy()
-        trials.append(session_sharpe(net_returns))
-    # The yearly Sharpe ratio that the best of so many strategies would have without any skill.
-    best_by_chance = 0.0
-    if np.isfinite(trials).any():
-        best_by_chance = expected_best(trials) * np.sqrt(year)
-    # The trials concern only the portfolios that follow predictions.
-    rows: list[dict[str, Any]] = []
-    for name, track in traded.tracks.items():
-        figures = performance(
-            track,
-            trials=trials if name in traded.strategies else None,
-            index=traded.indices.get(name),
-            year=year,
-        )
-        strategy = traded.strategies.get(name)
-        rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
-    portfolios = pd.DataFrame(rows)
-    is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
-    tracks = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
-    with transaction(context.engine) as conn:
-        save_outcomes(conn, backtest, record)
-        rules = dated_directions(record.rules, record.target)
-        predictions.save_rule_directions(conn, context.name, rules)
-        settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
-        run_ids = settled["run_id"].unique().tolist()
-        # The views calibration and coverage read these counts.
-        save_counts(conn, settled, calibration.bands_of(conn, run_ids))
-        backtests.finish_backtest(
-            conn,
-            backtest.id,
-            scores=scores,
-            returns=pd.concat(tracks, ignore_index=True),
-            portfolios=portfolios,
-            counts={
-                "stocks": int(is_predicted.sum()),
-                "tried": len(trials),
-                "expected_best": best_by_chance,
-                "constituent_days": survivorship.constituent_days,
-                "without_price": survivorship.without_price,
-            },
-            finished_at=datetime.now(UTC),
-            seconds=seconds,
-        )
 
 
 @dataclass(frozen=True)

@@ -258,12 +258,10 @@ def _config(
 
 
 def _settings(config: RankersConfig) -> dict[str, Any]:
-    """Return every setting of the models."""
     return {**asdict(config), "features": list(FEATURES), "dropout": asdict(Dropout())}
 
 
 def _id(data_set: Set, config: RankersConfig) -> str:
-    """Return the name of the benchmark, with a digest of settings, version and accepted bars."""
     settings = [_settings(config), data_set.market.settings, version("dtml-nightshift")]
     digest = hashlib.sha256(json.dumps(settings, default=str).encode())
     digest.update(pd.util.hash_pandas_object(data_set.bars, index=False).to_numpy().tobytes())
@@ -349,7 +347,6 @@ def _stored_rows(
 def _score_rows(
     tested: Mapping[str, Grid], outcome: Grid, sessions: pd.DatetimeIndex
 ) -> Iterator[dict[str, Any]]:
-    """Yield the scores of each model and rule over all days, and over each year."""
     for name, grid in tested.items():
         for part, value, is_in_part in _all_and_years(sessions):
             score = score_ranking(grid[is_in_part], outcome[is_in_part], overlap=overlap_of(LEG))

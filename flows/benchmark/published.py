@@ -234,7 +234,6 @@ class PublishedExperiment:
         return test_days, bars, known_at
 
     def _days_of(self, windows: Windows, span: tuple[date, date]) -> Windows:
-        """Return the days of a span; raise DtmlError if none of them has a label."""
         first, last = span
         days = windows.between(pd.Timestamp(first), pd.Timestamp(last))
         if not days.labelled("published").any():
@@ -337,7 +336,6 @@ def members_of(
 
 
 def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[Fit]) -> Trial:
-    """Return the trial of a configuration whose seeds were fitted."""
     ensemble = Ensemble(
         market=experiment.paper.market,
         symbols=experiment.context.market.symbols,

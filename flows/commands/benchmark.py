@@ -15,7 +15,7 @@ from dtml.pages import benchmark as benchmark_pages
 from dtml.pages import ranking as ranking_pages
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
-from flows.benchmark.published import Benchmark, PublishedExperiment, stored_benchmark
+from flows.benchmark.published import PublishedExperiment, stored_benchmark
 from flows.commands.options import AsJson, with_request
 from flows.commands.ranking import NetworksOption, as_document, rank_sets
 from flows.console import announce, print_frame, print_json
@@ -178,7 +178,22 @@ def run_published(
         )
     if request.source or request.prices:
         _fetch_set(request)
-    result = _run_or_read_benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
+    published_set = shortened(SETS[request.market], epochs)
+    example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
+    require_stored(request, f"give its files, as in `{example}`")
+    context = open_stored_context(request)
+    require_set(context.market, published_set)
+    experiment = PublishedExperiment(context, published_set, tuple(range(seeds)), with_grid)
+    experiment.require_test_span()
+    stored = stored_benchmark(context.engine, experiment.id)
+    if stored is not None:
+        err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
+        result = stored
+    else:
+        require_server()  # before Prefect is imported
+        from flows.benchmark.flow import benchmark as run_benchmark
+
+        result = run_benchmark(replace(request, attended=True), experiment.seeds, epochs, with_grid)
     if as_json:
         document = {
             "benchmark": result.row,
@@ -192,31 +207,6 @@ def run_published(
     print_benchmark(result.row, result.scores, result.number)
     out.print(f"page      {result.page}")
     return None
-
-
-def _run_or_read_benchmark(
-    request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
-) -> Benchmark:
-    """Run a benchmark as a flow; where it is stored already, only read it.
-
-    Raises UsageError where nothing is stored for the market, or where its stocks are not those of
-    the published set, and DtmlError where the prices end too early.
-    """
-    published_set = shortened(SETS[request.market], epochs)
-    example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
-    require_stored(request, f"give its files, as in `{example}`")
-    context = open_stored_context(request)
-    require_set(context.market, published_set)
-    experiment = PublishedExperiment(context, published_set, seeds, with_grid)
-    experiment.require_test_span()
-    stored = stored_benchmark(context.engine, experiment.id)
-    if stored is not None:
-        err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
-        return stored
-    require_server()  # before Prefect is imported
-    from flows.benchmark.flow import benchmark as run_benchmark
-
-    return run_benchmark(replace(request, attended=True), seeds, epochs, with_grid)
 
 
 def require_stored(request: RunRequest, advice: str) -> None:

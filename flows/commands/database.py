@@ -106,7 +106,14 @@ def copy(
     """
     if not file.is_file():
         raise UsageError(f"there is no store at {file}: give an SQLite file")
-    _require_another_store(file)
+    url = database_url()
+    if url.get_backend_name() == "sqlite":
+        destination = Path(str(url.database))
+        if destination.exists() and file.samefile(destination):
+            raise UsageError(
+                f"{file} would be copied into itself: set {URL_VARIABLE} to the empty database "
+                "that is to hold the copy"
+            )
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
     # The variable names the destination here, so the command that upgrades the file sets another.
     require_current_schema(
@@ -117,19 +124,6 @@ def copy(
         rows = copy_rows(conn, target, progress)
     _say(out, f"{location(target)}: {_counted(rows)} copied; both stores are equal")
     _say(out, f"the weights of its models stay in {data_folder()}")
-
-
-def _require_another_store(file: Path) -> None:
-    """Raise UsageError if a file is the very store that DTML_DATABASE_URL names."""
-    url = database_url()
-    if url.get_backend_name() != "sqlite":
-        return
-    destination = Path(str(url.database))
-    if destination.exists() and file.samefile(destination):
-        raise UsageError(
-            f"{file} would be copied into itself: set {URL_VARIABLE} to the empty database that is "
-            "to hold the copy"
-        )
 
 
 @store_commands.command()
@@ -364,7 +358,6 @@ def _say(console: Console, line: str) -> None:
 
 
 def _line(finding: Finding) -> str:
-    """Return a finding in a line: its state, its check, and the first rows that it found."""
     rows = []
     for row in finding.found:
         values = [f"{name} {value}" for name, value in row.items()]
@@ -398,7 +391,6 @@ def _progress() -> Iterator[Progress]:
 
 
 def _counted(rows: Mapping[str, int]) -> str:
-    """Return in words how many rows these are, from their number in each table."""
     return f"{counted(len(rows), 'table')}, {counted(sum(rows.values()), 'row')}"
 
 
@@ -407,7 +399,6 @@ def _models(manifest: Manifest) -> str:
 
 
 def _warn_of_absent(manifest: Manifest) -> None:
-    """Warn of each run or rankers whose weights the backup lacks."""
     for absent in manifest.absent:
         run_id = absent["run_id"]
         path = absent["path"]

@@ -134,7 +134,6 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
 
 
 def _chain_summary(chain: Any, file: Path | None) -> dict[str, Any]:
-    """Return the number of links, the first and the last night, the head, and the file."""
     return {
         "links": len(chain),
         "first": chain[0]["as_of"],

@@ -57,7 +57,6 @@ def history(
 
 
 def _print_symbol_scores(scores: pd.DataFrame) -> None:
-    """Print the nights' scores on a stock, beside those of the rule that it always rises."""
     nightly = scores[scores["kind"] == "nightly"]
     for score in records(nightly):
         acc = percent(score["acc"])
@@ -198,7 +197,6 @@ def require_market(engine: Engine, market: str | None, option: str = "") -> str:
 
 
 def _own_markets() -> list[Market]:
-    """Return the users' own markets whose files the store keeps; none without a store."""
     try:
         engine = open_reader()
         with reading(engine) as conn:
@@ -237,7 +235,6 @@ def list_markets(as_json: AsJson = False) -> None:
 
 
 def _constituents_in_words(market: Market) -> str:
-    """Say how many stocks a market has and as of when, or where they come from."""
     if market.source == "simulated":
         return f"{len(SimulatedMarket().symbols)}, simulated"
     if market.members is not None and market.constituents_as_of is not None:

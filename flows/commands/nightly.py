@@ -322,7 +322,14 @@ def _show_nights(opened: OpenedMarket, nights: Sequence[Night], *, as_json: bool
         rank_scores = rankings.last_rank_scores(conn, opened.name, row["as_of"])
         champion = rankings.champion(conn, opened.name, row["target"])
     newest_scores = scores[scores["target"] == scores["target"].max()]  # of the last scored session
-    directions_at_level = _directions_at(directions["calibrated"], bands, level)
+    calibrated = directions["calibrated"]
+    threshold = calibration.threshold_at(bands, level)
+    if threshold is None:
+        directions_at_level = pd.Series(None, index=calibrated.index, dtype=object)
+    else:
+        decisions = decide(calibrated.to_numpy(), threshold)
+        words = np.select([decisions == 1, decisions == 0], ["rise", "fall"], "none")
+        directions_at_level = pd.Series(words, index=calibrated.index)
     directions = directions.assign(direction=directions_at_level)
     coverage_at_level = coverage(counts[counts["level"] == level])
     if as_json:
@@ -346,23 +353,7 @@ def _show_nights(opened: OpenedMarket, nights: Sequence[Night], *, as_json: bool
     return _print_scores(night, newest_scores, coverage_at_level, location(opened.engine))
 
 
-def _directions_at(
-    calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float
-) -> "pd.Series[str]":
-    """Return the direction of each calibrated probability at a level: 'rise', 'fall' or 'none'.
-
-    All are None where the model was not calibrated.
-    """
-    threshold = calibration.threshold_at(bands, level)
-    if threshold is None:
-        return pd.Series(None, index=calibrated.index, dtype=object)
-    decisions = decide(calibrated.to_numpy(), threshold)
-    directions = np.select([decisions == 1, decisions == 0], ["rise", "fall"], "none")
-    return pd.Series(directions, index=calibrated.index)
-
-
 def _rejected_bars(nights: Sequence[Night]) -> pd.DataFrame:
-    """Return the bars that these nights rejected: night, symbol, session, reason, value."""
     rejected_bars = []
     for night in nights:
         if night.fetch_result:  # None for a night that was complete before

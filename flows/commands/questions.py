@@ -108,7 +108,6 @@ def questions_page(engine: Engine, market: str, remark: str = "", only: int | No
 
 
 def _list(*, as_json: bool) -> None:
-    """Print the questions by number, without their answers."""
     if as_json:
         documents = [
             _question_document(number, question, None)
@@ -128,7 +127,6 @@ def _list(*, as_json: bool) -> None:
 
 
 def _question_document(number: int, question: Question, market: str | None) -> dict[str, Any]:
-    """Return a question as plain values, its SQL about a market, or unchanged if that is None."""
     sql = question.sql
     if market is not None:
         sql = question.about(market)
@@ -170,7 +168,6 @@ def _text(value: Any) -> str | None:
 
 
 def _markdown_table(rows: pd.DataFrame) -> str:
-    """Return an answer as a table of Markdown, numbers to the right."""
     alignments = []
     for name in rows:
         is_numeric = pd.api.types.is_numeric_dtype(rows[name])

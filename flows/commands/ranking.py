@@ -222,7 +222,6 @@ def _holdings(file: Path) -> "pd.Series[float]":
 
 
 def _is_amount(text: str) -> bool:
-    """Return whether a text is a finite number of 0 or more."""
     try:
         return 0 <= float(text) < inf
     except ValueError:

@@ -142,7 +142,6 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
 
 
 def _alert_store() -> Engine | None:
-    """Open the store to write which alerts were sent; None, with a warning, where that fails."""
     try:
         return open_engine()
     except StoreError as error:
@@ -151,12 +150,10 @@ def _alert_store() -> Engine | None:
 
 
 def _sessions(age: int | None) -> str | None:
-    """Return an age with its unit, such as 1 session or 3 sessions."""
     return None if age is None else counted(age, "session")
 
 
 def _night(each: MarketStatus) -> dict[str, Any]:
-    """Return the row of a market in the first table, by heading: its nights."""
     late = ", late" if each.is_late else ""
     return {
         "market": each.market,
@@ -196,7 +193,6 @@ def _outcome(each: MarketStatus) -> str:
 
 
 def _model(each: MarketStatus) -> dict[str, Any]:
-    """Return the row of a market in the second table, by heading: its model and its scores."""
     return {
         "market": each.market,
         "model": each.model.run_id if each.model else "none",
@@ -211,7 +207,6 @@ def _model(each: MarketStatus) -> dict[str, Any]:
 
 
 def _next_model(model: ModelAge | None) -> str | None:
-    """Return in words when another model is due; None where that is not known."""
     if model is None:
         return None
     if model.due_in is None:

@@ -1,9 +1,8 @@
 """The commands over years of history: published experiment, backtests, audit, explanations."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -18,7 +17,6 @@ from flows.audit import audit_market
 from flows.backtest.walk import (
     Plan,
     PricesKnown,
-    Result,
     open_backtest,
     run_backtest,
     stored_backtest,
@@ -140,7 +138,22 @@ def backtest(
         prices_known=prices_known,
     )
     attention_days = tuple(day.date() for day in attention or ())
-    result = _backtest(request, plan, attention_days, workers, cluster)
+    fetch_named(request, plan.first)
+    require_stored(
+        request,
+        "name the source of its prices with --source, or give --prices FILE, and --index FILE if "
+        "those prices lack the index",
+    )
+    opened = open_backtest(request, plan)
+    if stored_backtest(opened.context.engine, opened.id) is not None:
+        err.print(f"{opened.id} is already stored, so nothing is trained")
+        result = run_backtest(opened, attention_on=attention_days)
+    else:
+        require_server()  # before Prefect is imported
+        from flows.backtest.flow import backtest_flow
+
+        request = replace(request, attended=True)
+        result = backtest_flow(request, plan, attention_days, workers=workers, cluster=cluster)
     if as_json:
         document = {
             "row": result.row,
@@ -156,34 +169,9 @@ def backtest(
 
 
 def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
-    """Return the market's costs of trading, some replaced by the rates that the user gives."""
     costs = read_market(request.market, request.market_file).trading.costs
     replaced = {name: rate for name, rate in basis_points.items() if rate is not None}
     return replace(costs, **replaced)
-
-
-def _backtest(
-    request: RunRequest, plan: Plan, attention_on: Sequence[date], workers: int, cluster: str | None
-) -> Result:
-    """Run a backtest as a flow, after storing the prices that the user names.
-
-    To one that is stored already, only attention and a missing page are added, without training.
-    """
-    fetch_named(request, plan.first)
-    require_stored(
-        request,
-        "name the source of its prices with --source, or give --prices FILE, and --index FILE if "
-        "those prices lack the index",
-    )
-    opened = open_backtest(request, plan)
-    if stored_backtest(opened.context.engine, opened.id) is not None:
-        err.print(f"{opened.id} is already stored, so nothing is trained")
-        return run_backtest(opened, attention_on=attention_on)
-    require_server()  # before Prefect is imported
-    from flows.backtest.flow import backtest_flow
-
-    request = replace(request, attended=True)
-    return backtest_flow(request, plan, attention_on, workers=workers, cluster=cluster)
 
 
 @commands.command()

@@ -234,7 +234,6 @@ def text(
 
 
 def _document(source: str, result: "Translation") -> dict[str, Any]:
-    """Return a text and its translations as plain values."""
     best = [{"text": translation, "score": score} for translation, score in result.best]
     return {
         "text": source,

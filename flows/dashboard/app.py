@@ -638,7 +638,6 @@ def _statements(request: Request) -> Statements:
 
 
 def _times(request: Request, *names: str) -> tuple[datetime, dict[str, Punctuality]]:
-    """Return the moment, and how late the nights of these markets, of all by default, are then."""
     now = datetime.now(UTC)
     return now, monitoring.punctualities(request.app.state.engine, now, names)
 
@@ -655,7 +654,6 @@ def _page(
 def _rendered(
     request: Request, name: str, values: Mapping[str, Any], status: int = HTTPStatus.OK
 ) -> HTMLResponse:
-    """Return the page of a template, filled with these values."""
     template = request.app.state.templates.get_template(f"{name}.html")
     return HTMLResponse(template.render(values), status)
 
@@ -681,7 +679,6 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
 
 
 def _failure(error: Exception) -> tuple[int, str]:
-    """Return the status of a failure, and its message in one line."""
     if isinstance(error, RequestValidationError):
         wrong_parameters = [
             # Pydantic puts these words before the message of a ValueError.

@@ -92,7 +92,11 @@ def state_of_night(
         "has_opened": opens_at is not None and opens_at <= now,
         "next": _next(times),
         "hindsight": hindsight,
-        "is_hindsight": _is_hindsight(night),
+        "is_hindsight": (
+            False
+            if night["status"] not in nights.COMPLETE or night["finished_at"] is None
+            else night["target"] is not None and night["finished_at"].date() > night["target"]
+        ),
     }
 
 
@@ -122,7 +126,6 @@ def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _after_due(night: Row, times: Punctuality | None) -> timedelta | None:
-    """Return how long after its scheduled moment a night ended; None where either is not known."""
     if times is None or times.scheduled_at is None or night["finished_at"] is None:
         return None
     after: timedelta = night["finished_at"] - times.scheduled_at
@@ -155,7 +158,6 @@ def _ended(after: timedelta | None, *, is_in_time: bool | None) -> str:
 
 
 def _next(times: Punctuality | None) -> str:
-    """Say when the next night is due; empty where that is not known."""
     if times is None or times.next_at is None:
         return ""
     return f"The next night is due {moment(times.next_at)}."
@@ -170,13 +172,6 @@ def caveats(conn: Connection, market: str) -> str:
     source = None if night is None else night["source"]
     sentences = [_hindsight(*nights.count_hindsight(conn, market)), of_source(source)]
     return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _is_hindsight(night: Row) -> bool:
-    """Return whether a complete night ended on a later day, in UTC, than the session predicted."""
-    if night["status"] not in nights.COMPLETE or night["finished_at"] is None:
-        return False
-    return night["target"] is not None and night["finished_at"].date() > night["target"]
 
 
 def _hindsight(complete: int, late: int) -> str:
@@ -363,7 +358,6 @@ def order_values(orders: pd.DataFrame) -> dict[str, Any]:
 
 
 def _weight_of_each(orders: pd.DataFrame) -> float | None:
-    """Return the share of equity of each stock to hold; None where they differ, or none is held."""
     weights = orders.loc[orders["weight"] > 0, "weight"].astype(float)
     if weights.empty or weights.max() - weights.min() >= SMALLEST_TRADE:
         return None
@@ -416,7 +410,6 @@ def changes(
 
 
 def _new_drift(conn: Connection, night: Row, before: Row | None) -> list[dict[str, Any]]:
-    """Return the measures that have drifted in a night and had not in the one before."""
     market = night["market"]
     measures = nights.drift(conn, market, night["as_of"])
     drifted = measures[measures["drifted"] == 1]

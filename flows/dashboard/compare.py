@@ -329,7 +329,6 @@ def settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> pd.DataFram
 
 
 def _facts_and_config(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the receipt of a run and the settings of its config, by name."""
     facts = {name: run[name] for name in RECEIPT}
     return {**facts, **flat(run["config"])}
 

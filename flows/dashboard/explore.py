@@ -291,7 +291,6 @@ def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
 
 
 def _is_dated(values: "pd.Series[Any]") -> bool:
-    """Return whether a column has values, and each begins with a day."""
     present = values.dropna()
     return len(present) > 0 and all(DAY.match(str(value)) for value in present)
 
@@ -340,7 +339,6 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
 
 
 def _write_lines(lines: Iterable[str], file: File) -> None:
-    """Write the lines of an answer into a file; close it and raise UsageError for too many."""
     for line in lines:
         file.write(line.encode())
         if file.tell() > LARGEST:

@@ -217,7 +217,6 @@ def market_rows(
 
 
 def _night_facts(night: Row | None, today: date) -> dict[str, Any]:
-    """Return the sessions of a market's last night, how it ended, and how long ago it was."""
     if night is None:
         return {"as_of": None, "target": None, "status": None, "days_since": None}
     return {

@@ -184,7 +184,6 @@ def _time_left(row: Mapping[str, Any], usual: "np.ndarray[Any, Any]") -> float |
 
 
 def _seconds(stage: Mapping[str, Any], now: datetime) -> float:
-    """Return how long a stage took, or has taken by now."""
     if not pd.isna(stage["seconds"]):
         return float(stage["seconds"])
     elapsed = now - stage["started_at"]

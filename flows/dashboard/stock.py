@@ -159,7 +159,6 @@ def directions_sql(
 
 
 def _literal(text: str) -> str:
-    """Return a text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -209,7 +208,6 @@ def _disagrees(newest_of_stock: list[dict[str, Any]], ranked: int) -> bool:
 
 
 def _explained(conn: Connection, market: str) -> str:
-    """Return in words whether the attention of the market's newest model explains anything."""
     model = runs.latest_model(conn, market)
     if model is None:
         return explanation_words(None)
@@ -368,7 +366,6 @@ def way_counts(directions: pd.DataFrame) -> dict[str, int]:
 
 
 def _counts_of_outcomes(marks: Mapping[str, int]) -> dict[str, int] | None:
-    """Return how many directions have an outcome, and how many are correct; None without any."""
     decided = sum(marks.values())
     if not decided:
         return None

@@ -73,7 +73,6 @@ def read_market(name: str, market_file: Path | None = None) -> Market:
 
 
 def _with_calendars(market: Market) -> Market:
-    """Return a market with the sessions that CALENDARS adds to its exchange."""
     calendars = read_calendars(data_folder() / CALENDARS)
     if isinstance(market.calendar, str) and market.calendar in calendars:
         return replace(market, calendar=calendars[market.calendar])
@@ -83,7 +82,18 @@ def _with_calendars(market: Market) -> Market:
 def _defined_market(name: str, market_file: Path | None) -> Market:
     if market_file is not None:
         market = load_market_file(market_file)
-        _remember(str(market_file.absolute()))
+        path = str(market_file.absolute())
+        if not is_trusted(path, "path"):
+            try:
+                keep(path, file_of(path, "path"))
+            except OSError as error:
+                log.warning(
+                    "%s cannot be remembered in %s (%s): give it to each command with "
+                    "--market-file, or set XDG_STATE_HOME to a writable folder",
+                    path,
+                    trusted_folder(),
+                    error.strerror,
+                )
         return market
     if name in market_names():
         return load_market(name)
@@ -171,21 +181,4 @@ def _own_market(engine: Engine, name: str) -> tuple[Market, bool] | None:
 
 
 def _has_feed(market: Market) -> bool:
-    """Return whether a market's source is code, not one of the product's own."""
     return market.source not in get_args(SourceName)
-
-
-def _remember(path: str) -> None:
-    """Remember a path that this user gave, so that later commands may name its market alone."""
-    if is_trusted(path, "path"):
-        return
-    try:
-        keep(path, file_of(path, "path"))
-    except OSError as error:
-        log.warning(
-            "%s cannot be remembered in %s (%s): give it to each command with --market-file, or "
-            "set XDG_STATE_HOME to a writable folder",
-            path,
-            trusted_folder(),
-            error.strerror,
-        )

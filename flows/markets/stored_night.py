@@ -128,7 +128,6 @@ def passed_over(opened: OpenedMarket, days: Iterable[date]) -> dict[date, date]:
 
 
 def _complete(opened: OpenedMarket) -> pd.DataFrame:
-    """Return the complete nights of a market."""
     with reading(opened.engine) as conn:
         stored = nights.nights(conn, opened.name)
     return stored[stored["status"].isin(COMPLETE)]

@@ -174,7 +174,6 @@ def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ..
 
 
 def _are_closes_alone(bars: pd.DataFrame) -> bool:
-    """Say whether every open is its session's close; false without a bar."""
     return len(bars) > 0 and bool((bars["open"] == bars["close"]).all())
 
 

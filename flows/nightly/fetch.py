@@ -83,7 +83,6 @@ def check_bars(context: MarketContext, bars: pd.DataFrame, last: date, market_si
 
 
 def _check(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
-    """Check bars by the rules of the market."""
     market = context.market
     first = last if bars.empty else bars["session"].min().date()
     # The session after `last` may still be open. The check must know it, to tell a bar of it from a
@@ -226,7 +225,22 @@ def doubtful_stocks(
     the market's returns come from them.
     """
     market = context.market
-    histories = _histories(context, stored[has_actions(stored)], accepted, begin)
+    known_actions = stored[has_actions(stored)]
+    has_history = accepted["symbol"].isin(judged(accepted))
+    key = ["symbol", "session"]
+    known_days = pd.MultiIndex.from_frame(known_actions[key])
+    is_new = ~pd.MultiIndex.from_frame(accepted[key]).isin(known_days)
+    with_new_action = accepted.loc[~has_history & is_new & has_actions(accepted), "symbol"].unique()
+    if not len(with_new_action):
+        histories = accepted[has_history]
+    else:
+        new_bars = accepted[accepted["symbol"].isin(with_new_action)]
+        last = new_bars["session"].max().date()
+        with reading(context.engine) as conn:
+            earlier = prices.prices(conn, context.name, begin, last, symbols=with_new_action)
+        known = pd.concat([new_bars, earlier[list(BAR_COLUMNS)]])
+        known = known.drop_duplicates(key)  # of two, the new one stays
+        histories = pd.concat([accepted[has_history], known], ignore_index=True)
     scaled = rescaled(stored, accepted)
     values = [
         f"its closes are {factor:.4g} times those that were stored for the same sessions, and no "
@@ -241,31 +255,6 @@ def doubtful_stocks(
     if market.returns == "adj_close":
         faults.append(over_corrected(with_index))
     return pd.concat(faults, ignore_index=True)
-
-
-def _histories(
-    context: MarketContext, known_actions: pd.DataFrame, accepted: pd.DataFrame, begin: date
-) -> pd.DataFrame:
-    """Return the bars of stocks that come with a history, or with a new split or dividend.
-
-    Of a stock with a new split or dividend, a night fetches only a few bars, too few to tell what
-    an ordinary day of the stock looks like. So its earlier bars are added from the store. An action
-    is new if the store does not have it; its bar may have been stored without it.
-    """
-    has_history = accepted["symbol"].isin(judged(accepted))
-    key = ["symbol", "session"]
-    known_days = pd.MultiIndex.from_frame(known_actions[key])
-    is_new = ~pd.MultiIndex.from_frame(accepted[key]).isin(known_days)
-    with_new_action = accepted.loc[~has_history & is_new & has_actions(accepted), "symbol"].unique()
-    if not len(with_new_action):
-        return accepted[has_history]
-    new_bars = accepted[accepted["symbol"].isin(with_new_action)]
-    last = new_bars["session"].max().date()
-    with reading(context.engine) as conn:
-        earlier = prices.prices(conn, context.name, begin, last, symbols=with_new_action)
-    known = pd.concat([new_bars, earlier[list(BAR_COLUMNS)]])
-    known = known.drop_duplicates(key)  # of two, the new one stays
-    return pd.concat([accepted[has_history], known], ignore_index=True)
 
 
 def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
@@ -304,7 +293,10 @@ def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
     is_shifted = fits_better & (counts["bars"] >= ENOUGH_TO_SHIFT)
     wrong = counts[is_many & (is_shifted | (counts["bars"] >= ENOUGH))]
     if wrong.empty:
-        wrong = _shifted_together(counts)
+        total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
+        fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
+        is_many = total["off"] > OFF_CALENDAR * total["bars"]
+        wrong = counts[counts["off"] > 0] if fits_when_moved and is_many else counts[:0]
     if wrong.empty:
         return None
     symbol = str(wrong.index[0])
@@ -339,22 +331,6 @@ def _counts_off_calendar(context: MarketContext, bars: pd.DataFrame) -> pd.DataF
     counts = flags.groupby(bars["symbol"]).sum()
     dates_off = bars["session"].where(is_off["off"])
     return counts.assign(first_off=dates_off.groupby(bars["symbol"]).min())
-
-
-def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `counts` with bars on no session, if the dates of all bars are shifted.
-
-    `counts` are those of `_counts_off_calendar`. The dates are shifted if more than `OFF_CALENDAR`
-    of all bars are on no session, and none would be if all were dated a day later, or a day
-    earlier. Otherwise no row is returned. This judges symbols together of which each may have too
-    few bars to be judged alone.
-    """
-    total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
-    fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
-    is_many = total["off"] > OFF_CALENDAR * total["bars"]
-    if fits_when_moved and is_many:
-        return counts[counts["off"] > 0]
-    return counts[:0]
 
 
 def _better_day_in_words(counts: pd.Series) -> str:
@@ -585,7 +561,6 @@ def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_P
 
 
 def _why_stopped(outcomes: pd.DataFrame) -> str:
-    """Return the last reason why a source stopped answering; empty if it still answers."""
     is_silent = outcomes["status"].isin(["rate_limited", "not_asked"])
     return str(outcomes.loc[is_silent, "detail"].iloc[-1]) if is_silent.any() else ""
 

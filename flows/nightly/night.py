@@ -139,7 +139,6 @@ def run_night(
 
 
 def _outcome(night: Night) -> str:
-    """Return how a night ended, for its line in the log."""
     row = night.row
     if night.was_done_before:
         return f"{row['status']} before"
@@ -193,7 +192,6 @@ def _locked_night(
 
 
 def _start(context: MarketContext, as_of: date) -> None:
-    """Record that a night began."""
     target = next_known_session(context.market.calendar, as_of)
     source = context.source.name
     begun = datetime.now(UTC)
@@ -224,7 +222,12 @@ def _predict(
             # No caller gives both `only_stored` and `known_at`: the latest model may serve.
             model = load_model(context, as_of)
         else:
-            model = _train_if_due(context, as_of, known_at)
+            reason = why_due(context, as_of, known_at)
+            if reason is None:
+                model = load_model(context, as_of, known_at)
+            else:
+                log.info("training %s: %s", context.name, reason)
+                model = train_with_progress(context, as_of, known_at)
         return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
 
     model, rankers = stage("model", models)
@@ -353,7 +356,6 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
 
 
 def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: FetchResult) -> None:
-    """Raise DtmlError where the session has no bar of the index, or too few stocks have one."""
     short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
@@ -424,15 +426,6 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
             "query`, and run the night again once the source has corrected them"
         )
     return "the source has no bars of that session: run the night again once it has them"
-
-
-def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None) -> Model:
-    """Train where the market's policy wants it; else load the latest model."""
-    reason = why_due(context, as_of, known_at)
-    if reason is None:
-        return load_model(context, as_of, known_at)
-    log.info("training %s: %s", context.name, reason)
-    return train_with_progress(context, as_of, known_at)
 
 
 def _store(

@@ -170,7 +170,6 @@ def first_needed(context: MarketContext, config: WindowConfig, as_of: date) -> d
 def _gaps(
     context: MarketContext, model: Model, predictions: pd.DataFrame, bars: pd.DataFrame, as_of: date
 ) -> dict[str, str]:
-    """Return each constituent that is not predicted, with the reason."""
     with reading(context.engine) as conn:
         rejected = prices.rejected_bars(conn, context.name, as_of, as_of)
     reasons = dict(zip(rejected["symbol"], rejected["reason"], strict=True))

@@ -292,7 +292,6 @@ def rankers_for(
 
 
 def _no_rankers_error(context: MarketContext, as_of: date, known_at: datetime | None) -> DtmlError:
-    """Return the error that says that no rankers serve a night, and that it may train none."""
     missing = f"no rankers were trained on sessions up to {as_of}"
     if known_at is None:
         return DtmlError(f"{missing}: run `dtml train {context.name} --as-of {as_of}`")

@@ -362,7 +362,6 @@ def _counts_of_rule(counts: Int[ndarray, "days 4"], is_rise: ndarray) -> Int[nda
 
 
 def _score_columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
-    """Return the columns of a score over these days; figures are None where nothing was counted."""
     true_rises, false_rises, false_falls, _ = counts.sum(axis=0)
     sizes = {
         "n": int(counts.sum()),

@@ -80,7 +80,6 @@ def why_due(context: MarketContext, as_of: date, known_at: datetime | None = Non
 
 
 def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> str | None:
-    """Return why a model is to be trained in place of the latest one; None when that serves."""
     if latest["config"] != _config(context):
         return f"the configuration differs from that of {latest['id']}"
     index = latest["universe"]["index"]

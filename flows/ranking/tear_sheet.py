@@ -125,7 +125,6 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
 
 
 def _scores_by(figures: pd.DataFrame, predictor: str, kind: str) -> pd.DataFrame:
-    """Return the stored scores of a predictor by parts of one kind, such as "all" or "sector"."""
     is_part = (figures["predictor"] == predictor) & (figures["slice"] == kind)
     rows: pd.DataFrame = figures[is_part].reset_index(drop=True)
     return rows

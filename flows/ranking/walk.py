@@ -143,7 +143,6 @@ def train_side_by_side(
 
 
 def _speed(training: Training) -> int:
-    """Return a number that sorts the slowest kind of training first."""
     if training.predictor in NETWORKS:
         return 0
     if training.predictor == "boosting":

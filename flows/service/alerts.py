@@ -196,7 +196,13 @@ def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Ale
         champion = rankings.champion(conn, market)
         if champion is not None and _is_chosen_by(row, champion):
             yield Alert(market, as_of, "promoted", promotion_words(champion))
-        newly_drifted = _newly_drifted(conn, market, as_of)
+        night_before, _night_after = nights.neighbours(conn, market, as_of)
+        drifted = nights.drift(conn, market, as_of).query("drifted == 1")
+        if not night_before:
+            newly_drifted = records(drifted)
+        else:
+            drifted_before = nights.drift(conn, market, night_before).query("drifted == 1")
+            newly_drifted = records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
         if newly_drifted:
             yield Alert(market, as_of, "drifted", drift_words(newly_drifted))
 
@@ -210,16 +216,6 @@ def _is_chosen_by(night: Mapping[str, Any], champion: Mapping[str, Any]) -> bool
     is_later = champion["since"] > night["target"]
     has_replaced_another = bool(champion["replaced"])
     return has_replaced_another and is_later and champion["decided_at"] >= night["started_at"]
-
-
-def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:
-    """Return the rows of measures that have drifted in a night and had not in the night before."""
-    night_before, _night_after = nights.neighbours(conn, market, as_of)
-    drifted = nights.drift(conn, market, as_of).query("drifted == 1")
-    if not night_before:  # the first night: every drift is new
-        return records(drifted)
-    drifted_before = nights.drift(conn, market, night_before).query("drifted == 1")
-    return records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
 
 
 def _message_of_comparison(conn: Connection, market: str, as_of: date) -> str | None:
@@ -243,7 +239,6 @@ def _message_of_comparison(conn: Connection, market: str, as_of: date) -> str | 
 
 
 def _alerts_of_status(status: MarketStatus) -> Iterable[Alert]:
-    """Yield the alerts of a market: its night is refused or late, or its calendar ends soon."""
     if not status.is_nightly:
         return
     is_refused = status.outcome == "refused"

@@ -225,7 +225,6 @@ def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int
 
 
 def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int:
-    """Cancel the runs that were due before now, and return their number."""
     count = 0
     due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"before_": datetime.now(UTC)})
     # The server returns a limited number of runs at once. Those that were cancelled are no longer
@@ -273,29 +272,22 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                     # The key exists: only runs of the deployments in `jobs` were requested.
                     job = jobs[run.deployment_id]
                     out.print(_line(run, job), markup=False, soft_wrap=True)
-                    _log_if_the_run_did_not(run, job)
+                    assert run.state is not None
+                    if not (run.state.is_completed() or run.state.is_failed()):
+                        ended = Run(
+                            stage=job.schedule.work,
+                            market=job.schedule.market,
+                            outcome=f"{run.state.name}: {run.state.message or ''}",
+                            level=logging.WARNING if run.state.is_crashed() else logging.INFO,
+                        )
+                        seconds = run.total_run_time.total_seconds()
+                        log_ended_run(ended, seconds=seconds, run_id=str(run.id))
             printed = {run.id for run in runs}  # only these can be returned again
             # Look a minute back each time: a state may reach the server late.
             since = max(since, looked_at - timedelta(minutes=1))
 
 
-def _log_if_the_run_did_not(run: FlowRun, job: Job) -> None:
-    """Log the line of a run that had no process, or whose process was killed before its line."""
-    assert run.state is not None
-    if run.state.is_completed() or run.state.is_failed():  # then the run has logged its line
-        return
-    ended = Run(
-        stage=job.schedule.work,
-        market=job.schedule.market,
-        outcome=f"{run.state.name}: {run.state.message or ''}",
-        level=logging.WARNING if run.state.is_crashed() else logging.INFO,
-    )
-    seconds = run.total_run_time.total_seconds()
-    log_ended_run(ended, seconds=seconds, run_id=str(run.id))
-
-
 def _line(run: FlowRun, job: Job) -> str:
-    """Return the line that says when and how a run ended, with the message of its state."""
     assert run.state is not None
     assert run.end_time is not None
     state = str(run.state.name)

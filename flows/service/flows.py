@@ -85,7 +85,6 @@ def train(request: RunRequest, as_of: date) -> Model:
 
 
 def _train_with_rankers(context: MarketContext, as_of: date) -> Model:
-    """Train a market's model, then its rankers, each as a task."""
     with logged_run("training", market=context.name, night=as_of) as run:
         with market_lock(context.engine, context.name):
             model: Model = as_task("train", lambda: train_with_progress(context, as_of))
@@ -261,7 +260,6 @@ def _run_missed_nights(context: MarketContext, as_of: date, waits: Sequence[int]
 
 
 def _summary(caught_up: CaughtUp) -> str:
-    """Return in one line which nights were run, and how many stocks the last one predicted."""
     nights = ", ".join(str(night.row["as_of"]) for night in caught_up.nights)
     last = caught_up.nights[-1].row
     line = (

@@ -103,7 +103,6 @@ def compact(database: Path) -> None:
 
 
 def _is_of_settings(database: Path) -> bool:
-    """Return whether Prefect's settings name this file as its database."""
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
     return str(PREFECT_API_DATABASE_CONNECTION_URL.value()).endswith(f":///{database}")

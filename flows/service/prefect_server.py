@@ -231,7 +231,6 @@ def _usual_socket() -> socket.socket:
 
 
 def _listen(port: int) -> socket.socket:
-    """Listen on a port of loopback, 0 for any free one; raise DtmlError when it is taken."""
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
@@ -341,7 +340,6 @@ def ask(url: str, login: str | None, answer_s: float) -> None:
 
 
 def _last_line(log: IO[bytes]) -> str:
-    """Return the last line of a server's log, for a message."""
     log.seek(0)
     text = log.read().decode(errors="replace")
     lines = text.strip().splitlines()

@@ -258,7 +258,6 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
 
 
 async def _until_signal(runner: "Runner") -> None:
-    """Start the runs that are due until SIGTERM or SIGINT, which end the current runs too."""
     serving = asyncio.create_task(runner.start())
     # The runner begins during this sleep, and sets its own handler of SIGTERM, which would leave
     # its runs behind. The handlers set afterwards replace it.

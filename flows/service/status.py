@@ -151,7 +151,6 @@ def late_message(late: MarketStatus) -> str:
 
 
 def _catch_up_command(market: str) -> str:
-    """Return, as the end of a message, the command that runs a market's missed nights."""
     return (
         f"run `dtml nightly {market} --catch-up`, with --prices FILE if its prices come from files"
     )
@@ -207,7 +206,15 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now)
         times = punctuality(conn, name, market, now)
-        ranked_by = _ranked_by(conn, name, complete)
+        if not complete:
+            ranked_by = None
+        else:
+            chosen = rankings.chosen_predictor(conn, name, complete["target"])
+            champion = rankings.champion(conn, name, complete["target"])
+            if champion is None or champion["predictor"] != chosen:
+                ranked_by = chosen
+            else:
+                ranked_by = f"{chosen} since {champion['since']}"
         second_source = _second_source(conn, market)
     night: Mapping[str, Any] = last or {}
     outcome = night.get("status")
@@ -262,21 +269,6 @@ def _next_run(market: Market, now: datetime) -> datetime:
         return next_night(market, now, _delay_of(market.name))
     zone = usual_week(market.calendar, now.date()).timezone.key
     return next_cron(served.cron, zone, now)
-
-
-def _ranked_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
-    """Return the predictor that ranked the stocks of the last complete night, in words.
-
-    If it is the champion (the candidate that ranks until another proves better), the text says
-    since when.
-    """
-    if not complete:
-        return None
-    chosen = rankings.chosen_predictor(conn, name, complete["target"])
-    champion = rankings.champion(conn, name, complete["target"])
-    if champion is None or champion["predictor"] != chosen:
-        return chosen
-    return f"{chosen} since {champion['since']}"
 
 
 def _second_source(conn: Connection, market: Market | None) -> str | None:
@@ -471,7 +463,6 @@ def end_of_calendar(calendar: AnyCalendar, last: date) -> str:
 
 
 def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:
-    """Count the sessions after a day up to the last closed one; None where they are not known."""
     if market is None or day is None or closed is None:
         return None
     return len(sessions_between(market.calendar, day + timedelta(days=1), closed))

@@ -199,7 +199,6 @@ def _translations(
 
 
 def _attention(part: Attention) -> dict[str, Any]:
-    """Return the attention of a part of a text, rounded, as plain values."""
     weights = part.weights.double().round(decimals=4)
     heads: dict[str, Any] = {}
     for name, head_weights in part.heads.items():

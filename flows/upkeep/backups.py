@@ -92,7 +92,6 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
 
 
 def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
-    """Write a snapshot of the store, the checkpoints of its runs, and a manifest to a folder."""
     rows = write_snapshot(engine, folder / STORE, progress)
     files: dict[str, str] = {}
     absent: list[dict[str, str]] = []
@@ -199,7 +198,6 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return a few of the names, quoted, and how many more there are."""
     first_names = ", ".join(ascii(name) for name in sorted(names)[:MOST_NAMED])
     if len(names) <= MOST_NAMED:
         return first_names

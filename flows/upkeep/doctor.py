@@ -261,7 +261,6 @@ def _prefect() -> str:
 
 
 def _yahoo() -> str:
-    """Return what Yahoo answered for an index; raise DtmlError where there was no answer."""
     market = replace(load_market(PROBED), constituents=())  # its index alone is asked for
     try:
         return _last_week(market, YahooSource(market))
@@ -366,14 +365,11 @@ def _device(name: str) -> str:
             f"translations on {name} have scores that differ from the CPU's by {difference:.1e}, "
             f"more than {TOLERANCE:.1e}: translate with --device cpu"
         )
-    description = _described(device)
+    if device.type != "cuda":
+        description = "CPU"
+    else:
+        gpu = torch.cuda.get_device_properties(device)
+        bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+        description = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"
     seconds = time.monotonic() - start
     return f"{description}: {training_result}, translated, in {seconds:.0f} s"
-
-
-def _described(device: torch.device) -> str:
-    if device.type != "cuda":
-        return "CPU"
-    gpu = torch.cuda.get_device_properties(device)
-    bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
-    return f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"

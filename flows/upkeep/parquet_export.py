@@ -122,7 +122,6 @@ def exported(folder: Path) -> dict[str, list[Path]]:
 
 
 def _claim(folder: Path, store: str) -> None:
-    """Mark an empty folder as this store's; raise UsageError for any but its own exports."""
     marker = folder / MARKER
     if not marker.is_file():
         contents = [folder] if folder.is_file() else folder.glob("*")
@@ -150,7 +149,6 @@ def _claim(folder: Path, store: str) -> None:
 
 
 def _files(folder: Path, markets: frozenset[str]) -> Iterator[Path]:
-    """Yield the exported files in a view's folder, of these markets, or of all if there is none."""
     for file in folder.glob(f"market=*/year=*/{FILE}"):
         if not markets or unquote(file.parts[-3].removeprefix("market=")) in markets:
             yield file

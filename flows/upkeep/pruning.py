@@ -140,7 +140,18 @@ def plan(engine: Engine, keep: int) -> Plan:
         first_kept = first_kept_nights(conn, keep)
         rows = old_rows(conn, first_kept, untouched_since)
         pages = _old_pages(conn, first_kept)
-        files = _unused_files(engine, conn, rows)
+        used = _files_of(runs.runs(conn), rows.runs) | _files_of(
+            rankings.rankers(conn), rows.rankers
+        )
+        unused = {
+            path for path in (*rows.runs.values(), *rows.rankers.values()) if path is not None
+        }
+        unused |= {_inputs_of(name) for name in rows.runs}
+        journal = _journal(engine)
+        if journal.exists():
+            unused.update(journal.read_text(encoding="utf-8").splitlines())
+        candidates = sorted(unused - used)
+        files = [data_folder() / path for path in candidates if _is_of_a_model(path)]
         attention_bytes = _attention_bytes(conn, rows.attention)
     states: list[Path] = []
     for parent in STATES:
@@ -258,22 +269,6 @@ def _attention_bytes(conn: Connection, rows: int) -> int | None:
     return None if row_bytes is None else round(row_bytes * rows)
 
 
-def _unused_files(engine: Engine, conn: Connection, old: OldRows) -> list[Path]:
-    """Return the files of the models in `old`, and those that an interrupted pruning left.
-
-    A file that another model of the store names, too, is left out. Files that this store does not
-    name at all stay as well: several stores may share the data folder.
-    """
-    used = _files_of(runs.runs(conn), old.runs) | _files_of(rankings.rankers(conn), old.rankers)
-    unused = {path for path in (*old.runs.values(), *old.rankers.values()) if path is not None}
-    unused |= {_inputs_of(name) for name in old.runs}
-    journal = _journal(engine)
-    if journal.exists():
-        unused.update(journal.read_text(encoding="utf-8").splitlines())
-    candidates = sorted(unused - used)
-    return [data_folder() / path for path in candidates if _is_of_a_model(path)]
-
-
 def _files_of(models: pd.DataFrame, without: Collection[str]) -> set[str]:
     """Return the paths, below the data folder, of the files of all models except those `without`.
 
@@ -311,7 +306,6 @@ def _journal(engine: Engine) -> Path:
 
 
 def _last_touched(path: Path) -> datetime:
-    """Return when a file, or anything in a folder, was last written to."""
     times = [file.lstat().st_mtime for file in (path, *path.rglob("*"))]
     return datetime.fromtimestamp(max(times), UTC)
 
