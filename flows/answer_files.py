@@ -109,17 +109,13 @@ def _write_groups(answer: Answer, file: Path, largest_bytes: int) -> int:
         if len(parts) > 1:
             # The merged rows cannot go straight into `file`, which is the first part that is read.
             merged = Path(folder, "whole")
-            _merge(parts, schema, merged)
+            with pq.ParquetWriter(merged, schema) as writer:
+                for part in parts:
+                    for batch in pq.ParquetFile(part).iter_batches(GROUP):
+                        table = pa.Table.from_batches([batch])
+                        writer.write_table(_cast(table, schema))
             shutil.copyfile(merged, file)
     return rows
-
-
-def _merge(parts: Sequence[Path], schema: pa.Schema, file: Path) -> None:
-    with pq.ParquetWriter(file, schema) as writer:
-        for part in parts:
-            for batch in pq.ParquetFile(part).iter_batches(GROUP):
-                table = pa.Table.from_batches([batch])
-                writer.write_table(_cast(table, schema))
 
 
 def _groups(answer: Answer) -> Iterator[pa.Table]:

@@ -268,11 +268,6 @@ def _compare_batch(
     answer: Fetched,
     differing: pd.DataFrame,
 ) -> Comparison:
-    """Compare the stored bars of a batch of symbols with the second source's `answer`.
-
-    `batch` has the first session to compare of each symbol, `differing` the values that differed
-    before. Raises SecondSourceError where the dates of the answer are wrong.
-    """
     begin = min(batch.values())
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, begin, as_of, symbols=list(batch))

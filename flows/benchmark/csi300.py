@@ -209,8 +209,24 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     table = Table.read()
     last = table.test[1]
     data_set = read_set(market_of(files.members, last), files, LEG, last)
-    config = _config(data_set, table, networks, seeds)
-    name = _id(data_set, config)
+    # A network is trained once, on all days before the test; the validation chooses its epoch.
+    sessions = data_set.history.panel.sessions
+    first, last = (pd.Timestamp(day) for day in table.validation)
+    validation = int(((sessions >= first) & (sessions <= last)).sum())
+    configs = [
+        replace(
+            RelativeConfig.for_network(name, seeds),
+            sessions=len(sessions),  # no day is too old
+            validation=validation,
+            folds=1,
+        )
+        for name in networks
+    ]
+    config = RankersConfig(LEG, networks=tuple(configs))
+    settings = [_settings(config), data_set.market.settings, version("dtml-nightshift")]
+    digest = hashlib.sha256(json.dumps(settings, default=str).encode())
+    digest.update(pd.util.hash_pandas_object(data_set.bars, index=False).to_numpy().tobytes())
+    name = f"{NAME}-{digest.hexdigest()[:8]}"
     engine = open_store()
     stored = stored_ranking(engine, name)
     if stored is not None:
@@ -234,38 +250,8 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     return stored
 
 
-def _config(
-    data_set: Set, table: Table, networks: tuple[NetworkName, ...], seeds: int
-) -> RankersConfig:
-    """Return the shipped settings, except that a network serves a single fold.
-
-    A network is trained once, on all days before the test. The years of validation, which are the
-    last of those days, choose its epoch.
-    """
-    sessions = data_set.history.panel.sessions
-    first, last = (pd.Timestamp(day) for day in table.validation)
-    validation = int(((sessions >= first) & (sessions <= last)).sum())
-    configs = [
-        replace(
-            RelativeConfig.for_network(name, seeds),
-            sessions=len(sessions),  # no day is too old
-            validation=validation,
-            folds=1,
-        )
-        for name in networks
-    ]
-    return RankersConfig(LEG, networks=tuple(configs))
-
-
 def _settings(config: RankersConfig) -> dict[str, Any]:
     return {**asdict(config), "features": list(FEATURES), "dropout": asdict(Dropout())}
-
-
-def _id(data_set: Set, config: RankersConfig) -> str:
-    settings = [_settings(config), data_set.market.settings, version("dtml-nightshift")]
-    digest = hashlib.sha256(json.dumps(settings, default=str).encode())
-    digest.update(pd.util.hash_pandas_object(data_set.bars, index=False).to_numpy().tobytes())
-    return f"{NAME}-{digest.hexdigest()[:8]}"
 
 
 def _scores(

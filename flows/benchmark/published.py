@@ -533,10 +533,6 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
 
 
 def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
-    """Train every model, sort the trials of each, and choose the naive rule to beat.
-
-    Trials are sorted by accuracy on validation, best first.
-    """
     start = time.perf_counter()
     # An earlier process may have done a part, whose time is not known.
     is_whole = not was_begun(experiment)
@@ -625,7 +621,27 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
                     }
                 )
     seeds = pd.DataFrame(rows)
-    row = _benchmark_row(experiment, chosen, test)
+    train, validation = experiment.spans(experiment.window)
+    spans = {"train": train, "validation": validation, "test": test.days}
+    config: dict[str, Any] = {name: trials[0].settings for name, trials in chosen.models.items()}
+    if experiment.paper.notes:
+        config["data"] = list(experiment.paper.notes)
+    config["list"] = test.survivorship.stored
+    row = {
+        "id": experiment.id,
+        "market": experiment.paper.market,
+        "title": experiment.context.market.title,
+        "config": config,
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": test.known_at,
+        "stocks": len(test.days.symbols),
+        **{f"{name}_first": days.target[0].date() for name, days in spans.items()},
+        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
+        "best_rule": chosen.best_rule,
+        "seconds": chosen.seconds,
+        "device": choose_device(experiment.context.device).type,
+        "test_read_at": test.read_at,
+    }
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, experiment, name, trials[0], test)
@@ -663,42 +679,9 @@ def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) 
     }
 
 
-def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[str, Any]:
-    """Return the row of a benchmark: its spans, and the settings of the chosen trials.
-
-    A model's chosen trial is its first. Beside the settings lie the counts of the list of stocks,
-    under "list", and the notes of the published set on its data, if it has any, under "data".
-    """
-    train, validation = experiment.spans(experiment.window)
-    spans = {"train": train, "validation": validation, "test": test.days}
-    config: dict[str, Any] = {name: trials[0].settings for name, trials in chosen.models.items()}
-    if experiment.paper.notes:
-        config["data"] = list(experiment.paper.notes)
-    config["list"] = test.survivorship.stored
-    return {
-        "id": experiment.id,
-        "market": experiment.paper.market,
-        "title": experiment.context.market.title,
-        "config": config,
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": test.known_at,
-        "stocks": len(test.days.symbols),
-        **{f"{name}_first": days.target[0].date() for name, days in spans.items()},
-        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
-        "best_rule": chosen.best_rule,
-        "seconds": chosen.seconds,
-        "device": choose_device(experiment.context.device).type,
-        "test_read_at": test.read_at,
-    }
-
-
 def _store_run(
     conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test
 ) -> None:
-    """Store a model as a run with its predictions of the test span, and its weights on disk.
-
-    `trial` is the model's chosen one, its first. A classifier has no weights to store.
-    """
     run_id = f"{experiment.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
     sha = None
@@ -741,10 +724,6 @@ def _store_run(
 
 
 def _stock_day_rows(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return a row for each stock-day on which the first of the values is known.
-
-    Columns: as_of, target, symbol, and the values under their names.
-    """
     first_values = next(iter(values.values()))
     # The places of each known value on the axes of days and of stocks.
     day_places, stock_places = np.nonzero(np.isfinite(first_values))

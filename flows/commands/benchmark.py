@@ -112,10 +112,6 @@ def benchmark(
 def _csi300(
     request: RunRequest, members: Path | None, networks: tuple[NetworkName, ...], seeds: int
 ) -> ranking_pages.Ranking:
-    """Run Qlib's benchmark on three files of the user; a stored result is only read.
-
-    Raises UsageError where one of the files is not named.
-    """
     if request.prices is None or request.index is None or members is None:
         raise UsageError(
             "csi300 needs three files: run `dtml benchmark csi300 --prices FILE --index FILE "
@@ -177,7 +173,26 @@ def run_published(
             f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
         )
     if request.source or request.prices:
-        _fetch_set(request)
+        context = open_context(request)
+        published_set = SETS[request.market]
+        require_set(context.market, published_set)
+        if request.prices:
+            # The files of stocks often lack the index. A fetch would store the stocks without it.
+            index = context.market.index.symbol
+            first, last = published_set.validation  # a short span that is in every set
+            outcome = context.source.fetch({index: first}, last).outcomes.iloc[0]
+            if outcome["status"] != "ok":
+                raise UsageError(
+                    f"the files have no usable prices of the index {index} ({outcome['detail']}): "
+                    "give a file that has them with --index FILE"
+                )
+        announce(context)
+        with err.status(f"fetching {context.name}"):
+            fetch_result = fetch_bars(context, choose_as_of(context, None))
+        if not fetch_result.asked:
+            err.print(
+                f"note: the prices of {context.name} are stored already, so none were fetched"
+            )
     published_set = shortened(SETS[request.market], epochs)
     example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
     require_stored(request, f"give its files, as in `{example}`")
@@ -215,32 +230,6 @@ def require_stored(request: RunRequest, advice: str) -> None:
     with reading(open_store()) as conn:
         if markets.constituents(conn, market).empty:
             raise UsageError(f"nothing is stored for {market}: {advice}")
-
-
-def _fetch_set(request: RunRequest) -> None:
-    """Store the prices of a published set.
-
-    Raises UsageError, before any price is stored, for other stocks than those of the set, and for
-    files without the index.
-    """
-    context = open_context(request)
-    published_set = SETS[request.market]
-    require_set(context.market, published_set)
-    if request.prices:
-        # The files of stocks often lack the index. A fetch would store the stocks without it.
-        index = context.market.index.symbol
-        first, last = published_set.validation  # a short span that is in every set
-        outcome = context.source.fetch({index: first}, last).outcomes.iloc[0]
-        if outcome["status"] != "ok":
-            raise UsageError(
-                f"the files have no usable prices of the index {index} ({outcome['detail']}): give "
-                "a file that has them with --index FILE"
-            )
-    announce(context)
-    with err.status(f"fetching {context.name}"):
-        fetch_result = fetch_bars(context, choose_as_of(context, None))
-    if not fetch_result.asked:
-        err.print(f"note: the prices of {context.name} are stored already, so none were fetched")
 
 
 def require_matching_options(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:

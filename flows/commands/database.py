@@ -89,7 +89,19 @@ def check(as_json: AsJson = False) -> None:
     for finding in _findings(engine):
         findings.append(finding)
         if not as_json:
-            _say(out, _line(finding))
+            rows = []
+            for row in finding.found:
+                values = [f"{name} {value}" for name, value in row.items()]
+                rows.append(", ".join(values))
+            listed_rows = "; ".join(rows)
+            # The name of a check is a sentence that is true where the check is ok.
+            denied = "" if finding.state == "ok" else "not so: "
+            line = f"{finding.state:<7} {denied}{finding.check}"
+            if listed_rows:
+                line += f": {listed_rows}"
+            if finding.more:
+                line += "; and more"
+            _say(out, line)
     if as_json:
         print_json([vars(finding) for finding in findings])
     if any(finding.state == "failed" for finding in findings):
@@ -355,22 +367,6 @@ def _findings(engine: Engine) -> Iterator[Finding]:
 def _say(console: Console, line: str) -> None:
     """Print a line as it is: Rich might take a part of a path for markup, or break it."""
     console.print(Text(line), soft_wrap=True)
-
-
-def _line(finding: Finding) -> str:
-    rows = []
-    for row in finding.found:
-        values = [f"{name} {value}" for name, value in row.items()]
-        rows.append(", ".join(values))
-    listed_rows = "; ".join(rows)
-    # The name of a check is a sentence that is true where the check is ok.
-    denied = "" if finding.state == "ok" else "not so: "
-    line = f"{finding.state:<7} {denied}{finding.check}"
-    if listed_rows:
-        line += f": {listed_rows}"
-    if finding.more:
-        line += "; and more"
-    return line
 
 
 @contextmanager

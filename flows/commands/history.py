@@ -93,10 +93,6 @@ def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
-    """Print a table of the predictions, and which models made them.
-
-    The place in the ranking has a column only if a night has ranked the stock.
-    """
     columns = ["as_of", "target", "probability", "calibrated", "direction"]
     if rows["place"].notna().any():
         columns.append("place")

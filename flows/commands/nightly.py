@@ -377,11 +377,6 @@ def _print_directions(rows: pd.DataFrame, title: str | None = None) -> None:
 def _print_nights(
     nights: Sequence[Night], directions: pd.DataFrame, ranking: pd.DataFrame, ranking_text: str
 ) -> None:
-    """Print what the last of these nights predicts, and what the others did.
-
-    `directions` are those of the last night. `ranking` has its stocks in their order, and
-    `ranking_text` says who ranked them; both are empty where they are not ranked.
-    """
     *earlier_nights, night = nights
     row = night.row
     for earlier in earlier_nights:
@@ -437,11 +432,6 @@ def _print_nights(
 def _print_scores(
     night: Night, scores: pd.DataFrame, coverage_at_level: pd.DataFrame, store: str
 ) -> None:
-    """Print the scores of all nights so far, the coverage, and the paths of page and store.
-
-    `night` is the last night, `scores` are the running scores of the newest scored session (no
-    rows before the first), `store` names the database.
-    """
     if scores.empty:
         out.print(
             "No prediction of this market has an outcome yet: the next night will score this one."

@@ -90,10 +90,6 @@ def _answer_of_files(folder: Path) -> Callable[..., AbstractContextManager[Answe
 
 
 def _write(running_sql: AbstractContextManager[Answer], file: Path) -> None:
-    """Write all rows to a Parquet file, and print how many they are.
-
-    `running_sql` runs the statement when it is entered.
-    """
     from flows.answer_files import write_parquet
 
     with running_sql as answer:

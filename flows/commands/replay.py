@@ -213,10 +213,6 @@ def _replay_night(
 
 
 def _replay_all(request: RunRequest, *, as_json: bool) -> None:
-    """Replay every complete night of a market, and print a summary.
-
-    Raises NotReplayedError where any night differs from what is stored.
-    """
     archive = Archive.open(request)
     nights = archive.nights()
     begun = time.perf_counter()
@@ -431,10 +427,6 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
 
 
 def _reproduced_figures(reproduction: Reproduction) -> dict[str, float | None]:
-    """Return the figures made again, by their names after `reproduced_`.
-
-    They are None where the prediction could not be made again.
-    """
     again = reproduction.again
     if again is None:
         return dict.fromkeys(f"reproduced_{name}" for name in FIGURES)

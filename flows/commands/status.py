@@ -169,10 +169,6 @@ def _night(each: MarketStatus) -> dict[str, Any]:
 
 
 def _ranker(ranked_by: str | None) -> str | None:
-    """Return in words which predictor ranks the stocks, and since when, if it is the champion.
-
-    `ranked_by` is its name, or NAME since DAY for a champion.
-    """
     if ranked_by is None:
         return None
     name, since, day = ranked_by.partition(" since ")

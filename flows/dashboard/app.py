@@ -645,7 +645,6 @@ def _times(request: Request, *names: str) -> tuple[datetime, dict[str, Punctuali
 def _page(
     request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]
 ) -> HTMLResponse:
-    """Return the page of a template, filled with what `make` reads from the store."""
     with reading(request.app.state.engine) as conn:
         values = make(conn)
     return _rendered(request, name, values)

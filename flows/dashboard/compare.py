@@ -116,10 +116,6 @@ def _newest_pair(conn: Connection, market: str) -> tuple[str, str] | tuple[None,
 def _runs_of(
     conn: Connection, a: str | None, b: str | None
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the runs of two names: None for a missing name, and for `b` if it equals `a`.
-
-    Raises NotThereError for a name that is not stored, UsageError for runs of two markets.
-    """
     first = None
     second = None
     if a is not None:
@@ -288,10 +284,6 @@ def kept_weights(run: Mapping[str, Any]) -> str:
 
 
 def _loss_rows(name: str, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the losses of each seed and epoch of a run: run (its `name`), loss, epoch, value.
-
-    `loss` is "training" or "validation". There are no rows for a run without stored losses.
-    """
     rows: list[dict[str, Any]] = []
     for seed in run["losses"] or ():
         for epoch in seed.get("epochs", ()):

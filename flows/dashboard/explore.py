@@ -119,10 +119,6 @@ class Asked:
 
 
 def _literal(name: str, kind: str, value: str) -> str:
-    """Return a value as SQL, as the column of this name and kind compares with it.
-
-    Raises UsageError for a text that is no number where the column has numbers.
-    """
     if kind not in ("number", "integer"):
         return literal(value)
     try:

@@ -66,10 +66,6 @@ def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[s
 
 
 def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[Punctuality]:
-    """Return how late the nights of these markets are, of all by default.
-
-    Markets without a night are left out.
-    """
     with reading(engine) as conn:
         stored = markets.all_markets(conn)
     chosen = [name for name in stored if not names or name in names]

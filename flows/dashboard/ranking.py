@@ -79,11 +79,6 @@ _pages: dict[tuple[str, str], tuple[tuple[Any, ...], dict[str, Any]]] = {}
 def _page(
     conn: Connection, market: str, shown: Row, running: pd.DataFrame, costs: Costs | None
 ) -> dict[str, Any]:
-    """Return the page of a ranker beside the rule that is strongest on the same nights.
-
-    `shown` is the result of `db.rows.rankings.shown_ranker`, `running` has the newest running
-    scores. `costs` is None where they are not known.
-    """
     predictor = shown["predictor"]
     leg = shown["leg"]
     rules = running.loc[running["is_rule"] == 1, "predictor"].to_list()
@@ -181,11 +176,6 @@ def _strongest_rule(
 def _figures_of_days(
     tables: dict[str, pd.DataFrame], names: list[str], predictor: str, leg: str
 ) -> dict[str, Any]:
-    """Return the tables of a sheet that are computed from the stored scores of each night.
-
-    `cumulative` has all `names` (the predictor that ranks, and the strongest rule if there is one);
-    `months` and `halves` are of the `predictor` alone. `leg` is the leg of these scores.
-    """
     of_names = []
     for name in names:
         scores = tables["nights"][tables["nights"]["predictor"] == name]

@@ -4,9 +4,9 @@ Each has its stage, how far it is, and an estimate of the time left, from what e
 and texts took.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -114,32 +114,7 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
     running_stages = [stage for stage in stages if stage["status"] == "running"]
     current_stage = running_stages[-1] if running_stages else None
     is_alive = is_held(conn, market)
-    return {
-        "market": market,
-        "as_of": night["as_of"],
-        "started_at": night["started_at"],
-        "is_alive": is_alive,
-        "stage": current_stage,
-        "stages": rows,
-        "before": previous_night,
-        "work": _night_as_work(market, night["as_of"], rows, earlier, is_alive=is_alive),
-    }
-
-
-def _night_as_work(
-    market: str,
-    as_of: date,
-    rows: Sequence[Mapping[str, Any]],
-    earlier: pd.DataFrame,
-    *,
-    is_alive: bool,
-) -> Work:
-    """Return a night as a piece of work, with the time left by what its stages took before.
-
-    `rows` are its stages as `running_night` lists them, `earlier` the stages of earlier nights. The
-    time left and the share done are None where a stage has no estimate, where there is no earlier
-    night, and where no process works on the night any more.
-    """
+    as_of = night["as_of"]
     spent_s = 0.0
     left_s: float | None = 0.0
     stage_words = "between two stages"
@@ -158,15 +133,24 @@ def _night_as_work(
     done = None
     if left_s is not None and spent_s + left_s != 0:
         done = spent_s / (spent_s + left_s)
-    return Work(
-        kind="night",
-        name=day(as_of),
-        stage=stage_words,
-        done=done,
-        left_s=left_s,
-        is_alive=is_alive,
-        market=market,
-    )
+    return {
+        "market": market,
+        "as_of": night["as_of"],
+        "started_at": night["started_at"],
+        "is_alive": is_alive,
+        "stage": current_stage,
+        "stages": rows,
+        "before": previous_night,
+        "work": Work(
+            kind="night",
+            name=day(as_of),
+            stage=stage_words,
+            done=done,
+            left_s=left_s,
+            is_alive=is_alive,
+            market=market,
+        ),
+    }
 
 
 def _time_left(row: Mapping[str, Any], usual: "np.ndarray[Any, Any]") -> float | None:

@@ -500,7 +500,69 @@ def fetch_bars(
         else tempfile.TemporaryDirectory(prefix="dtml-fetch-") as folder
     ):
         parts = list(_parts(context, wanted, Path(folder)))
-        result = _store_parts(context, as_of, known_at, wanted, parts)
+        # In one transaction, so that all bars are known from the same moment.
+        result = FetchResult.of([part.fetched for part in parts])
+        computed_index = _computed_index(context, wanted, parts)
+        with transaction(context.engine) as conn:
+            known_at = known_at or fetches.next_known_at(conn, context.name)
+            stored = prices.append_prices(
+                conn, context.name, computed_index, source="constituents", known_at=known_at
+            )
+            for part in parts:
+                stored += prices.append_prices(
+                    conn, context.name, part.accepted, source=context.source.name, known_at=known_at
+                )
+            for part in parts:
+                prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
+                prices.record_warnings(
+                    conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at
+                )
+            if any(part.judged for part in parts):
+                twins = same_bars(conn, context, wanted.last)
+                prices.record_warnings(
+                    conn,
+                    context.name,
+                    context.market.symbols,
+                    twins,
+                    known_at=known_at,
+                    reason=SAME_BARS,
+                )
+                doubtful = pd.concat([result.doubtful, twins], ignore_index=True)
+                result = replace(result, doubtful=doubtful)
+            prices.record_rejected(
+                conn, context.name, result.rejected, source=context.source.name, known_at=known_at
+            )
+            # Symbols without an answer, or of which the source has no data, are left out: the next
+            # fetch asks for them from the same session again.
+            answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
+            answered |= set(computed_index["symbol"])
+            earlier = {
+                symbol: day
+                for symbol, day in wanted.first.items()
+                if day < wanted.asked_from.get(symbol, date.max)
+            }
+            markets.note_asked(
+                conn,
+                context.name,
+                {symbol: earlier[symbol] for symbol in answered & earlier.keys()},
+            )
+            result = replace(result, stored=stored)
+            fetches.save_fetch(
+                conn,
+                {
+                    "market": context.name,
+                    "source": context.source.name,
+                    "code": context.feed_code,
+                    "known_at": known_at,
+                    "as_of": as_of,
+                    "asked": result.asked,
+                    "restated": result.restated,
+                    "failures": result.failures[FAILURE].to_dict("records"),
+                    "fetched": result.fetched,
+                    "stored": result.stored,
+                    "rejected": len(result.rejected),
+                },
+            )
     log.info(
         "%s: %d bars fetched, %d new, %d rejected",
         context.name,
@@ -611,81 +673,6 @@ def _checked_part(
     )
 
 
-def _store_parts(
-    context: MarketContext,
-    as_of: date,
-    known_at: datetime | None,
-    wanted: _Wanted,
-    parts: Sequence[_Part],
-) -> FetchResult:
-    """Store all parts in one transaction, so that all bars are known from the same moment.
-
-    Bars shown to be bad are withdrawn in it, and warnings, rejected bars, the sessions asked for
-    and the fetch itself are recorded. Returns all parts as one.
-    """
-    result = FetchResult.of([part.fetched for part in parts])
-    computed_index = _computed_index(context, wanted, parts)
-    with transaction(context.engine) as conn:
-        known_at = known_at or fetches.next_known_at(conn, context.name)
-        stored = prices.append_prices(
-            conn, context.name, computed_index, source="constituents", known_at=known_at
-        )
-        for part in parts:
-            stored += prices.append_prices(
-                conn, context.name, part.accepted, source=context.source.name, known_at=known_at
-            )
-        for part in parts:
-            prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
-            prices.record_warnings(
-                conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at
-            )
-        if any(part.judged for part in parts):
-            twins = same_bars(conn, context, wanted.last)
-            prices.record_warnings(
-                conn,
-                context.name,
-                context.market.symbols,
-                twins,
-                known_at=known_at,
-                reason=SAME_BARS,
-            )
-            doubtful = pd.concat([result.doubtful, twins], ignore_index=True)
-            result = replace(result, doubtful=doubtful)
-        prices.record_rejected(
-            conn, context.name, result.rejected, source=context.source.name, known_at=known_at
-        )
-        # Symbols without an answer, or of which the source has no data, are left out: the next
-        # fetch asks for them from the same session again.
-        answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
-        answered |= set(computed_index["symbol"])
-        earlier = {
-            symbol: day
-            for symbol, day in wanted.first.items()
-            if day < wanted.asked_from.get(symbol, date.max)
-        }
-        markets.note_asked(
-            conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()}
-        )
-        result = replace(result, stored=stored)
-        fetches.save_fetch(
-            conn,
-            {
-                "market": context.name,
-                "source": context.source.name,
-                "code": context.feed_code,
-                "known_at": known_at,
-                "as_of": as_of,
-                "asked": result.asked,
-                "restated": result.restated,
-                "failures": result.failures[FAILURE].to_dict("records"),
-                "fetched": result.fetched,
-                "stored": result.stored,
-                "rejected": len(result.rejected),
-            },
-        )
-    return result
-
-
 def history_start(context: MarketContext, as_of: date) -> date:
     """Return the first session that a training at `as_of` may read."""
     return sessions_up_to(context.market.calendar, as_of, context.experiment.history)[0].date()
@@ -700,7 +687,19 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
         asked = markets.instruments(conn, context.name).set_index("symbol")["asked_from"].dropna()
-        unadjusted_from = _before_unadjusted_dividends(conn, context, as_of)
+        calendar = context.market.calendar
+        warnings = prices.price_warnings(conn, context.name)
+        stocks = warnings.loc[warnings["reason"] == CONTRADICTED, "symbol"].unique()
+        if not len(stocks):
+            unadjusted_from = {}
+        else:
+            begin = sessions_up_to(calendar, as_of, LATE)[0].date()
+            bars = prices.prices(conn, context.name, begin, as_of, symbols=stocks)
+            ex_days = bars[bars["dividend"].notna()].groupby("symbol")["session"].max()
+            unadjusted_from = {
+                str(symbol): sessions_up_to(calendar, day.date(), 2)[0].date()
+                for symbol, day in ex_days.items()
+            }
     newest_stored = {str(symbol): session for symbol, session in stored.items()}
     asked_from = {str(symbol): day.date() for symbol, day in asked.items()}
     if whole:
@@ -738,28 +737,6 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         computed=frozenset({index.symbol}) if index.of_constituents else frozenset(),
         whole=whole,
     )
-
-
-def _before_unadjusted_dividends(
-    conn: Connection, context: MarketContext, as_of: date
-) -> dict[str, date]:
-    """Return the session before the last ex-day of each stock whose prices contradict a dividend.
-
-    A source may adjust the past days after it recorded the dividend. Only bars from before the
-    ex-day show that, so they are asked for again, until `LATE` sessions have passed.
-    """
-    calendar = context.market.calendar
-    warnings = prices.price_warnings(conn, context.name)
-    stocks = warnings.loc[warnings["reason"] == CONTRADICTED, "symbol"].unique()
-    if not len(stocks):
-        return {}
-    begin = sessions_up_to(calendar, as_of, LATE)[0].date()
-    bars = prices.prices(conn, context.name, begin, as_of, symbols=stocks)
-    ex_days = bars[bars["dividend"].notna()].groupby("symbol")["session"].max()
-    return {
-        str(symbol): sessions_up_to(calendar, day.date(), 2)[0].date()
-        for symbol, day in ex_days.items()
-    }
 
 
 def _with_restated_histories(

@@ -181,7 +181,29 @@ def _locked_night(
             fetch_result = stored_stage("fetch", bars_of_night)
             fetched.append(fetch_result)
             night_bars = NightBars(context, as_of, known_at)
-            _require_bars(context, night_bars, fetch_result)
+            short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
+            if short is not None:
+                index = context.market.index
+                lacks_the_index = short.missing == {index.symbol}
+                # As for `dtml predict`, or where the store has later bars.
+                if fetch_result.outcomes.empty:
+                    cause = (
+                        "the source was not asked for that session: run `dtml fetch "
+                        f"{context.name} --again`, which asks for the whole history, with --prices "
+                        "FILE if the prices come from files"
+                    )
+                else:
+                    missing = short.missing
+                    # A computed index: its stocks are what did not come.
+                    if lacks_the_index and index.of_constituents:
+                        missing = set(context.constituents(night_bars.as_of))
+                    cause = _cause(fetch_result, missing, night_bars.as_of)
+                message = f"{short.what}: {cause}{words_of_lost_bars(context, night_bars.as_of)}"
+                if lacks_the_index and not index.of_constituents and context.source.name == "files":
+                    raise DtmlError(
+                        f"{message}; if another file has the index, give that file with --index"
+                    )
+                raise DtmlError(message)
             _require_target(context, night_bars, stored_stage)
             _predict(context, night_bars, stored_stage, fetch_result, only_stored=only_stored)
         # The night is complete now, so that a failure of these stages does not refuse it.
@@ -353,28 +375,6 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
     except Exception as error:
         _refuse(context, as_of, f"unexpected {type(error).__name__}: {error}", fetched[-1])
         raise
-
-
-def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: FetchResult) -> None:
-    short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
-    if short is None:
-        return
-    index = context.market.index
-    lacks_the_index = short.missing == {index.symbol}
-    if fetch_result.outcomes.empty:  # as for `dtml predict`, or where the store has later bars
-        cause = (
-            f"the source was not asked for that session: run `dtml fetch {context.name} --again`, "
-            "which asks for the whole history, with --prices FILE if the prices come from files"
-        )
-    else:
-        missing = short.missing
-        if lacks_the_index and index.of_constituents:  # computed: its stocks are what did not come
-            missing = set(context.constituents(night_bars.as_of))
-        cause = _cause(fetch_result, missing, night_bars.as_of)
-    message = f"{short.what}: {cause}{words_of_lost_bars(context, night_bars.as_of)}"
-    if lacks_the_index and not index.of_constituents and context.source.name == "files":
-        raise DtmlError(f"{message}; if another file has the index, give that file with --index")
-    raise DtmlError(message)
 
 
 def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage) -> None:

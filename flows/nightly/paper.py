@@ -12,8 +12,6 @@ from datetime import UTC, date, datetime
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
@@ -208,7 +206,17 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
         growth = [equities.get(name, 1.0), *(1 + track["net"])]
         equity = np.multiply.accumulate(growth)[1:]  # without the equity before
         returns.append(track[list(BOOKED)].assign(portfolio=name, equity=equity))
-    return _Booked(pd.concat(returns, ignore_index=True), _positions(account.held, fills, symbols))
+    fill_places, stock_places = np.nonzero(account.held)
+    return _Booked(
+        pd.concat(returns, ignore_index=True),
+        pd.DataFrame(
+            {
+                "session": fills[fill_places],
+                "symbol": np.array(symbols)[stock_places],
+                "weight": account.held[fill_places, stock_places],
+            }
+        ),
+    )
 
 
 def _yardstick_tracks(
@@ -232,20 +240,6 @@ def _yardstick_tracks(
         EQUAL: equal_parts.assign(turnover=0.0),
         INDEX: index_track(index_quotes, decided, "next_open").assign(turnover=0.0),
     }
-
-
-def _positions(
-    held: Float[ndarray, "fills stocks"], fills: pd.DatetimeIndex, symbols: tuple[str, ...]
-) -> pd.DataFrame:
-    """Return a row `session, symbol, weight` for each stock that is held after each fill."""
-    fill_places, stock_places = np.nonzero(held)
-    return pd.DataFrame(
-        {
-            "session": fills[fill_places],
-            "symbol": np.array(symbols)[stock_places],
-            "weight": held[fill_places, stock_places],
-        }
-    )
 
 
 @dataclass(frozen=True)

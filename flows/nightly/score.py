@@ -323,10 +323,6 @@ def day_counts(
 def _newest_rules(
     context: MarketContext, night_bars: NightBars, days: pd.DatetimeIndex
 ) -> pd.DataFrame:
-    """Return what each naive rule predicts after each of `days`, from the newest bars.
-
-    A row a day, in their order; a column a rule.
-    """
     first = rules_read_from(context.market.calendar, days.min().date())
     index = context.market.index.symbol
     bars = night_bars.newest(first, days.max().date(), symbols=[index])

@@ -434,10 +434,6 @@ def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
 
 
 def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:
-    """Return the calibration that a row of the table `run` and its bands hold.
-
-    None for a model that was not calibrated.
-    """
     if run["slope"] is None or bands.empty:
         return None
     first = bands.iloc[0]  # all bands of a run were measured on the same days

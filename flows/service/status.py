@@ -471,10 +471,6 @@ def _sessions_since(market: Market | None, day: date | None, closed: date | None
 def _model_age(
     market: Market | None, run: Mapping[str, Any] | None, closed: date | None
 ) -> ModelAge | None:
-    """Return the age of a run's model, and when another model is due; None without a run.
-
-    `run` is the row of the training run, `closed` the last closed session; None if unknown.
-    """
     if run is None:
         return None
     age = _sessions_since(market, run["train_last"], closed)
@@ -488,11 +484,6 @@ def _model_age(
 
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
-    """Return the model's figure, and the best figure of the rules scored on as many nights.
-
-    `scores` are those of one session, `figure` the name of a column. None where the model has no
-    such figure.
-    """
     pair = beside_rules(scores[scores[figure].notna()])
     if pair is None:
         return None

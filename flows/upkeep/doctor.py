@@ -116,10 +116,6 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    """Return the versions of the main packages.
-
-    Raises DtmlError if the version of a required package is outside the range that was tested.
-    """
     untested: list[str] = []
     for line in requires(DISTRIBUTION) or ():
         if "extra ==" in line:  # optional
@@ -175,10 +171,6 @@ def _writable(folder: Path, variable: str) -> str:
 
 
 def _database() -> str:
-    """Return where the store is.
-
-    Raises StoreError where it cannot be read or written, or has the schema of another version.
-    """
     engine = open_engine()
     # A transaction waits for its turn to write, as a night does; this one writes nothing.
     with transaction(engine) as conn:
@@ -274,10 +266,6 @@ def _yahoo() -> str:
 
 
 def _feeds() -> str:
-    """Return what the users' own feeds of the store's markets answered, as `_last_week` says it.
-
-    Raises DtmlError that names the markets whose feed failed or gave no bar, with the reasons.
-    """
     answers: list[str] = []
     faults: list[str] = []
     for name, market in named_markets(open_engine(), (), ()).items():
@@ -324,11 +312,6 @@ def _last_week(market: Market, source: Source) -> str:
 
 
 def _device(name: str) -> str:
-    """Return what a device is, and how a self-test of a few seconds ended on it.
-
-    Raises DtmlError where a training or a translation differs from that on the CPU, and where the
-    machine has no such device.
-    """
     # Trainings call this too: it raises where the machine has no GPU, and makes operations
     # repeatable.
     choose_device(name.partition(":")[0])

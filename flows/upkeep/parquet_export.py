@@ -155,10 +155,6 @@ def _files(folder: Path, markets: frozenset[str]) -> Iterator[Path]:
 
 
 def _bring_up_to_date(engine: Engine, part: Part, file: Path, counts: Exported) -> None:
-    """Write the file of a part if its rows have changed, and remove it if the part has no rows.
-
-    The result is added to `counts`.
-    """
     with snapshot(engine) as conn:
         # An empty fingerprint cannot show changes: then the file is written in any case.
         fingerprint = part.fingerprint(conn).encode()
@@ -200,10 +196,6 @@ def _write(schema: pa.Schema, tables: Iterable[pa.Table], counts: Exported, file
 
 
 def _stored_fingerprint(file: Path) -> bytes | None:
-    """Return the fingerprint of the rows from which a file was written.
-
-    None if there is no such file, or if it is damaged.
-    """
     try:
         return (pq.read_metadata(file).metadata or {}).get(STATE)
     except (OSError, pa.ArrowException):
