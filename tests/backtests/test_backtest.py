@@ -250,8 +250,8 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
         "2024-03-07",
         "2024-03-08",
     ]
-    assert "3 of 8 constituents have no good bar" in refused["2024-03-06"]
-    assert "3 of 8 constituents cannot be predicted" in refused["2024-03-07"]
+    assert re.search("3 of 8.*good bar", refused["2024-03-06"])
+    assert re.search("3 of 8.*cannot", refused["2024-03-07"])
 
 
 @pytest.mark.soak
@@ -280,18 +280,18 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
         assert attention.attention(conn, run_id, date(2024, 3, 7)).empty
     assert_arrays_close_in_float32(seen.groupby("symbol")["weight"].sum(), 1)
     assert seen["symbol"].nunique() == 8
-    with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is not a session"):
+    with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\)"):
         run_backtest(backtest, attention_on=[date(2024, 3, 9)])
-    with pytest.raises(UsageError, match=r"is outside 2024-03-04 \.\. 2024-03-25"):
+    with pytest.raises(UsageError, match=r"2024-04-01.*outside 2024-03-04 \.\. 2024-03-25"):
         run_backtest(backtest, attention_on=[date(2024, 4, 1)])
 
 
 def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
-    with pytest.raises(UsageError, match="up to 2024-05-31, but a backtest to 2024-06-20"):
+    with pytest.raises(UsageError, match=r"2024-05-31.*2024-06-20"):
         backtest_of(run_request, last=date(2024, 6, 20))
     with pytest.raises(UsageError, match="is after"):
         backtest_of(run_request, first=date(2024, 4, 1))
-    with pytest.raises(UsageError, match=r"there is no session from 2024-03-30 to 2024-03-31"):
+    with pytest.raises(UsageError, match=r"no session.*2024-03-30.*2024-03-31"):
         backtest_of(run_request, first=date(2024, 3, 30), last=date(2024, 3, 31))
 
 
@@ -389,7 +389,7 @@ def test_a_second_process_at_the_same_backtest_is_turned_away(run_request: RunRe
     backtest = backtest_of(run_request)
 
     def meanwhile(jobs: Sequence[Job]) -> Iterator[Path]:
-        with pytest.raises(DtmlError, match="another process is running the backtest"):
+        with pytest.raises(DtmlError, match="another process"):
             run_backtest(backtest_of(run_request))
         yield from one_by_one(jobs)
 
@@ -406,7 +406,7 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: Run
         )
     with pytest.raises(
         DtmlError,
-        match=r"all 16 nights were refused, the first \(\S+\) for this reason: 3 of 8 con",
+        match=r"16 nights.*: 3 of",
     ):
         run_backtest(backtest_of(run_request))
 
@@ -414,7 +414,7 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: Run
 def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(
     run_request: RunRequest,
 ) -> None:
-    with pytest.raises(UsageError, match=r"\(--max-weight\) must be above 0"):
+    with pytest.raises(UsageError, match=r"\(--max-weight\)"):
         backtest_of(run_request, max_weight=2.0)
 
 
@@ -426,7 +426,8 @@ def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(
 ) -> None:
     code, _, complaint = command(*SPAN)
     assert code == 2
-    assert "nothing is stored for kdd17: name the source of its prices with --source" in complaint
+    assert "kdd17" in complaint
+    assert "--source" in complaint
 
 
 @pytest.mark.parametrize(

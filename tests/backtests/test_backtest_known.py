@@ -71,5 +71,5 @@ def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_store_that_was_filled_later_knew_nothing_then(run_request: RunRequest) -> None:
     day = previous_session("XNYS", FIRST)
-    with pytest.raises(UsageError, match=f"did not know enough bars of past: .* on {day}. Choose"):
+    with pytest.raises(UsageError, match=f"bars of past:.*{day}"):
         backtest_of(run_request, prices_known="then")

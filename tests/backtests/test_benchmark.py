@@ -2,6 +2,7 @@
 is read once, what is kept.
 """
 
+import re
 import sys
 from dataclasses import replace
 from datetime import date
@@ -253,15 +254,13 @@ def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None
     fetch_bars(whole, date(2024, 6, 14))
     with pytest.raises(
         DtmlError,
-        match=r"simulated up to 2024-06-14, .*ends on 2024-06-28: run `dtml benchmark simulated",
+        match=r"simulated.*2024-06-14.*2024-06-28.*`dtml benchmark simulated",
     ):
         run_benchmark(PublishedExperiment(whole, PAPER, seeds=(0,)))
     earlier = replace(
         PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)), data_until=date(2024, 6, 14)
     )
-    with pytest.raises(
-        DtmlError, match=r"no outcome of simulated from 2020-01-02 to .*: run `dtml fetch simulated"
-    ):
+    with pytest.raises(DtmlError, match=r"no outcome.*2020-01-02.*`dtml fetch simulated"):
         run_benchmark(PublishedExperiment(whole, earlier, seeds=(0,)))
 
 
@@ -297,7 +296,8 @@ def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_nam
     second = run_benchmark(other)
     assert (second.number, second.row["seconds"]) == (2, None)
     for said in (
-        "benchmark 2 of simulated in this store: its test span was read 2 times",
+        "benchmark 2 of simulated",
+        "was read 2 times",
         '"spans">cpu</td>',
     ):
         assert said in second.page.read_text(encoding="utf-8")
@@ -320,9 +320,7 @@ def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(
 
 
 def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
-    with pytest.raises(
-        UsageError, match=r"no published experiment: choose one of acl18, kdd17, ndx100"
-    ):
+    with pytest.raises(UsageError, match=r"simulated.* acl18, kdd17, ndx100"):
         run_published(
             RunRequest("simulated"), 1, None, with_grid=False, as_json=False, as_markdown=False
         )
@@ -359,11 +357,11 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     assert run_request.prices is not None
     wrong = {
         "--index needs --prices": replace(run_request, prices=None),
-        r"nothing is stored for simulated: .*--prices FILE --index FILE": RunRequest("simulated"),
-        "not those of the data set simulated: they have 8 stocks": replace(
+        "simulated: .*--prices FILE --index FILE": RunRequest("simulated"),
+        "data set simulated:.*8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
         ),
-        "prices of the index SIMX .*: give .*--index FILE": replace(run_request, index=None),
+        "SIMX.*--index FILE": replace(run_request, index=None),
     }
     for said, mistaken in wrong.items():
         with pytest.raises(UsageError, match=said):
@@ -388,7 +386,7 @@ def test_a_stored_benchmark_is_printed_without_a_flow(
     benchmark(run_request)
     said = capsys.readouterr()
     assert f"stored on {found.row['test_read_at']:%Y-%m-%d}: nothing was trained" in said.err
-    assert "note: the prices of simulated are stored already, so none were fetched" in said.err
+    assert re.search("note: .*simulated.*none were fetched", said.err)
     assert str(found.page) in said.out.replace("\n", "")
 
 

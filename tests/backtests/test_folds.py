@@ -53,9 +53,9 @@ def test_folds_predict_every_session_once_and_train_on_the_one_before(
 def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> None:
     laid = folds(DAYS, date(2023, 11, 4), date(2023, 11, 12), 63)  # a Saturday to a Sunday
     assert laid == [Fold(1, date(2023, 11, 3), date(2023, 11, 6), date(2023, 11, 10))]
-    with pytest.raises(UsageError, match="there is no session from"):
+    with pytest.raises(UsageError, match=r"no session.*2023-11-04.*2023-11-05"):
         folds(DAYS, date(2023, 11, 4), date(2023, 11, 5), 63)
-    with pytest.raises(UsageError, match="must be 1 session or more"):
+    with pytest.raises(UsageError, match=r"1 session.* 0"):
         folds(DAYS, date(2023, 11, 3), date(2023, 11, 9), 0)
 
 

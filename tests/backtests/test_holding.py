@@ -44,7 +44,7 @@ def test_each_part_is_traded_at_its_own_sessions_and_together_they_cover_all() -
 
 @pytest.mark.parametrize(("horizon", "parts"), [(5, 0), (5, 6), (0, 1)])
 def test_more_parts_than_sessions_or_none_are_refused(horizon: int, parts: int) -> None:
-    with pytest.raises(UsageError, match=rf"parts must be 1 to horizon \({horizon}\)"):
+    with pytest.raises(UsageError, match=rf"parts.*1 to horizon \({horizon}\)"):
         Stagger(horizon, parts)
 
 

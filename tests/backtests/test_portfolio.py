@@ -215,7 +215,7 @@ def test_the_index_is_bought_once_and_held(fill: str, quotes: Quotes) -> None:
     assert (1 + track["net"]).cumprod().to_numpy() == in_float64(price[1:] / price[0])
     assert track["turnover"].tolist() == in_float64([1] + [0] * (len(track) - 1))
     assert (track["net"] == track["gross"]).all()
-    with pytest.raises(ValueError, match="got quotes of 13 symbols"):
+    with pytest.raises(ValueError, match="13 symbols"):
         index_track(quotes, CALENDAR, fill)
 
 
@@ -347,7 +347,7 @@ def test_a_wrong_strategy_says_what_is_wrong(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("cost", [-1.0, NAN, np.inf])
 def test_a_cost_is_zero_or_more(cost: float) -> None:
-    with pytest.raises(UsageError, match="spread must be a finite number of basis points"):
+    with pytest.raises(UsageError, match=f"spread.*{cost}"):
         Costs(half_spread=cost)
 
 
@@ -355,7 +355,7 @@ def test_days_that_are_no_increasing_sessions_are_refused(quotes: Quotes) -> Non
     for days, said in (
         (CALENDAR[[1, 0]], "is not later than"),
         (CALENDAR[[1, 1]], "is not later than"),
-        (CALENDAR[:2] + pd.Timedelta(hours=1), "is not a session of the quotes"),
+        (CALENDAR[:2] + pd.Timedelta(hours=1), "is not a session"),
     ):
         with pytest.raises(ValueError, match=said):
             follow(np.zeros((2, STOCKS)), days, quotes, Strategy("long"))
@@ -499,6 +499,6 @@ def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:
 def test_a_portfolio_that_loses_all_equity_says_when() -> None:
     with pytest.raises(
         DtmlError,
-        match=r"long-short, next open: .* loses all .* on 2021-01-04 and 2021-01-05, and A",
+        match=r"long-short, next open: .*2021-01-04.*2021-01-05, ",
     ):
         follow(np.array([[-0.5]]), CALENDAR[:1], quotes_of([[1], [1], [3]]), Strategy("long_short"))

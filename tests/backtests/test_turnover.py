@@ -69,15 +69,15 @@ def test_a_tax_is_paid_on_one_side_only_and_at_the_rate_of_its_day() -> None:
 
 
 def test_a_tax_below_zero_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"sale_tax must be .* basis points, 0 or more, got -1"):
+    with pytest.raises(UsageError, match=r"sale_tax.* -1"):
         Costs(sale_tax=((date(2020, 1, 1), 1.0), (date(2021, 1, 1), -1.0)))
 
 
 @pytest.mark.parametrize("limit", [0.0, -0.1, float("nan"), ((date(2020, 1, 1), 0.001),)])
 def test_a_price_limit_that_can_be_none_is_refused(limit: Rate) -> None:
-    with pytest.raises(UsageError, match="price_limit must be a finite ratio of"):
+    with pytest.raises(UsageError, match="price_limit"):
         Trading(price_limit=limit)
-    with pytest.raises(UsageError, match="must be 1 or more"):
+    with pytest.raises(UsageError, match=r"band.*nan"):
         Trading(band=float("nan"))
 
 

@@ -220,13 +220,13 @@ def test_training_days_too_close_to_those_they_must_not_touch_are_named(
     assert not spans_apart(Pipeline(experiment(gap_sessions=0)), DATED, AT).passed
     honest = spans_apart(Pipeline(experiment(gap_sessions=3)), DATED, AT)
     assert honest.passed
-    assert "gaps after these spans: 3 and 3 sessions" in honest.detail
+    assert "3 and 3 sessions" in honest.detail
 
 
 def test_labels_that_reach_beyond_their_day_are_found_where_the_history_ends() -> None:
     found = spans_apart(LongerLabels(experiment()), DATED, AT)
     assert not found.passed
-    assert "outcomes before 2022-12-14 depend on prices after it" in found.detail
+    assert "outcomes before 2022-12-14" in found.detail
 
 
 def test_another_future_leaves_the_past_as_it_was() -> None:
@@ -264,7 +264,7 @@ def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) 
 
 
 def test_a_history_too_short_for_an_audit_is_refused_with_what_it_takes() -> None:
-    with pytest.raises(DtmlError, match="an audit of 2 dates needs"):
+    with pytest.raises(DtmlError, match="2 dates needs"):
         audit(Pipeline(experiment()), SNAPSHOT.cut(stocks=5, sessions=120, seed=0))
 
 

@@ -2,6 +2,7 @@
 how a fitted model is kept.
 """
 
+import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -55,9 +56,7 @@ def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_muc
     assert found, leak
     ((what, said),) = found.items()
     assert what == ("MODEL" if "MODEL" in LEAKS[leak] else "f")
-    assert said.startswith(
-        (f"{what} looked ahead: ", "f depends on later dividends and splits (", "MODEL ")
-    )
+    assert said.startswith((f"{what} looked ahead: ", "f depends on later ", "MODEL "))
     if "looked ahead" in said:
         assert "but " in said.split(" is ")[1], said
 
@@ -74,7 +73,7 @@ def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.soak
 def test_a_feature_that_reads_further_back_than_a_night_is_refused_until_its_file_says_it() -> None:
     text = "def old(bars):\n    return bars.close / bars.close.shift(300)\n"
-    assert "reads more than HISTORY sessions" in refused(text)["old"]
+    assert "more than HISTORY" in refused(text)["old"]
     assert refused(f"HISTORY = 310\n{text}") == {}
 
 
@@ -95,7 +94,7 @@ def test_a_model_that_is_not_seeded_is_refused() -> None:
         "    def predict(self, features):\n        return [secrets.randbelow(100) for _ in "
         "features]\n\n\nMODEL = Model"
     )
-    assert "differs when it is fitted again" in refused(text)["MODEL"]
+    assert "fitted again" in refused(text)["MODEL"]
 
 
 SUBTLE_LEAKS = [(kind, name) for kind, leaks in LEAKS_BY_KIND.items() for name in leaks]
@@ -142,9 +141,8 @@ def test_what_ranks_far_better_than_any_rule_is_refused_until_the_market_file_al
     text = "def f(bars):\n    return bars.close / bars.open\n"
     strict = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=1e-4)))
     why = refusal(text, strict)
-    assert why.startswith("f is too good to be true: its rank IC is ")
-    assert "beyond the plausible ±0.0001" in why
-    assert "set max_rank_ic in [checks] of the market's file" in why
+    assert re.match(r"f is .*rank IC.*±0\.0001", why)
+    assert "max_rank_ic in [checks]" in why
     lifted = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=0.9)))
     assert refusal(text, lifted) == ""
 
@@ -156,7 +154,7 @@ def test_what_a_file_of_later_prices_says_is_too_good_to_be_true(tmp_path: Path)
     text = f"import pandas as pd\n\n\ndef f(bars):\n    return pd.read_pickle({str(file)!r})\n"
     unsaid = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=None)))
     why = refusal(text, unsaid)
-    assert "f is too good to be true: its rank IC is +1.000 [1.000, 1.000], beyond the plaus" in why
+    assert re.search(r"f is .*IC.*\+1\.000 \[1\.000, 1\.000\]", why)
 
 
 def test_a_rank_ic_that_chance_explains_is_believed_however_large_it_is() -> None:
@@ -179,13 +177,13 @@ def test_a_rank_ic_that_chance_explains_is_believed_however_large_it_is() -> Non
 def test_a_mean_that_never_forgets_is_refused_and_the_message_says_how_to_write_it() -> None:
     body = "bars.close.ewm(span=200).mean() / bars.close"
     why = refusal(f"def f(bars):\n    return {body}\n", PAST)
-    assert "return its last row, `.iloc[-1]`" in why
+    assert "`.iloc[-1]`" in why
     assert refusal(f"def f(bars):\n    return ({body}).iloc[-1]\n", PAST) == ""
 
 
 def test_a_history_that_the_market_does_not_have_is_refused() -> None:
     text = "HISTORY = 480\n\n\ndef f(bars):\n    return bars.close / bars.open\n"
-    assert "HISTORY is 480 sessions, but the audit has bars of " in refusal(text, PAST)
+    assert "HISTORY is 480 sessions" in refusal(text, PAST)
 
 
 MODELS = (

@@ -123,9 +123,7 @@ def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
         f"def f(bars):\n    bars.close.to_pickle({str(tmp_path / 'kept')!r})\n    return "
         "bars.close\n"
     )
-    with pytest.raises(
-        OwnCodeError, match=r"mine\.py, line 2: .*may write only in its working folder"
-    ):
+    with pytest.raises(OwnCodeError, match=r"mine\.py, line 2: .*write.*folder"):
         IsolatedCode(OwnCode("mine.py", text)).values(PANEL)
 
 
@@ -175,6 +173,6 @@ def test_a_limit_that_is_no_number_above_0_is_named(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("DTML_CODE_SECONDS", value)
-    with pytest.raises(OwnCodeError, match=f"^DTML_CODE_SECONDS={value}: set this variable to a "):
+    with pytest.raises(OwnCodeError, match=f"^DTML_CODE_SECONDS={value}: "):
         IsolatedCode(OwnCode("mine.py", "")).values(PANEL)
     assert limit_of("DTML_CODE_GIGABYTES", "4", OwnCodeError) == 4

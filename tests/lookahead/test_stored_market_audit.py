@@ -3,6 +3,7 @@ day, and a read past it is caught.
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime
@@ -92,9 +93,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     found = stored_nights(replace(context, experiment=experiment), history, AT, seed=0)
     assert found.passed, found.detail
     assert (found.check, found.at) == ("stored_nights", AT)
-    assert found.detail.startswith(
-        "27 predictions of single nights and 27 of a fold's are equal to the last bit"
-    )
+    assert re.match(r"27 .*nights.* 27 .*fold", found.detail)
     assert data_folder() == tmp_path / "data"
     assert not data_folder().exists()
 
@@ -108,14 +107,14 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
             train_module,
             "stored_bars",
             reading_on(stored_bars),
-            "the training as of 2024-03-05 reads bars of later sessions",
+            "training.*2024-03-05.*later sessions",
             id="training",
         ),
         pytest.param(
             NightBars,
             "known",
             known_by(reading_on(stored_bars)),
-            "predictions of single nights change",
+            "single nights change",
             id="night",
         ),
     ],
@@ -132,7 +131,7 @@ def test_a_read_past_the_day_of_a_night_is_caught(
     monkeypatch.setattr(owner, name, leaky)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert detail in found.detail
+    assert re.search(detail, found.detail)
 
 
 def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,21 +153,21 @@ def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
             train_module,
             "stored_bars",
             as_known_now(stored_bars),
-            "reads bars of later sessions or fetches",
+            "reads .*later .*fetches",
             id="training",
         ),
         pytest.param(
             NightBars,
             "known",
             known_by(as_known_now(stored_bars)),
-            "predictions of single nights change (27 of 27, ",
+            r"single nights.*\(27 of 27, ",
             id="night",
         ),
         pytest.param(
             folds_module,
             "read_bars",
             as_known_now(read_bars),
-            "predictions of a fold change (27 of 27, ",
+            r"fold.*\(27 of 27, ",
             id="fold",
         ),
     ],
@@ -185,7 +184,7 @@ def test_a_read_that_ignores_when_bars_were_known_is_caught(
     monkeypatch.setattr(owner, name, leaky)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert detail in found.detail
+    assert re.search(detail, found.detail)
 
 
 @pytest.mark.soak
@@ -200,7 +199,7 @@ def test_a_later_model_that_serves_an_earlier_night_is_caught(
     )
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert "a later model is used" in found.detail
+    assert "later model" in found.detail
 
 
 @pytest.mark.soak
@@ -214,10 +213,7 @@ def test_nights_that_are_all_refused_are_no_evidence(
     halting = replace(history, bars=history.bars[~halted], market=strict)
     found = stored_nights(replace(context, market=strict), halting, AT, seed=0)
     assert not found.passed
-    assert (
-        "no night can be checked: 1 of 9 constituents have no good bar on 2024-03-01"
-        in found.detail
-    )
+    assert re.search("no night.*: 1 of 9 .*2024-03-01", found.detail)
 
 
 def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:
@@ -244,9 +240,7 @@ def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
     monkeypatch.setattr(NightBars, "known", known_by(leaky))
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert (
-        "predictions of single nights change (9 of 27, " in found.detail
-    )  # those of the last night
+    assert re.search(r"single nights.*\(9 of 27, ", found.detail)  # those of the last night
 
 
 @pytest.mark.soak
@@ -262,7 +256,7 @@ def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
     monkeypatch.setattr(Nights, "bars_of", leaky)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert "predictions of a fold change (9 of 27, " in found.detail
+    assert re.search(r"fold.*\(9 of 27, ", found.detail)
 
 
 @pytest.mark.soak
@@ -283,10 +277,10 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     assert not data_folder().exists()
     assert counted(run_request) == before
     monkeypatch.setattr(NightBars, "known", known_by(reading_on(stored_bars)))
-    with pytest.raises(LookAheadError, match="`detail` of stored_nights says why"):
+    with pytest.raises(LookAheadError, match="`detail` of stored_nights"):
         audit.__wrapped__(run_request)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "checked on at most 50 stocks and 1,000 sessions of the market" in printed
+    assert re.search("50 stocks .*1,000 sessions", printed)
     assert "FAILED" in printed
 
 
