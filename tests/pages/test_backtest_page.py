@@ -43,6 +43,7 @@ from tests.support.backtest_page import (
     score,
 )
 from tests.support.bounds import in_float64
+from tests.support.facts import in_order
 from tests.support.pages import Reader, curve, without_script
 
 FILLS: tuple[tuple[Fill, Costs], ...] = (("next_open", Costs()), ("close", FREE))
@@ -124,7 +125,7 @@ def test_the_best_and_the_worst_stocks_are_listed_and_none_twice() -> None:
         )
         ordered = scores[wanted].sort_values("mcc", ascending=False)["value"].tolist()
         assert listed == ordered[:10] + ordered[10:][-10:]
-        assert f"Of {symbols} stocks with enough days" in text
+        assert f"Of {symbols} stocks " in text
 
 
 def test_every_portfolio_is_drawn_with_its_own_look_and_all_but_a_few_wait() -> None:
@@ -220,16 +221,16 @@ def test_the_page_shows_what_there_is() -> None:
         )
     )
     for said in (
-        "No prediction has an outcome yet",
-        "No portfolio has a return yet",
-        "too few for rolling scores",
+        "No prediction has",
+        "No portfolio has",
+        "for rolling scores",
     ):
         assert said in read.seen
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     short = page(
         tracks=random_tracks(12), performances=pd.DataFrame([held(name) for name in PORTFOLIOS])
     )
-    assert "252 days are too few for an interval" in Reader(without_script(short)).seen
+    assert "252 days are too" in Reader(without_script(short)).seen
 
 
 @pytest.mark.slow
@@ -242,10 +243,8 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
     assert len(text.encode()) < 2_100_000  # 0.9 MB of it Vega's
     last = tracks.loc[tracks["portfolio"] == "index", "net"].to_numpy()
     deepest = drawdown(last).min()
-    assert (
-        f"drawdown, index: {percent(drawdown(last)[-1])} at the end, range {percent(deepest)} to "
-        f"0.0 %" in text
-    )
+    ends = (percent(drawdown(last)[-1]), percent(deepest), " 0.0 %")
+    assert re.search(in_order("drawdown, index: ", *ends), text)
 
 
 @pytest.mark.parametrize(
@@ -253,11 +252,11 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
     [
         ((0.006, 0.056), 0.03, "beats", "[+.002, +.060]"),
         # The interval of this difference alone is above 0, but not that of both rules at once.
-        ((0.001, 0.061), 0.03, "does not differ significantly from", "[-.003, +.065]"),
+        ((0.001, 0.061), 0.03, "does not differ", "[-.003, +.065]"),
         ((-0.09, -0.001), 0.03, "is beaten by", "[-.107, -.006]"),
         # The model gains more over the other rule, but less certainly.
-        ((0.006, 0.056), -0.01, "is not proven to beat every rule, but beats", "[+.002, +.060]"),
-        ((NAN, NAN), 0.03, "cannot be compared (there is no interval) with", ""),
+        ((0.006, 0.056), -0.01, "not proven to beat", "[+.002, +.060]"),
+        ((NAN, NAN), 0.03, "cannot be compared", ""),
     ],
 )
 def test_the_verdict_on_directions_follows_the_paired_difference(
@@ -278,19 +277,12 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
     other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0, **gain)
     paper = score("always_up", protocol="published", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
-    assert whole.startswith(
-        f"DTML {said} {RULE}, in hindsight the strongest of 2 naive rules, over 252 days and 7,398 "
-        "stock-days of sp500"
-        + (
-            f": difference on the same days +.031 {widened}, an interval widened for 2 rules. "
-            if widened
-            else ". "
-        )
-    )
-    assert (
-        "DTML has an MCC of .041 [-.010, .090] and an ACC of 52.0 % [50.0, 54.0], "
-        "the rule .010 and 51.0 %."
-    ) in whole
+    over = (RULE, "2 naive rules", "252 days", "7,398 stock-days", "sp500")
+    assert re.match(in_order("DTML ", said, *over), whole)
+    assert (": difference" in whole, "widened for 2 rules" in whole) == (bool(widened),) * 2
+    assert not widened or f" +.031 {widened}, " in whole
+    facts = ("MCC", ".041 [-.010, .090]", "ACC", "52.0 % [50.0, 54.0]", "rule .010", "51.0 %.")
+    assert re.search(in_order(*facts), whole)
     assert whole.endswith("Nothing here promises profit.")
     assert "No prediction for sp500" in verdict(
         BACKTEST, pd.DataFrame([other, best]), random_performances()
@@ -298,22 +290,14 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
 
 
 @pytest.mark.parametrize(
-    ("gain", "said"),
+    ("gain", "verb", "difference"),
     [
-        (
-            (-0.01, -0.02, 0.01),
-            'does not differ significantly from "the day\'s losers rise": difference on the same '
-            "days -.010 [-.020, +.010].",
-        ),
-        (
-            (-0.05, -0.06, -0.04),
-            'is beaten by "the day\'s losers rise": difference on the same days -.050 [-.060, '
-            "-.040].",
-        ),
+        ((-0.01, -0.02, 0.01), "does not differ", " -.010 [-.020, +.010]."),
+        ((-0.05, -0.06, -0.04), "is beaten by", " -.050 [-.060, -.040]."),
     ],
 )
 def test_the_verdict_says_how_the_probabilities_order_the_stocks(
-    gain: tuple[float, ...], said: str
+    gain: tuple[float, ...], verb: str, difference: str
 ) -> None:
     ends = {
         f"rank_ic{end}": value
@@ -324,10 +308,8 @@ def test_the_verdict_says_how_the_probabilities_order_the_stocks(
     }
     model, rule = score(mcc=0.1, **ends), score("always_up", mcc=0.0)
     whole = verdict(BACKTEST, pd.DataFrame([model, rule]), random_performances())
-    assert (
-        "Its probabilities rank the stocks of a day with a rank IC of .010 [.000, .020]; "
-        f"this ranking {said}" in whole
-    )
+    facts = ("rank IC of .010", " [.000, .020]; ", verb, "the day's losers rise\": ", difference)
+    assert re.search(in_order(*facts), whole)
 
 
 @pytest.mark.parametrize(
@@ -337,45 +319,43 @@ def test_the_verdict_says_how_the_probabilities_order_the_stocks(
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (-0.1, 0.3),
-            '1 of 2 tradable portfolios: "long, next open" (.90 [.10, 1.70]), which does not ',
+            ("1 of 2 ", '"long, next open" (.90', " [.10, 1.70]), which does "),
         ),
         (
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (0.1, 0.3),
-            "(.90 [.10, 1.70]), which beats the index: difference on the same days +.10 [",
+            ("(.90 [.10, 1.70])", "beats the index: ", " +.10 ["),
         ),
         (
             (0.4, -0.4, 1.2),
             (0.2, -0.5, 0.9),
             (0.0, 1),
-            'none of 2 tradable portfolios; the highest is that of "long, next open" (.40 [-.40, '
-            "1.20]), which does not differ",
+            ("none of 2 ", '"long, next open" (.40', " [-.40, 1.20]), which does "),
         ),
         (
             (0.1, -4, 2),
             (-5, -6, -4),
             (-1, -0.1),
-            'none of 2 tradable portfolios; the highest is that of "long, next open" (.10 [-4.00, '
-            "2.00]), which is be",
+            ("none of 2 ", '"long, next open" (.10', " [-4.00, 2.00]), which is "),
         ),
         (
             (0.9, 0.1, 1.7),
             (1.9, 1.1, 2.7),
             (-1, 1),
-            '2 of 2 tradable portfolios: "weighted, next open" (1.90 [1.10, 2.70]), which does ',
+            ("2 of 2 ", '"weighted, next open" (1.90', " [1.10, 2.70]), which does "),
         ),
         (
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (NAN, NAN),
-            "which cannot be compared (there is no interval) with the index.",
+            ("cannot be compared", " the index."),
         ),
         (
             (NAN, NAN, NAN),
             (NAN, NAN, NAN),
             (NAN, NAN),
-            "252 days are too few for an interval",
+            ("252 days are too",),
         ),
     ],
 )
@@ -389,23 +369,20 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
     words = verdict(
         BACKTEST, scores, pd.DataFrame([*rows, held("index", (0.8, -0.2, 1.8), SHARPE)])
     )
-    assert said in words
+    assert re.search(in_order(*said), words)
     is_any_above = any(each[1] > 0 for each in (first, second))
-    assert ("chance puts 2.5 % there" in words) == is_any_above
+    assert ("2.5 %" in words) == is_any_above
     assert PAPER_SUFFIX not in words  # nobody can trade it
     assert "index" not in verdict(BACKTEST, scores, pd.DataFrame(rows))
-    assert "There is no tradable portfolio" in verdict(BACKTEST, scores, pd.DataFrame(rows[2:]))
+    assert "no tradable portfolio" in verdict(BACKTEST, scores, pd.DataFrame(rows[2:]))
 
 
 def test_survivorship_is_said_in_a_line() -> None:
-    assert of_backtest(BACKTEST) == (
-        "Survivorship: the list of stocks is a snapshot of 2022-12-30. Stocks that left before are "
-        "missing, which flatters portfolios that hold stocks. 1.2 % of 10,000 constituent-days "
-        "have no price."
-    )
+    facts = ("Survivorship: ", "snapshot of 2022-12-30. ", "1.2 %", " 10,000 constituent-days")
+    assert re.match(in_order(*facts), of_backtest(BACKTEST))
     dated = BACKTEST | {"list_is_snapshot": False, "constituent_days": 0, "without_price": 0}
     assert "the list is dated" in of_backtest(dated)
-    assert of_backtest(dated).endswith("- of 0 constituent-days have no price.")
+    assert "- of 0 constituent-days" in of_backtest(dated)
 
 
 def test_the_readme_tables_are_exact() -> None:
@@ -480,7 +457,7 @@ def test_a_backtest_says_first_whether_it_earned_more_than_all_stocks() -> None:
         return lead(rows, TRADED[0])
 
     more, which = earned(0.2, 0.1)
-    assert more == ("Yes, more: 20.0 % a year after costs; all stocks in equal parts 10.0 %.")
-    assert which.startswith(f"By {quoted(TRADED[0])}, chosen in hindsight for the best ")
-    assert earned(0.1, 0.2)[0].startswith("No, less: 10.0 % a year after costs")
+    assert re.fullmatch(in_order("Yes, more: 20.0 %", "equal parts 10.0 %."), more)
+    assert which.startswith(f"By {quoted(TRADED[0])}, chosen in hindsight ")
+    assert earned(0.1, 0.2)[0].startswith("No, less: 10.0 %")
     assert lead(random_performances(), None) == ("", "")

@@ -29,6 +29,7 @@ from tests.support.benchmark_page import (
     score_row,
     small_scores,
 )
+from tests.support.facts import in_order
 from tests.support.pages import NAN, Reader, curve, without_script
 
 
@@ -92,11 +93,11 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
             if name in FIGURES and not pd.isna(value):
                 assert _written(name, value) in read.seen, (row["predictor"], name)
     for said in (
-        "read once, at 2026-01-20 08:12 UTC",
+        "once, at 2026-01-20 08:12",
         "2 h 05 min",
         "NVIDIA H100",
         "96.4 %",
-        "24 training runs in all",
+        "24 training runs",
     ):
         assert said in read.seen
     assert (
@@ -115,29 +116,32 @@ def _written(name: str, value: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "verb", "gained"),
     [
-        (0.004, 0.038, "DTML beats {rule} (ACC gain +2.1 points [+0.4, +3.8])"),
+        (0.004, 0.038, "beats", " +2.1 points [+0.4, +3.8]"),
         (
             -0.004,
             0.046,
-            "DTML does not differ significantly from {rule} (ACC gain +2.1 points [-0.4, +4.6])",
+            "does not differ",
+            " +2.1 points [-0.4, +4.6]",
         ),
         (
             0.0,
             0.042,
-            "DTML does not differ significantly from {rule} (ACC gain +2.1 points [0.0, +4.2])",
+            "does not differ",
+            " +2.1 points [0.0, +4.2]",
         ),
-        (-0.04, -0.0001, "DTML is beaten by {rule} (ACC gain +2.1 points [-4.0, -0.0])"),
+        (-0.04, -0.0001, "is beaten by", " +2.1 points [-4.0, -0.0]"),
         (
             NAN,
             NAN,
-            "DTML cannot be compared (there is no interval) with {rule} (ACC gain +2.1 points)",
+            "cannot be compared",
+            " +2.1 points)",
         ),
     ],
 )
 def test_the_verdict_follows_the_interval_of_the_paired_gain(
-    low: float, high: float, said: str
+    low: float, high: float, verb: str, gained: str
 ) -> None:
     gain = {"acc_gain": 0.021, "acc_gain_low": low, "acc_gain_high": high}
     other = {"acc_gain": -0.02, "acc_gain_low": -0.03, "acc_gain_high": -0.01}
@@ -149,11 +153,11 @@ def test_the_verdict_follows_the_interval_of_the_paired_gain(
         ]
     )
     rule = quoted("index_reversal")
-    assert verdict(BENCHMARK, scores) == (
-        "Against the naive rule that is strongest in hindsight, over 252 test days of kdd17: "
-        f"on the published labels {said.format(rule=rule)}; on all stock-days DTML is beaten by "
-        f"{rule} (ACC gain -2.0 points [-3.0, -1.0])."
-    )
+    published, everything = verdict(BENCHMARK, scores).split("; ")
+    of_set = ("252 test days", "kdd17: ", "published labels DTML ")
+    assert re.search(in_order(*of_set, verb, f" {rule} (ACC gain", gained), published)
+    others = ("all stock-days DTML ", "is beaten by", f" {rule} (ACC gain")
+    assert re.match(in_order("on ", *others, " -2.0 points [-3.0, -1.0])."), everything)
     assert "not among the predictors" in verdict(BENCHMARK, scores.assign(predictor="lstm"))
 
 
@@ -168,8 +172,8 @@ def test_a_gain_over_a_rule_chosen_beforehand_is_no_gain_over_the_strongest() ->
         ]
     ).assign(acc_gain_p=[0.001, 0.001, NAN])
     rule = quoted("always_up")
-    said = f"DTML cannot be compared (there is no interval) with {rule} (ACC gain -1.0 points)"
-    assert said in verdict(BENCHMARK, scores)
+    facts = ("DTML cannot be compared", f" {rule} (ACC gain", " -1.0 points)")
+    assert re.search(in_order(*facts), verdict(BENCHMARK, scores))
     lines = readme_table(BENCHMARK, scores).splitlines()
     assert next(line for line in lines if "(strongest rule)" in line).startswith("| always_up ")
     assert not any("▲" in line for line in lines)
@@ -225,15 +229,11 @@ def test_the_page_shows_what_there_is() -> None:
     assert "Calibration" not in read.seen.replace("Brier, calibration", "")
     assert "trained onNVIDIA H100\n" in read.seen
     assert "in this store" not in read.seen
-    told = BENCHMARK | {"config": {"data": ["94 of 95 stocks", "no adjusted close"]}}
+    told = BENCHMARK | {"config": {"data": ["94 stocks", "no close"]}}
     read = Reader(shown(["dtml"], benchmark=told, number=2))
-    assert "data94 of 95 stocks; no adjusted close\n" in read.seen
-    assert (
-        "This is benchmark 2 of kdd17 in this store: its test span was read 2 times." in read.seen
-    )
-    assert readme_table(told, small_scores()).endswith(
-        "\n\nThe data: 94 of 95 stocks; no adjusted close.\n"
-    )
+    assert "data94 stocks; no close\n" in read.seen
+    assert re.search("benchmark 2 .*kdd17.*2 times", read.seen)
+    assert readme_table(told, small_scores()).endswith("94 stocks; no close.\n")
     no_epochs = random_members(["dtml"]).assign(best_epoch=None, validation_acc=None)
     assert "window 15, hidden 65" in Reader(shown(["dtml"], seed_scores=no_epochs)).seen
 
@@ -294,8 +294,8 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
         "kdd17, all stock-days: 252",
     ):
         assert said in tables
-    assert "does not differ significantly from" in " ".join(sentence.split())
-    assert "data      50 stocks\nreading   benchmark 3 of kdd17 in this store" in sentence
+    assert "does not differ" in " ".join(sentence.split())
+    assert re.search("50 stocks\n.*benchmark 3 of", sentence, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

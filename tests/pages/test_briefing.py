@@ -76,8 +76,8 @@ def section_of(body: str, market: str) -> str:
 
 
 def table_rows(body: str, label: str) -> list[list[str]]:
-    """Return the cells of the table in the region of this label, as words."""
-    region = body.split(f'aria-label="{label}"', maxsplit=1)[1].split("</table>", maxsplit=1)[0]
+    """Return the cells of the table in the region whose label begins so, as words."""
+    region = body.split(f'aria-label="{label}', maxsplit=1)[1].split("</table>", maxsplit=1)[0]
     rows = re.findall(r"<tr>(.*?)</tr>", region.split("<tbody>")[1], re.DOTALL)
     return [
         [Page(cell).seen for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL)]
@@ -105,7 +105,7 @@ def test_the_first_page_says_why_a_night_was_refused_and_what_is_missing(site: S
     assert "refused : too many bars refused: <b>9</b> of 10" in Page(section_of(body, MARKET)).seen
     bare = Page(section_of(body, BARE)).seen
     assert "No night yet." in bare
-    assert f"The ranking will be here after dtml nightly {BARE} ." in bare
+    assert re.search(rf"ranking .*dtml nightly {BARE} \.", bare)
 
 
 @pytest.mark.on_postgresql
@@ -118,7 +118,7 @@ def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> Non
     by_target = places.pivot(index="symbol", columns="target", values="place")
     last, before = (str(DAYS[number].date()) for number in (NIGHTS, NIGHTS - 1))
     gained = (by_target[before] - by_target[last]).to_dict()
-    rows = table_rows(site.get(PAGES["market"]).body, "The ranking of the stocks")
+    rows = table_rows(site.get(PAGES["market"]).body, "The ranking of the")
     assert [row[1] for row in rows] == by_target[last].sort_values().index.tolist()
     for place, (number, symbol, moved, *_) in enumerate(rows, start=1):
         assert number == str(place)
@@ -129,11 +129,9 @@ def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> Non
 
 def test_a_night_without_a_ranking_shows_that_of_the_last_complete_one(site: Site) -> None:
     body = site.get(PAGES["newest"]).body
-    rows = table_rows(body, "The ranking of the stocks")
-    assert rows == table_rows(site.get(PAGES["market"]).body, "The ranking of the stocks")
-    assert (
-        f"the ranking of the night of {NIGHT_OF_RANKING} , the last complete one" in Page(body).seen
-    )
+    rows = table_rows(body, "The ranking of the")
+    assert rows == table_rows(site.get(PAGES["market"]).body, "The ranking of the")
+    assert f"night of {NIGHT_OF_RANKING} , the last complete" in Page(body).seen
 
 
 def test_a_market_s_page_begins_with_its_ranking_then_orders_then_directions(site: Site) -> None:
@@ -155,7 +153,7 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     assert orders["weight"].to_dict() == {STOCKS[0]: 0.0, STOCKS[1]: 0.5, STOCKS[2]: 0.5}
     assert set(first_orders["action"]) == {"buy"}
     seen = Page(site.get(PAGES["market"]).body).seen
-    assert "The paper account trades 2 stocks and keeps 1." in seen
+    assert re.search(r"trades 2 .*keeps 1\.", seen)
     trades = f"Sell 1 {STOCKS[0]} Keep 1 {STOCKS[1]}"
     for address, words in (
         (PAGES["market"], f"Buy 1, 50.0 % each: {STOCKS[2]} {trades}"),
@@ -198,7 +196,7 @@ def test_models_that_disagree_are_named_and_one_of_them_is_the_answer() -> None:
 
 def test_the_page_says_which_model_counts_where_two_disagree(site: Site) -> None:
     body = site.get(PAGES["market"]).body
-    rows = table_rows(body, "The ranking of the stocks")
+    rows = table_rows(body, "The ranking of the")
     half = (len(rows) + 1) / 2
     opposite = [
         row[1]
@@ -207,7 +205,7 @@ def test_the_page_says_which_model_counts_where_two_disagree(site: Site) -> None
     ]
     assert opposite
     seen = Page(body).seen
-    said = seen.split("Where they disagree, the ranking is the answer:")[1].split(".")[0]
+    said = seen.split("ranking is the answer:")[1].split(".")[0]
     assert re.findall(r"S\d\d", said) == opposite
 
 
@@ -246,11 +244,7 @@ def test_a_stock_s_page_says_whether_the_paper_account_is_to_hold_it(site: Site)
     for symbol in STOCKS:
         seen = Page(site.get(link(["market", MARKET, "stock", symbol])).body).seen
         weight = wanted.get(symbol, 0.0)
-        held = (
-            f"will hold {100 * weight:.1f} % of its equity in it."
-            if weight
-            else "will not hold it."
-        )
+        held = f"will hold {100 * weight:.1f} % " if weight else "will not hold it."
         assert f"The paper account {held}" in seen
 
 
@@ -317,11 +311,11 @@ def test_a_market_s_first_nights_say_what_will_be_here(
     with served(dashboard(reader), reader) as site:
         first = Page(site.get("/").body).seen
         page = Page(site.get(f"/market/{context.name}").body)
-    assert "The ranking will be here after a night that can train its rankers" in first
-    assert "The paper account ? will be here after two more nights" in first
-    assert f"the ranking will be here after dtml nightly {context.name} ," in page.seen
-    assert "The chart of the account will be here after two more nights" in page.seen
-    assert f"Backtests will be listed here after dtml backtest {context.name}" in page.seen
+    assert re.search("ranking .*can train", first)
+    assert re.search("paper account.*two more", first)
+    assert re.search(f"ranking .*dtml nightly {context.name} ,", page.seen)
+    assert re.search("chart .*account.*two more", page.seen)
+    assert re.search(f"Backtests .*dtml backtest {context.name}", page.seen)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -336,7 +330,7 @@ def test_an_older_night_is_not_told_of_the_alerts_of_a_later_one(
             context.name,
             following,
             "below_rule",
-            message="a rule is ahead",
+            message="a rule",
             raised_at=datetime.now(UTC),
         )
     with reading(reader) as conn:
@@ -350,8 +344,8 @@ def test_an_older_night_is_not_told_of_the_alerts_of_a_later_one(
             )
             for as_of in (None, AS_OF)
         )
-    assert "below rule: a rule is ahead" in newest["changes"]
-    assert "below rule: a rule is ahead" not in older["changes"]
+    assert "below rule: a rule" in newest["changes"]
+    assert "below rule: a rule" not in older["changes"]
 
 
 def test_a_small_line_is_broken_where_a_value_is_missing() -> None:
@@ -378,7 +372,7 @@ def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> Non
     assert complete == len(done) > 0
     assert late == (ended > done["target"].astype(str).str[:10]).sum()
     assert briefing._hindsight(60, 0) == ""
-    assert briefing._hindsight(1260, 1259).startswith("1,259 of 1,260 nights were run after")
+    assert briefing._hindsight(1260, 1259).startswith("1,259 of 1,260 nights")
 
 
 def test_the_first_heading_says_which_markets_are_not_well() -> None:
@@ -391,8 +385,8 @@ def test_the_first_heading_says_which_markets_are_not_well() -> None:
     assert say({}) == say({"a": none}) == ""
     assert say({"a": well, "b": in_time, "c": none}) == "all well"
     assert say({"a": late}) == ""
-    assert say({"a": well, "b": late, "c": refused}) == "b late, c refused, the others well"
-    assert say({**dict.fromkeys("abcd", late), "e": well}) == "4 of 5 not well"
+    assert re.fullmatch("b late, c refused.*well", say({"a": well, "b": late, "c": refused}))
+    assert say({**dict.fromkeys("abcd", late), "e": well}).startswith("4 of 5 not")
 
 
 def scheduled() -> tuple[datetime, Punctuality]:
@@ -417,26 +411,29 @@ def ended_of(night: dict[str, object], times: Punctuality | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("after", "words"),
+    ("after", "delay", "side"),
     [
-        (timedelta(minutes=-5), "before it was due"),
-        (timedelta(minutes=11, seconds=4), "on time, 11 min 04 s after it was due"),
-        (timedelta(hours=3), "3 h 00 min late but before the open"),
-        (timedelta(hours=15), "15 h 00 min late, after the open"),
-        (timedelta(days=41, hours=2), "41 days late, after the open"),
+        (timedelta(minutes=-5), "before it was due", ""),
+        (timedelta(minutes=11, seconds=4), "on time, 11 min", ""),
+        (timedelta(hours=3), "3 h 00 ", "before the open"),
+        (timedelta(hours=15), "15 h 00 ", "after the open"),
+        (timedelta(days=41, hours=2), "41 days late", "after the open"),
     ],
 )
 def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
-    after: timedelta, words: str
+    after: timedelta, delay: str, side: str
 ) -> None:
     due, times = scheduled()
     night = {"as_of": due.date(), "finished_at": due + after}
-    assert ended_of(night, times) == words
-    without_open = replace(times, opens_at=None)
-    assert ended_of(night, without_open) == re.sub("( but before|, after) the open", "", words)
+    said, without_open = (ended_of(night, each) for each in (times, replace(times, opens_at=None)))
+    assert said.startswith(delay)
+    assert said.endswith(side)
+    assert ("the open" in said) is bool(side)
+    assert without_open.startswith(delay)
+    assert "the open" not in without_open
     assert ended_of({**night, "finished_at": None}, times) == ""
     assert ended_of(night, None) == ""
-    assert briefing._next(times) == "The next night is due 2024-07-02 22:30 UTC."
+    assert briefing._next(times).endswith(" 2024-07-02 22:30 UTC.")
     assert briefing._next(None) == ""
 
 

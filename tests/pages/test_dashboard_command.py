@@ -46,7 +46,7 @@ def test_a_port_that_is_taken_is_said_in_a_line(engine: Engine, store_url: str) 
             said, complained = process.communicate(timeout=550)
     assert (process.returncode, said) == (1, "loaded []\n")
     assert re.fullmatch(
-        rf"error: cannot listen on 127\.0\.0\.1, port {port}: [^\n]*; give another [^\n]*\n",
+        rf"error: [^\n]*127\.0\.0\.1, port {port}: [^\n]*\n",
         complained,
     )
 
@@ -64,11 +64,7 @@ def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(
         ]
         process.send_signal(signal.SIGINT)
         _, complained = process.communicate(timeout=550)
-    assert (
-        complained
-        == "warning: anyone who can reach 0.0.0.0 can read everything: there is no login, "
-        "so let a firewall keep others out\n"
-    )
+    assert re.fullmatch(r"warning: [^\n]*0\.0\.0\.0 [^\n]*no login[^\n]*\n", complained)
 
 
 def test_without_a_store_it_says_what_to_do(tmp_path: Path) -> None:

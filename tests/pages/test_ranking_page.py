@@ -1,5 +1,6 @@
 """A ranking's page compares the blend with the rule that is strongest on the days scored."""
 
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 
 from dtml.evaluation.tear_sheet import answers
 from dtml.pages.ranking import Ranking, markdown_report, sheet_answers, verdict
+from tests.support.facts import in_order
 from tests.support.tear_sheets import sheet
 
 CHOSEN, TWIN = "day_losers", "low_volatility"  # the best rule beforehand, and one like the blend
@@ -56,7 +58,7 @@ def made(p: float | None, p_of_twin: float | None = None, gain_of_twin: float = 
     ("p", "words", "ends"),
     [
         (0.004, "beats", "[+.001, +.039]"),
-        (0.21, "does not differ significantly from", "[+.001, +.039]"),
+        (0.21, "does not differ", "[+.001, +.039]"),
         (None, "beats", "[+.001, +.039]"),  # one rule alone needs no wider interval
     ],
 )
@@ -64,7 +66,7 @@ def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it
     p: float | None, words: str, ends: str
 ) -> None:
     said = verdict(made(p))
-    assert f'the blend {words} "the day\'s losers"' in said
+    assert re.search(f'the blend {words}.* "the day\'s losers"', said)
     assert f"+.020 {ends}" in said
     assert "strongest of 1 rules" in said
     assert ("adjusted p" in said) is (p is not None)
@@ -78,7 +80,7 @@ def test_a_blend_that_equals_a_rule_does_not_beat_the_rules(
     """Whichever rule was the best beforehand: low volatility has the rank IC of the blend."""
     found = made(*ps)
     said = verdict(found)
-    assert 'does not differ significantly from "low volatility"' in said
+    assert re.search('not differ.* "low volatility"', said)
     assert "strongest of 2 rules" in said
     assert found.strongest is not None
     assert found.strongest["other"] == TWIN
@@ -96,22 +98,25 @@ def test_a_blend_that_equals_a_rule_does_not_beat_the_rules(
 def test_a_blend_that_beats_the_strongest_rule_alone_does_not_beat_the_rules() -> None:
     """The rule over which it gains most is too uncertain to be told apart."""
     found = made(0.2, 0.01, gain_of_twin=0.01)
-    assert (
-        'the blend is not proven to beat every rule, but beats "low volatility", in hindsight the '
-        "strongest of 2 rules (adjusted p .0100): rank IC difference +.010 "
-    ) in verdict(found)
+    facts = (
+        "the blend ",
+        "not proven to beat",
+        'beats "low volatility"',
+        "2 rules",
+        " p .0100",
+        " +.010 ",
+    )
+    assert re.search(in_order(*facts), verdict(found))
     answer = sheet_answers(answers(sheet(0.3)), "days", found.strongest)[-1]
     assert answer.word == "Not proven"
-    assert answer.unit.endswith("(adjusted p .0100), but not proven above every rule")
+    assert re.search(r"adjusted p \.0100.*not proven", answer.unit)
 
 
 def test_an_interval_is_said_to_be_widened_only_where_it_is() -> None:
     widened = verdict(made(None, float("nan")))
-    assert "in hindsight the strongest of 2 rules (interval widened for 2 rules): " in widened
+    assert re.search("of 2 rules .*widened", widened)
     few_days = made(None, float("nan"))
     differences = few_days.differences.assign(gain_low=float("nan"), gain_high=float("nan"))
     said = verdict(replace(few_days, differences=differences))
-    assert (
-        'cannot be compared (there is no interval) with "low volatility", in hindsight the '
-        "strongest of 2 rules: rank IC difference +.000."
-    ) in said
+    facts = ("cannot be compared", '"low volatility"', "strongest of 2 rules: ", " +.000.")
+    assert re.search(in_order(*facts), said)
