@@ -273,7 +273,8 @@ def test_out_of_memory_a_training_goes_on_with_fewer_days_at_once_and_remembers(
     monkeypatch.undo()
     refused = small_memory(monkeypatch, 4)
     assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
-    assert "ran out of memory: from now on a network processes 8 days at once" in caplog.text
+    assert "ran out of memory" in caplog.text
+    assert "8 days at once" in caplog.text
     in_training = [days for days in refused if days <= TRAINING.batch_days]
     assert in_training.count(16) >= 2, "each member met the limit once"
     before = len(refused)
@@ -293,15 +294,13 @@ def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(
     assert_close_in_float32(member_probabilities(made, _windows(), device), whole)
     assert_close_in_float32(attention(made, _windows(), device), looked)
     small_memory(monkeypatch, 0)
-    with pytest.raises(
-        DtmlError, match="a single day does not fit into the memory of the GPU: use --device cpu"
-    ):
+    with pytest.raises(DtmlError, match=r"single day.*--device cpu"):
         member_probabilities(made, _windows(), device)
 
 
 def test_the_self_test_of_the_doctor_passes(tmp_path: Path) -> None:
     said = self_test(torch.device(NAME), StateFolder(tmp_path, write_whole))
-    assert said.startswith("trained, resumed and predicted, within ")
+    assert said.startswith("trained, resumed and predicted")
 
 
 MISTAKEN: dict[str, Work] = {

@@ -31,6 +31,6 @@ def test_what_an_accelerator_runs_a_stand_in_runs_and_each_planted_mistake_is_ca
         command, cwd=LAWS.parents[2], capture_output=True, text=True, timeout=550, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    if "has no back end in Python for a private device" in ended.stdout:
+    if "back end in Python" in ended.stdout:
         pytest.skip(ended.stdout)
     assert "[100%]" in ended.stdout

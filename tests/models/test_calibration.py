@@ -265,19 +265,17 @@ def test_a_call_is_made_outside_the_band_alone() -> None:
 
 def test_what_does_not_fit_is_an_error() -> None:
     probability, movement = oracle(16)
-    with pytest.raises(
-        DtmlError, match="none of 451 validation stock-days has both a probability and an outcome"
-    ):
+    with pytest.raises(DtmlError, match="none of 451 "):
         calibrate(probability, np.full_like(movement, np.nan))
     with pytest.raises(
         (TypeError, ValueError), match=r"40, ?11"
     ):  # of the shapes' own check, or where that is off
         calibrate(probability, movement[1:])
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got 1.5"):
+    with pytest.raises(ValueError, match=r"\[0, 1\].* 1\.5"):
         calibrate(np.full_like(probability, 1.5), movement)
-    with pytest.raises(ValueError, match="a finite slope of 0 or more"):
+    with pytest.raises(ValueError, match=r"slope.* -0\.1"):
         Calibration(-0.1, 0.0, {}, 0, 0)
-    with pytest.raises(ValueError, match=r"threshold of level 0.8 must lie in \[0.5, 1\], got 0.4"):
+    with pytest.raises(ValueError, match=r"level 0\.8.*\[0\.5, 1\].* 0\.4"):
         Calibration(1.0, 0.0, {0.8: 0.4}, 9, 99)
 
 
@@ -295,7 +293,7 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
     expected = [(MONDAY, 0.5, 3, 1, 3, 1), (MONDAY, 0.8, 3, 2, 2, 1)]
     expected += [(TUESDAY, 0.5, 2, 2, 1, 1), (TUESDAY, 0.8, 1, 1, 0, 0)]
     assert list(count_band(directions, bands).itertuples(index=False, name=None)) == expected
-    with pytest.raises(ValueError, match=r"run a has level 0\.5 twice"):
+    with pytest.raises(ValueError, match=r"run a.*level 0\.5"):
         count_band(directions, pd.concat([bands, bands.iloc[:1]]))
 
 
@@ -356,7 +354,7 @@ def test_bins_add_up_to_the_calls_and_hold_their_lower_end() -> None:
         *([percent, 1] for percent in range(99)),
         [99, 2],
     ]
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got -0.01"):
+    with pytest.raises(ValueError, match=r"\[0, 1\].* -0\.01"):
         count_bins(pd.DataFrame({"target": MONDAY, "probability": [-0.01], "rise": [True]}))
 
 

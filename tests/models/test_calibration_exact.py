@@ -139,15 +139,9 @@ def test_bands_are_the_thresholds_by_level_with_what_they_rest_on() -> None:
     [(-1e-9, 0.0), (np.inf, 0.0), (np.nan, 0.0), (1.0, np.inf), (1.0, np.nan)],
 )
 def test_a_line_that_is_none_is_refused(slope: float, intercept: float) -> None:
-    words = (
-        "^a calibration needs a finite slope of 0 or more and a finite intercept, "
-        f"got {slope} and {intercept}$"
-    )
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"slope.*intercept.* {slope} and {intercept}$"):
         Calibration(slope, intercept, {}, 0, 0)
-    with pytest.raises(
-        ValueError, match=r"^the threshold of level 0.8 must lie in \[0.5, 1\], got 1.5$"
-    ):
+    with pytest.raises(ValueError, match=r"level 0\.8.*\[0\.5, 1\].* 1\.5$"):
         Calibration(1.0, 0.0, {0.8: 1.5}, 0, 0)
     assert Calibration(0.0, -3.0, {0.5: 0.5, 0.9: 1.0}, 0, 0).slope == 0
 
@@ -178,7 +172,7 @@ def test_a_run_with_two_thresholds_at_a_level_is_refused_and_rows_are_numbered()
     assert found.index.tolist() == [0, 1, 2, 3]
     assert found["level"].tolist() == [0.5, 0.8, 0.5, 0.8]
     assert found["target"].is_monotonic_increasing
-    with pytest.raises(ValueError, match=r"^run a has level 0\.5 twice: pass one"):
+    with pytest.raises(ValueError, match=r"^run a.*level 0\.5"):
         count_band(directions.assign(rise=True), bands.assign(level=0.5))
 
 
@@ -244,5 +238,5 @@ def test_bins_by_hand() -> None:
             (MONDAY, 99, 1, 1.0, 1),
         ]
         assert [found[name].dtype.kind for name in ("bin", "n", "rises")] == ["i", "i", "i"]
-    with pytest.raises(ValueError, match=r"^a probability must lie in \[0, 1\], got 1\.5$"):
+    with pytest.raises(ValueError, match=r"probability.*\[0, 1\].* 1\.5$"):
         count_bins(directions.assign(probability=1.5, rise=True))

@@ -30,9 +30,9 @@ BOTH = {
 @pytest.mark.parametrize(
     ("changes", "expected", "is_explanation"),
     [
-        ({}, "It agrees with what changes predictions", True),
-        ({"told_apart": False}, "does not differ significantly from", False),
-        ({"agreement_low": -0.1}, "It does not agree with", False),
+        ({}, "It agrees with", True),
+        ({"told_apart": False}, "does not differ", False),
+        ({"agreement_low": -0.1}, "does not agree with", False),
         (
             {"agreement": -0.5, "agreement_low": -0.6, "agreement_high": -0.4},
             "It contradicts",
@@ -40,7 +40,7 @@ BOTH = {
         ),
         (
             {"agreement": 0.2, "agreement_low": 0.1, "agreement_high": 0.3},
-            "It agrees only weakly with",
+            "agrees only weakly with",
             False,
         ),
         ({"agreement_low": None, "agreement_high": None}, "It is not known", False),
@@ -52,12 +52,12 @@ def test_the_words_are_as_good_as_both_tests(
 ) -> None:
     said = words(BOTH | changes)
     assert expected in said
-    assert ("Do not read its attention as an explanation" not in said) == is_explanation
+    assert ("Do not read" not in said) == is_explanation
     assert verdict(BOTH | changes) == ("holds" if is_explanation else "fails")
     assert "driver" not in said
     assert "nan" not in said
 
 
 def test_a_model_that_was_never_tested_has_words_that_say_how() -> None:
-    assert "has not been tested: run dtml explain MARKET" in words(None)
+    assert "dtml explain MARKET" in words(None)
     assert verdict(None) == "untested"

@@ -293,5 +293,5 @@ def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall() -> None:
 
 def test_too_little_history_says_what_is_needed() -> None:
     bars = made_bars()
-    with pytest.raises(DtmlError, match="first window needs 34 sessions"):
+    with pytest.raises(DtmlError, match="needs 34 sessions"):
         build(bars[bars["session"] < SESSIONS[30]])

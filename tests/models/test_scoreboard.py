@@ -312,9 +312,7 @@ def test_what_does_not_fit_is_an_error(
 ) -> None:
     silent = replace(rule, probability=rule.probability.copy())
     silent.probability[:, 2] = np.nan
-    with pytest.raises(
-        ValueError, match=r"rule has no direction on 7 stock-days that count, first 2021-01-05"
-    ):
+    with pytest.raises(ValueError, match=f"{rule.name} .*7 stock-days.* 2021-01-05"):
         table(model, silent, movement=movement)
     with pytest.raises(ValueError, match="needs a unique name"):
         table(model, model, rule, movement=movement)
@@ -322,5 +320,5 @@ def test_what_does_not_fit_is_an_error(
         table(model, rule, movement=movement[:, :5])
     with pytest.raises(ValueError, match="30 targets"):
         scoreboard((model, rule), movement=movement, target=TARGET[1:])
-    with pytest.raises(ValueError, match="large enough for the label protocol 'published'"):
+    with pytest.raises(ValueError, match=r"large enough.*'published'"):
         table(model, rule, movement=np.full_like(movement, 0.001))

@@ -193,7 +193,7 @@ def test_a_failure_in_a_thread_that_is_not_awaited_yet_stops_the_others_after_th
 
 
 def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
-    with pytest.raises(DtmlError, match=r"seed 0 is nan.*lower learning_rate in"):
+    with pytest.raises(DtmlError, match=r"seed 0.*nan.*learning_rate"):
         fit(config=replace(RECIPE, learning_rate=1e30))
 
 
@@ -228,12 +228,12 @@ def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
 ) -> None:
     file = tmp_path / "model.safetensors"
     sha = save_ensemble(ensemble, file, write_whole)
-    with pytest.raises(DtmlError, match="trained for market made, not other"):
+    with pytest.raises(DtmlError, match="market made, not other"):
         load_ensemble(file, market="other", sha=sha)
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.write_bytes(damaged)
-    with pytest.raises(DtmlError, match=r"SHA-256 .* was changed or damaged; .*dtml train made"):
+    with pytest.raises(DtmlError, match=r"SHA-256 .*damaged.*`dtml train made"):
         load_ensemble(file, market="made", sha=sha)
     with pytest.raises(DtmlError, match="does not exist"):
         load_ensemble(tmp_path / "none.safetensors", market="made", sha=sha)
@@ -244,7 +244,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Pa
     torch.save({"weights": torch.ones(3)}, file)
     from dtml.checkpoints import sha256
 
-    with pytest.raises(DtmlError, match="is not a dtml checkpoint"):
+    with pytest.raises(DtmlError, match="not a dtml checkpoint"):
         load_ensemble(file, market="made", sha=sha256(file))
 
 
@@ -312,7 +312,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
         assert choose_device("auto").type == "cuda"
     else:
         assert choose_device("auto") == CPU
-        with pytest.raises(DtmlError, match="torch finds no CUDA device here"):
+        with pytest.raises(DtmlError, match="no CUDA device"):
             choose_device("cuda")
 
 

@@ -14,6 +14,7 @@ from dtml.features import Panel, features
 from dtml.prices.returns import adjusted_price, labelled, published_labels, returns_between
 from dtml.windows import WindowConfig, Windows, build_windows
 from tests.support.bounds import assert_arrays_cast_to_float32, assert_arrays_close_in_float64
+from tests.support.facts import in_order
 
 STOCKS, INDEX = ("AAA", "BBB", "CCC"), "IDX"
 SESSIONS = pd.bdate_range("2020-01-01", periods=48).as_unit("ns")
@@ -195,7 +196,7 @@ def test_the_largest_move_is_none_or_a_number_and_a_window_one_session_or_more()
         30,
     )
     assert (WindowConfig().z_close, WindowConfig().returns) == ("adjusted", "adj_close")
-    with pytest.raises(UsageError, match=r"^window must be 1 session or more, got 0$"):
+    with pytest.raises(UsageError, match=r"^window .*1 session.* 0$"):
         WindowConfig(window=0)
 
 
@@ -227,14 +228,10 @@ def test_moves_between_sessions_by_hand() -> None:
 
 
 def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None:
-    words = (
-        "^no day has a whole window of 3 sessions: the first window needs 32 sessions with bars of "
-        "the index IDX and of a stock, and the bars of 3 stocks cover 31 sessions, 31 of them with "
-        "a bar of the index; use prices that begin earlier or have fewer gaps$"
-    )
+    facts = ("window of 3 sessions: ", " 32 sessions ", " IDX ", "3 stocks", "31 sessions, 31 of")
     bars = made_bars()
-    with pytest.raises(DtmlError, match=words):
+    with pytest.raises(DtmlError, match=in_order(*facts)):
         build(bars[bars["session"] < SESSIONS[31]])
     assert len(build(bars[bars["session"] < SESSIONS[32]])) == 1
-    with pytest.raises(DtmlError, match="cover 31 sessions, 30 of them"):
+    with pytest.raises(DtmlError, match="31 sessions, 30 of"):
         build(bars[bars["session"] < SESSIONS[31]].iloc[:-1])

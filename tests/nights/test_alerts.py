@@ -3,6 +3,7 @@ takes it; none ever ends a night.
 """
 
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
+from tests.support.facts import in_order
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 from tests.support.webhook import TOKEN, Webhook, webhook
 
@@ -74,7 +76,8 @@ def test_a_refused_night_is_told_once_and_a_complete_one_is_not(
     refuse(context, AS_OF)
     (said,) = hook.taken
     assert said["title"] == "simulated 2024-07-01 refused"
-    assert said["message"].startswith("night of 2024-07-01 refused: no good bar of the index")
+    assert said["message"].startswith("night of 2024-07-01 refused: ")
+    assert "no good bar" in said["message"]
     assert kept(context.engine) == [("2024-07-01", "refused", True)]
     run_night(context, AS_OF)
     after_night(context.engine, context.name, AS_OF)
@@ -89,7 +92,8 @@ def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     hook.answer = answer
     tell(engine, [alert()])
     assert kept(engine) == [("2024-07-01", "refused", False)]
-    assert "was not accepted by JSON and will be sent again" in caplog.text
+    assert "accepted by JSON" in caplog.text
+    assert "sent again" in caplog.text
     hook.answer = 200
     tell(engine, [replace(alert(), kind="late")])
     assert [kind_of(said) for said in hook.taken] == ["refused", "late"]
@@ -108,7 +112,7 @@ def test_a_webhook_that_hangs_is_given_up(
     kinds = ["refused", "late", "below_rule"]
     tell(engine, [alert(kind=kind) for kind in kinds])
     assert hook.tried == 1  # the others wait for the next time
-    assert caplog.text.count("was not accepted by JSON") == 1
+    assert caplog.text.count("not accepted by JSON") == 1
     assert [sent for *_, sent in kept(engine)] == [False] * 3
 
 
@@ -133,7 +137,7 @@ def test_no_complaint_shows_the_url_of_a_webhook(
     monkeypatch.setenv("DTML_ALERTS", url)
     with caplog.at_level(logging.DEBUG):
         tell(engine, [alert()])
-    assert "an alert of simulated, night of" in caplog.text
+    assert "simulated, night of" in caplog.text
     assert TOKEN not in caplog.text
     assert kept(engine) == [("2024-07-01", "refused", False)]
 
@@ -155,12 +159,12 @@ def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} nobody://{TOKEN}\n{hook.url}")
     tell(engine, [alert()])
     assert [said["message"] for said in hook.taken] == ["no index"] * 2
-    assert "1 of the 3 addresses in DTML_ALERTS are of no service" in caplog.text
+    assert re.search("1 of .*3 addresses.*DTML_ALERTS", caplog.text)
     assert TOKEN not in caplog.text
     assert kept(engine) == [("2024-07-01", "refused", True)]
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} {forms}")
     tell(engine, [alert(kind="late")])
-    assert "not accepted by Form, JSON" in caplog.text
+    assert "accepted by Form, JSON" in caplog.text
     assert kept(engine)[1] == ("2024-07-01", "late", False)
 
 
@@ -252,10 +256,8 @@ def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
     for day, mcc in zip(days, (TOO_FEW, TOUCHING, APART, APART, TOUCHING, APART), strict=True):
         save_night(engine, day, mcc)
     assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-03", "2024-07-09"]
-    assert hook.taken[0]["message"] == (
-        "running MCC -.020 [-.050, .010] over 30 nights is below that of the rule "
-        '"the index fell, so all rise", .060 [.020, .100]'
-    )
+    facts = ("MCC -.020 [-.050, .010]", "30 nights", "below", "the index fell", ".060 [.020, .100]")
+    assert re.search(in_order(*facts), hook.taken[0]["message"])
 
 
 def test_a_store_that_fails_costs_a_warning(
@@ -265,6 +267,6 @@ def test_a_store_that_fails_costs_a_warning(
         conn.exec_driver_sql("drop view alert_log")
         conn.exec_driver_sql("drop table alert")
     refuse(context, AS_OF)
-    assert "alerts of simulated, night of 2024-07-01, were not raised" in caplog.text
+    assert "simulated, night of 2024-07-01" in caplog.text
     with reading(context.engine) as conn:
         assert nights.nights(conn)["status"].tolist() == ["refused"]

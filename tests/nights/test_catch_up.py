@@ -3,6 +3,7 @@ then; the whole history asked again.
 """
 
 import logging
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -135,7 +136,7 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
     )
     done = catch_up(poor, FOLLOWING[-1])
     assert list(done.refused) == [lacking]
-    assert f"night {lacking} of simulated refused: no good bar of the index" in done.reason
+    assert re.search(f"{lacking} .*refused: no good bar", done.reason)
     assert [night.row["as_of"] for night in done.nights] == [
         day for day in FOLLOWING if day != lacking
     ]
@@ -239,10 +240,7 @@ def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
     with caplog.at_level(logging.WARNING):
         (night,) = catch_up(never, FOLLOWING[0]).nights
     assert night.row["run_id"] == late
-    assert f"{late} was trained on prices as known at" in caplog.text
-    assert (
-        f"for the night of {FOLLOWING[0]}: the model may have seen later revisions" in caplog.text
-    )
+    assert re.search(f"{late} .*as known at.* {FOLLOWING[0]}: ", caplog.text)
 
 
 def test_a_night_beside_another_process_at_the_market_ends_at_once(

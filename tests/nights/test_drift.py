@@ -2,6 +2,8 @@
 its rates: benchmarks.drift.
 """
 
+import re
+
 import numpy as np
 
 from dtml.evaluation.drift import (
@@ -71,8 +73,6 @@ def test_the_words_name_what_has_drifted() -> None:
         {"measure": "z_open", "value": 2.0, "expected": 0.7, "drifted": 1},
         {"measure": "coverage", "drifted": 0},
     ]
-    assert drift_words(rows) == (
-        "The following have drifted from what the model was trained on: z_open (2, expected 0.7)."
-    )
-    assert drift_words(rows[1:]) == "There is no drift in 1 measures of inputs, skill and coverage."
+    assert re.search(r": z_open \(2, expected 0\.7\)\.$", drift_words(rows))
+    assert "no drift in 1 " in drift_words(rows[1:])
     assert drift_words([]) == ""

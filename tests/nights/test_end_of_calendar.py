@@ -1,5 +1,6 @@
 """The night of the last session that a calendar knows, and what is told before and after it."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
@@ -34,7 +35,7 @@ def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it
     after_nights(context, AS_OF)
     with monkeypatch.context() as ended:
         end_calendar(ended, CALENDAR, LAST)
-        said = f"the calendar {CALENDAR} has no session after {LAST}, so"
+        said = f"{CALENDAR} .*no session after {LAST}"
         with pytest.raises(NightRefusedError, match=said):
             run_night(context, LAST)
         after_night(context.engine, context.name, LAST)
@@ -53,7 +54,7 @@ def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it
             for page in (f"/market/{context.name}", f"/market/{context.name}?as_of={AS_OF}", "/"):
                 assert client.get(page).status_code == 200, page
             page = client.get(f"/market/{context.name}").text
-        assert f"directions for the session after {LAST}" in page
+        assert f"session after {LAST}" in page
 
     # the next year's sessions are known: the night is run again, and the one after it
     following = next_session(CALENDAR, LAST)
@@ -96,10 +97,7 @@ def test_an_alert_tells_once_that_a_calendar_ends(
             alerts = nights.alerts(conn)
         assert alerts["kind"].tolist() == expected, now
     assert alerts["as_of"].dt.date.tolist() == [end]
-    assert (
-        "upgrade exchange_calendars, or add its sessions to calendars.toml"
-        in alerts["message"].item()
-    )
+    assert re.search("upgrade exchange_calendars.* calendars.toml", alerts["message"].item())
 
 
 def test_sessions_of_the_market_s_file_go_on_where_the_calendar_ends(

@@ -151,7 +151,7 @@ def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(
 ) -> None:
     index = context.market.index.symbol
     poor = replace(context, source=FrameSource(without(BARS, [index])))
-    with pytest.raises(NightRefusedError, match=rf"no good bar of the index {index} on {AS_OF}"):
+    with pytest.raises(NightRefusedError, match=f"no good bar.* {index} on {AS_OF}"):
         run_night(poor, AS_OF)
     with reading(context.engine) as conn:
         row = nights.night(conn, context.name, AS_OF)
@@ -168,7 +168,7 @@ def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
     after_nights(context, AS_OF)
     following = next_session("XNYS", AS_OF)
     many = replace(context, source=FrameSource(without(BARS, ["L01", "L02", "F03A"], following)))
-    with pytest.raises(NightRefusedError, match="3 of 9 constituents have no good bar"):
+    with pytest.raises(NightRefusedError, match=r"3 of 9.*good bar"):
         run_night(many, following)
     one = replace(context, source=FrameSource(without(BARS, ["L02"], following)))
     row = run_night(one, following).row

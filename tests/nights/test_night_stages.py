@@ -1,5 +1,6 @@
 """The stages of a night: the store says which one it is in, how long each took and which failed."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -41,7 +42,7 @@ def test_a_night_stores_its_stages_in_order_and_the_seconds_of_each(
     timed = [line for line in stage_lines if line["message"].startswith("stage ")]
     assert [line["stage"] for line in timed] == list(stored)
     assert (ended["stage"], ended["night"], ended["level"]) == ("report", "2024-07-01", "info")
-    assert ended["message"] == "complete: 9 stocks predicted for 2024-07-02"
+    assert re.fullmatch("complete: 9 .*2024-07-02", ended["message"])
     assert ended["seconds"] >= max(seconds for _, seconds in stored.values())
 
 
@@ -65,7 +66,7 @@ def test_a_stage_that_fails_is_stored_with_its_seconds_and_the_run_s_line_says_w
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> Any:
-        raise DtmlError("the scales are not finite")
+        raise DtmlError("scales not finite")
 
     said = standard_error(monkeypatch, form="json")
     with monkeypatch.context() as patch:
@@ -78,7 +79,7 @@ def test_a_stage_that_fails_is_stored_with_its_seconds_and_the_run_s_line_says_w
     assert stored["predict"][1] >= 0
     ended = objects(said)[-1]
     assert (ended["level"], ended["stage"]) == ("warning", "predict")
-    assert ended["message"] == ("night 2024-07-01 of simulated refused: the scales are not finite")
+    assert ended["message"].endswith(" refused: scales not finite")
     run_night(context, AS_OF)
     assert {status for status, _ in stages(context).values()} == {"done"}
 

@@ -142,7 +142,7 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
     never = replace(trusted, market=replace(trusted.market, retrain="never"))
     run_night(never, TARGET)
     assert len(said(never, next_session("XNYS", TARGET))) == 9
-    assert "your own code cannot be read" in str(reason(never, TARGET))
+    assert "code cannot be read" in str(reason(never, TARGET))
 
 
 @pytest.mark.soak
@@ -156,11 +156,12 @@ def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
     run_night(trusted, TARGET)
     assert said(trusted, next_session("XNYS", TARGET)).empty
     why = str(reason(trusted, TARGET))
-    assert "mine.py came with the store and your nights have never trained it" in why
+    assert "came with the store" in why
     (refused,) = (tmp_path / "home").rglob("refused/*.py")
     assert refused.read_text() == MINE
     known = refused.parents[1] / refused.name
-    assert f"read {refused}, and move it to {known} to let it run" in why
+    assert f"read {refused}, " in why
+    assert f"move it to {known} " in why
     refused.rename(known)
     after = next_session("XNYS", TARGET)
     run_night(trusted, after)
@@ -174,7 +175,7 @@ def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
 ) -> None:
     def believe(_: IsolatedCode, history: History, __: Leg) -> None:
         if not history.market.checks.max_rank_ic:
-            raise OwnCodeError("reversal is too good to be true")
+            raise OwnCodeError("reversal is too good")
 
     def with_bound(max_rank_ic: float | None) -> MarketContext:
         checks = replace(owned.market.checks, max_rank_ic=max_rank_ic)
@@ -182,21 +183,20 @@ def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
 
     monkeypatch.setattr(own_code, "require_admitted", believe)
     run_night(with_bound(None), AS_OF)
-    assert "reversal is too good to be true" in str(reason(owned))
+    assert "reversal is too good" in str(reason(owned))
     run_night(with_bound(0.6), TARGET)
-    assert "with max_rank_ic 0.6, was mine.py" in str(reason(owned, TARGET))
+    assert "max_rank_ic 0.6, was mine.py" in str(reason(owned, TARGET))
     assert "refused" not in recorded(owned)
     assert len(said(owned, next_session("XNYS", TARGET))) == 9
 
 
 BAD = {
-    "1 / 0": "mine.py, line 12: ZeroDivisionError: division by zero",
-    "while True:\n    pass": "mine.py took more than 6 s",
+    "1 / 0": "mine.py, line 12: ZeroDivisionError: ",
+    "while True:\n    pass": "more than 6 s",
     "import numpy\nx = numpy.ones((10**5, 10**6))": "mine.py, line 13: MemoryError",
-    "import os\nos.kill(os.getpid(), 9)": "the process of mine.py was killed by SIGKILL",
-    "def ahead(bars):\n    return bars.close.shift(-1) / "
-    "bars.close": "refused by the audit: ahead looked ahead: ",
-    "def word(bars):\n    return 'high'": "word returned str: return a frame like bars.close",
+    "import os\nos.kill(os.getpid(), 9)": "was killed by SIGKILL",
+    "def ahead(bars):\n    return bars.close.shift(-1) / bars.close": "audit: ahead looked ahead: ",
+    "def word(bars):\n    return 'high'": "word returned str: ",
     "import os\nx = os.environ['DTML_DATA']": "KeyError: 'DTML_DATA'",
 }
 
@@ -209,7 +209,7 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
     owned: MarketContext, mine: Path, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine.write_text(f"{MINE}\n\n{bad}\n")
-    if "took more than" in BAD[bad]:
+    if "while True" in bad:
         monkeypatch.setenv("DTML_CODE_SECONDS", "6")
     run_night(owned, AS_OF)
     assert said(owned).empty
@@ -271,7 +271,7 @@ def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead
     mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
     again = Walk(owned, walk.plan)
     assert again.id != found.row["id"]
-    with pytest.raises(OwnCodeError, match=r"ahead looked ahead: .* in the check"):
+    with pytest.raises(OwnCodeError, match="ahead looked ahead: "):
         run_ranking(again)
 
 

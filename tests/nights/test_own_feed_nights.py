@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -114,7 +115,7 @@ def test_changed_code_is_checked_again_and_a_lying_feed_refuses_the_night_by_nam
     fetch_bars(with_feed(context, mine), AS_OF)
     stored = rows(context, "select count(*) from price")
     mine.write_text(LYING)
-    with pytest.raises(NightRefusedError, match=r"mine\.py is refused: it restates silently"):
+    with pytest.raises(NightRefusedError, match=r"mine\.py .*restates silently"):
         run_night(with_feed(context, mine), TARGET)
     assert checks == [HONEST, LYING]
     assert rows(context, "select count(*) from price") == stored
@@ -123,7 +124,7 @@ def test_changed_code_is_checked_again_and_a_lying_feed_refuses_the_night_by_nam
         assert fetches.newest_code(conn, context.name, "mine.py") == HONEST
     assert row is not None
     assert row["status"] == "refused"
-    assert str(row["reason"]).startswith("mine.py is refused: it restates silently: close of ")
+    assert re.match(r"mine\.py .*silently: close of ", str(row["reason"]))
     mine.write_text(HONEST)
     fetch_bars(with_feed(context, mine), TARGET)
     assert checks == [HONEST, LYING]  # the code that fetched last
@@ -137,9 +138,8 @@ def test_a_feed_that_cannot_be_reached_is_checked_once_it_can(
     mine.write_text(HONEST.replace("    return BARS", f"{closed}    return BARS"))
     failures = fetch_bars(with_feed(context, mine), AS_OF).failures
     assert set(failures["status"]) == {"unreachable"}
-    assert failures["detail"].iloc[0] == (
-        "the feed is not checked yet: mine.py, line 11: ConnectionError: no route"
-    )
+    assert failures["detail"].iloc[0].startswith("the feed is not")
+    assert failures["detail"].iloc[0].endswith(" line 11: ConnectionError: no route")
     assert rows(context, "select code from price_fetch") == [(None,)]
     mine.write_text(HONEST)
     assert fetch_bars(with_feed(context, mine), AS_OF).failures.empty
@@ -147,16 +147,16 @@ def test_a_feed_that_cannot_be_reached_is_checked_once_it_can(
 
 
 BAD = {
-    "while True:\n        pass": "mine.py took more than 4 s: raise the environment variable DTML_",
-    "1 / 0": "mine.py, line 11: ZeroDivisionError: division by zero",
-    "import numpy\n    numpy.ones((10**5, 10**6))": "(it may use 4 GiB: raise the environment var",
-    "import os\n    os.kill(os.getpid(), 9)": "the process of mine.py was killed by SIGKILL",
-    "raise SystemExit": "the process of mine.py ended with exit status 1 before it answered",
-    "import os\n    os.environ['DTML_DATA']": "mine.py, line 12: KeyError: 'DTML_DATA'",
-    "Path(__file__).with_name('kept').write_text('')": "may write only in its working folder",
-    "return None": "mine.py: fetch returned nothing: return a pandas DataFrame",
-    "return BARS.assign(session=3)": "mine.py: the column session holds numbers",
-    "return BARS": "mine.py is refused: asked for bars up to 2024-07-01, it gave ",
+    "while True:\n        pass": "more than 4 s: ",
+    "1 / 0": "mine.py, line 11: ZeroDivisionError: ",
+    "import numpy\n    numpy.ones((10**5, 10**6))": "may use 4 GiB: ",
+    "import os\n    os.kill(os.getpid(), 9)": "was killed by SIGKILL",
+    "raise SystemExit": "with exit status 1",
+    "import os\n    os.environ['DTML_DATA']": "line 12: KeyError: 'DTML_DATA'",
+    "Path(__file__).with_name('kept').write_text('')": "in its working folder",
+    "return None": "mine.py: fetch returned nothing: ",
+    "return BARS.assign(session=3)": "column session holds numbers",
+    "return BARS": "to 2024-07-01, it gave ",
 }
 
 
@@ -168,7 +168,7 @@ def test_what_fails_ends_its_fetch_with_one_line_and_stores_nothing(
     context: MarketContext, mine: Path, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine.write_text(HONEST.replace("    return BARS[", f"    {bad}\n    return BARS["))
-    if "took more than" in BAD[bad]:
+    if "while True" in bad:
         monkeypatch.setenv("DTML_FEED_SECONDS", "4")
     with pytest.raises(FeedError) as error:
         fetch_bars(with_feed(context, mine), AS_OF)
@@ -191,7 +191,7 @@ def test_a_feed_that_hangs_fails_its_run_of_the_service_and_not_the_service(
     monkeypatch.setattr(scheduled, "open_context", lambda _request: with_feed(context, mine))
     state = scheduled.scheduled_night.fn(RunRequest(context.name), None, (10_000,))
     assert state.is_failed()
-    assert "mine.py took more than 3 s" in str(state.message)
+    assert "more than 3 s" in str(state.message)
 
 
 def has_ended(process: int, wait: float = 9.0) -> bool:
@@ -264,7 +264,7 @@ def test_a_variable_that_is_not_set_is_named_before_anything_runs(
     context: MarketContext, mine: Path
 ) -> None:
     mine.write_text("1 / 0")
-    with pytest.raises(UsageError, match=r"mine\.py needs VENDOR_KEY, which is not set"):
+    with pytest.raises(UsageError, match=r"mine\.py needs VENDOR_KEY"):
         feed_of(context, mine, "VENDOR_KEY").symbols()
 
 
@@ -299,7 +299,7 @@ def test_without_landlock_no_file_of_a_feed_grows(
     mine.write_text(HONEST.replace("    return BARS", f"{grow}    return BARS"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
-        with pytest.raises(FeedError, match="a feed may write only in its working folder"):
+        with pytest.raises(FeedError, match="in its working folder"):
             feed_of(context, mine).fetch({"L01": AS_OF}, AS_OF)
     assert mine.with_name("kept").read_text() == ""
 
@@ -333,7 +333,7 @@ def test_a_class_is_given_the_market_of_the_file(tmp_path: Path) -> None:
     feed = OwnFeed(market, FeedCode.of(market.source, market))
     assert (feed.symbols(), feed.last_session()) == (["L01", "L02"], AS_OF)
     assert feed.code == CLASS
-    with pytest.raises(FeedError, match=r"mine\.py, line 16: LookupError: .*'L01': 'L01\.N'"):
+    with pytest.raises(FeedError, match=r"mine\.py, line 16: .*'L01\.N'"):
         feed.fetch({"L01": AS_OF}, AS_OF)
 
 
@@ -383,16 +383,14 @@ def test_commands_know_a_feed_as_the_markets_own_and_as_an_option(
     (stored,) = json.loads(command("query", "select source from fetch_log", "--json")[1])
     assert stored == {"source": "mine.py"}
     found = doctor._feeds  # of a past that has no last week
-    with pytest.raises(
-        doctor.DtmlError, match=r"home: \S+ sent no bar of .* since .* \(no_data: no bar of "
-    ):
+    with pytest.raises(doctor.DtmlError, match=r"home: \S+ .*no bar.*\(no_data: "):
         found()
     other = home / "other.py"
     other.write_text(LYING)
     fetch = ("fetch", "--market-file", "home.toml", "--as-of", str(TARGET))
     code, _, complaint = command(*fetch, "--source", "other.py")
     assert code == 1
-    assert "error: other.py is refused: it restates silently: close of " in complaint
+    assert re.search(r"error: other\.py.*silently: close of ", complaint)
 
 
 def open_process(monkeypatch: pytest.MonkeyPatch, count: Callable[[], None]) -> None:

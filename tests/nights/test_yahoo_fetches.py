@@ -3,6 +3,7 @@ the next fetch makes of it. Each stock has a trouble of its own.
 """
 
 import multiprocessing
+import re
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -224,7 +225,7 @@ def fetches(tmp_path_factory: pytest.TempPathFactory) -> Fetches:
 def test_a_crumb_that_stays_invalid_is_no_word_about_the_stock(fetches: Fetches) -> None:
     status, detail = fetches.first.outcome("CRUMB")
     assert status == "unreachable"
-    assert detail == "CRUMB: Yahoo refused the request: HTTP 401, Invalid Crumb"
+    assert re.fullmatch("CRUMB: .*HTTP 401, .*Crumb", detail)
     assert fetches.first.bars("CRUMB").empty
     assert fetches.first.asked["CRUMB"] == 2  # the client tries with another cookie
     # The next fetch asks for the whole history.
@@ -239,10 +240,9 @@ def test_a_crumb_that_the_client_renews_costs_nothing(fetches: Fetches) -> None:
 
 
 def test_a_delisted_stock_keeps_its_past_and_is_asked_for_again(fetches: Fetches) -> None:
-    assert fetches.second.outcome("GONE") == (
-        "no_data",
-        "GONE: No data found, symbol may be delisted",
-    )
+    status, detail = fetches.second.outcome("GONE")
+    assert status == "no_data"
+    assert re.match("GONE: .*delisted", detail)
     assert len(fetches.second.bars("GONE")) == len(fetches.first.bars("GONE")) > 60
     assert fetches.third.asked["GONE"] == 1
     assert fetches.third.has("GONE", SECOND)
@@ -259,11 +259,9 @@ def test_a_page_that_asks_for_consent_is_answered_by_the_client(fetches: Fetches
 def test_a_page_instead_of_prices_is_named_and_its_stock_asked_for_again(
     fetches: Fetches, symbol: str, host: str
 ) -> None:
-    page = f"a web page from {host} instead of prices"
-    assert fetches.second.outcome(symbol) == (
-        "malformed",
-        f"{symbol}: Yahoo sent no prices: HTTP 200, {page}",
-    )
+    status, detail = fetches.second.outcome(symbol)
+    assert status == "malformed"
+    assert re.match(f"{symbol}: .*HTTP 200, .*from {re.escape(host)} ", detail)
     assert not fetches.second.has(symbol, SECOND)
     assert fetches.third.has(symbol, SECOND)
 
@@ -271,7 +269,7 @@ def test_a_page_instead_of_prices_is_named_and_its_stock_asked_for_again(
 def test_adjusted_closes_that_do_not_come_do_not_replace_those_stored(fetches: Fetches) -> None:
     status, detail = fetches.second.outcome("BARE")
     assert status == "malformed"
-    assert detail.startswith("BARE: no adjusted closes came, though the store has them")
+    assert detail.startswith("BARE: no adjusted closes")
     pd.testing.assert_frame_equal(fetches.second.bars("BARE"), fetches.first.bars("BARE"))
     assert fetches.third.has("BARE", SECOND)
     assert fetches.third.bars("BARE")["adj_close"].notna().all()

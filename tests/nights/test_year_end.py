@@ -1,5 +1,6 @@
 """Three markets are served through the turn of a year that the calendar of one does not reach."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -162,9 +163,7 @@ def test_a_calendar_that_ends_with_the_year_keeps_no_other_market_from_its_night
     weekdays = pd.bdate_range(LAST_OF_SHANGHAI, END.date() - timedelta(days=1))
     assert kinds["csi300"] == [(day.date(), "Failed") for day in weekdays]
     for _, state in service.ends["csi300"][-len(weekdays) :]:
-        assert "upgrade exchange_calendars, or add its sessions to calendars.toml" in str(
-            state.message
-        )
+        assert re.search("upgrade exchange_calendars.* calendars.toml", str(state.message))
     # whenever a service is started, its nights are due on the same weekdays
     assert {name: len(crons) for name, crons in service.crons.items()} == dict.fromkeys(served, 1)
     assert all(cron.endswith("* * 1-5") for crons in service.crons.values() for cron in crons)
