@@ -78,7 +78,7 @@ def test_the_store_keeps_the_table_with_the_file_and_every_spell(
     context = listed(tmp_path, FIRST, KNOWN)
     night = run_night(context, AS_OF)
     page = night.report.read_text(encoding="utf-8")
-    assert "Survivorship: " in page or "No prediction of" in page
+    assert "the list is dated" in page or "No prediction of" in page
     (tmp_path / "members.csv").unlink()
     (tmp_path / "listed.toml").unlink()
     kept = read_market("listed")
