@@ -2,6 +2,7 @@
 that fit are none.
 """
 
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -74,8 +75,8 @@ def test_a_warning_says_when_and_what_the_return_is() -> None:
     (row,) = doubtful_actions(
         with_split(1.25, is_divided=False), SIMULATED.index_symbol, "adj_close"
     ).itertuples()
-    assert row.value.startswith(f"on {DAYS[-23]:%Y-%m-%d} the price moves by -18.5%")
-    assert "with a recorded split of 1.25: earlier prices are not divided by it" in row.value
+    assert re.match(rf"on {DAYS[-23]:%Y-%m-%d} .*-18\.5%", row.value)
+    assert re.search(r"split of 1\.25.*not divided", row.value)
 
 
 def test_a_dividend_that_all_prices_agree_on_is_no_warning() -> None:

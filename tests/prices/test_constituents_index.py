@@ -119,9 +119,7 @@ def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:
     market = load_market_file(file)
     assert market.index.of_constituents
     STOCKS.rename(columns={"session": "date"}).to_csv(tmp_path / "prices.csv", index=False)
-    with pytest.raises(
-        UsageError, match=r"own is computed from its constituents: leave out its file \(--index, "
-    ):
+    with pytest.raises(UsageError, match=r"own .*constituents.*--index"):
         open_source("files", market, prices=tmp_path / "prices.csv", index=tmp_path / "prices.csv")
     study = Study(file, "2024-01-02", "2024-06-28", prices=tmp_path / "prices.csv")
     assert (study.bars["symbol"] == INDEX).sum() == study.bars["session"].nunique()

@@ -1,5 +1,6 @@
 """Two sources of the same bars: what counts as a difference, what does not, and how it is said."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -157,9 +158,10 @@ def test_prices_in_another_unit_are_one_difference_a_bar_and_one_sentence(unit: 
     assert set(rows["field"]) == {"scale"}
     assert len(rows) == len(bars())
     (sentence,) = difference_words(rows, len(SYMBOLS))
-    assert sentence == (
-        f"all prices of the second source are {unit:g} times those of the store for AAA, BBB, CCC "
-        "and 1 more, 2024-07-08 to 2024-07-23: another unit, such as pence?"
+    assert re.match(
+        rf"all prices.*second source.* {unit:g} times.*store.*AAA, BBB, CCC.* 1 more"
+        ".*2024-07-08.*2024-07-23.*unit.*pence",
+        sentence,
     )
     assert grave_words(rows, len(SYMBOLS)) == [sentence]
 
@@ -181,11 +183,11 @@ def test_a_split_that_one_source_lacks_is_said_with_the_level_before_it() -> Non
     rows = compared(bars(), divided).differing
     assert rows.groupby("field").size().to_dict() == {"scale": 9, "split": 1}
     scale, split = difference_words(rows, len(SYMBOLS))
-    assert scale == (
-        "all prices of the second source are 0.05 times those of the store for AAA, 2024-07-08 to "
-        "2024-07-18: a split that one of them lacks?"
+    assert re.match(
+        r"all prices.*second source.* 0\.05 times.*store.* AAA, 2024-07-08.*2024-07-18:.*split",
+        scale,
     )
-    assert split == "splits that only the second source has: AAA 20 on 2024-07-19"
+    assert re.match(r"splits.*only the second.*: AAA 20 .*2024-07-19$", split)
 
 
 def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
@@ -197,29 +199,27 @@ def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
         rows = compared(stored, second).differing
         assert set(rows["field"]) == {"bar"}
         assert len(rows) == len(SYMBOLS)
-        assert difference_words(rows, len(SYMBOLS)) == [
-            f"{sides[0]} has no bar of 2024-07-15 for any of 4 symbols, {sides[1]} has them"
-        ]
+        (sentence,) = difference_words(rows, len(SYMBOLS))
+        assert re.match(f"{sides[0]} has no bar.*2024-07-15.* any of 4 .*{sides[1]} has", sentence)
     part = lost_for(["AAA", "BBB"], DAYS[5])
     rows = compared(part, bars()).differing
-    assert difference_words(rows, len(SYMBOLS)) == [
-        "the store has no bar of 2024-07-15 for 2 of 4 symbols, the second source has them"
-    ]
+    (sentence,) = difference_words(rows, len(SYMBOLS))
+    assert re.match("the store has no.*2024-07-15.* 2 of 4 .*second source has", sentence)
 
 
 def test_many_lost_days_and_many_factors_are_counted_beyond_the_first() -> None:
     few = bars()[bars()["session"].isin(DAYS[[0, 2, 10, 11]])]
     sentences = difference_words(compared(few, bars()).differing, len(SYMBOLS))
     assert len(sentences) == 6
-    assert sentences[0].startswith("the store has no bar of 2024-07-19 for any of 4 symbols")
-    assert sentences[-1] == "the store lacks 3 earlier sessions in the same way"
+    assert re.match("the store has no.*2024-07-19.* any of 4 symbols", sentences[0])
+    assert re.match("the store lacks 3 .*sessions", sentences[-1])
     scaled = bars()
     factors = 2.0 + scaled["session"].rank(method="dense")
     for name in [*PRICES, "adj_close"]:
         scaled[name] *= factors
     sentences = difference_words(compared(bars(), scaled).differing, len(SYMBOLS))
     assert len(sentences) == 6
-    assert sentences[-1] == "all prices differ by another factor in 28 bars of 4 symbols"
+    assert re.match("all prices.* 28 bars of 4 symbols$", sentences[-1])
 
 
 def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
@@ -229,9 +229,8 @@ def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
 
 def test_a_single_bar_that_is_missing_is_named_and_no_lost_day() -> None:
     rows = compared(lost_for(["CCC"], DAYS[5]), bars()).differing
-    assert difference_words(rows, len(SYMBOLS)) == [
-        "the store lacks 1 bar that the second source has: CCC 2024-07-15"
-    ]
+    (sentence,) = difference_words(rows, len(SYMBOLS))
+    assert re.match("the store lacks 1 bar.*second source has: CCC 2024-07-15$", sentence)
     assert grave_words(rows, len(SYMBOLS)) == []
 
 
@@ -307,22 +306,28 @@ def test_other_values_are_said_with_the_one_that_differs_most() -> None:
     second = given("volume", 0, "AAA", DAYS[1])(second)
     second = given("dividend", 0.24, "CCC", DAYS[1])(second)
     rows = compared(bars(), second).differing
-    assert difference_words(rows, len(SYMBOLS)) == [
-        "dividends that only the second source has: CCC 0.24 on 2024-07-09",
-        "close differs in 2 bars of 2 symbols, most in AAA on 2024-07-23: 52.75 in the store, "
-        "55.3875 in the second source (+5.0 %)",
-        "volume differs in 1 bar of 1 symbol, most in AAA on 2024-07-09: 50000 in the store, "
-        "0 in the second source (-100.0 %)",
-    ]
+    dividends, close, volume = difference_words(rows, len(SYMBOLS))
+    assert re.match(r"dividends.*only the second.*: CCC 0\.24 .*2024-07-09$", dividends)
+    assert re.match(
+        r"close .* 2 bars of 2 symbols,.* AAA .*2024-07-23: 52\.75 .*store, "
+        r"55\.3875 .*second source \(\+5\.0 %\)$",
+        close,
+    )
+    assert re.match(
+        r"volume .* 1 bar of 1 symbol,.* AAA .*2024-07-09: 50000 .*store, "
+        r"0 .*second source \(-100\.0 %\)$",
+        volume,
+    )
 
 
 def test_a_comparison_is_said_in_one_sentence() -> None:
     row = {"source": "files", "symbols": 1_200, "bars": 13_200, "failures": [], "failure": None}
-    whole = "13,200 bars of 1,200 symbols compared with files"
-    assert comparison_words(row) == whole
+    whole = comparison_words(row)
+    assert re.match("13,200 bars.* 1,200 symbols .*files$", whole)
     lacking = row | {"failures": [{"symbol": "A", "status": "no_data", "detail": ""}]}
-    assert comparison_words(lacking) == f"{whole}, which has no answer for 1 other (no_data)"
-    failed = row | {"failure": "no answer within 5 s", "symbols": 0, "bars": 0}
-    assert comparison_words(failed) == "files could not be compared: no answer within 5 s"
-    partly = row | {"failure": "no answer within 5 s"}
-    assert comparison_words(partly) == f"{whole}; then it ended: no answer within 5 s"
+    assert re.match(rf"{whole},.*no answer.* 1 other \(no_data\)$", comparison_words(lacking))
+    why = "no answer within 5 s"
+    failed = row | {"failure": why, "symbols": 0, "bars": 0}
+    assert re.match(f"files .*not be compared: {why}$", comparison_words(failed))
+    partly = row | {"failure": why}
+    assert re.match(f"{whole};.*ended: {why}$", comparison_words(partly))

@@ -98,10 +98,10 @@ def test_a_footer_that_is_left_out_is_said_and_a_row_that_was_cut_off_is_refused
 ) -> None:
     (tmp_path / "p.csv").write_text(f"{text()}{FOOTER}")
     remark = FileSource(MARKET, tmp_path / "p.csv").remark() or ""
-    assert "the footer 'Downloaded from Barchart.com as of" not in remark  # it is quoted as written
+    assert "'Downloaded from" not in remark  # it is quoted as written
     assert "Downloaded from Barchart.com" in remark
     (tmp_path / "cut.csv").write_text(f"{text()}2024-03-2")
-    with pytest.raises(UsageError, match="Expected 8 columns, got 1: 2024-03-2"):
+    with pytest.raises(UsageError, match=r"8 columns, got 1.*2024-03-2"):
         read(FileSource(MARKET, tmp_path / "cut.csv"))
 
 
@@ -129,13 +129,13 @@ def test_an_archive_of_one_table_is_that_table_and_of_several_a_folder(tmp_path:
 def test_an_archive_without_a_table_or_with_a_password_is_one_line(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
         archive.writestr("photo.jpg", "no table")
-    with pytest.raises(UsageError, match=r"p\.zip: the archive holds no table"):
+    with pytest.raises(UsageError, match=r"p\.zip:.*holds no table"):
         FileSource(MARKET, tmp_path / "p.zip")
     content = bytearray(zipped("p.csv", text().encode()))
     content[6] |= 1  # encrypted, says the member
     content[content.index(b"PK\x01\x02") + 8] |= 1
     (tmp_path / "p.zip").write_bytes(content)
-    with pytest.raises(UsageError, match=r"cannot be read as \.zip: .*password"):
+    with pytest.raises(UsageError, match=r"read as \.zip:.*password"):
         read(FileSource(MARKET, tmp_path / "p.zip"))
 
 
@@ -162,7 +162,7 @@ def test_a_workbook_with_two_filled_sheets_is_refused(tmp_path: Path) -> None:
     with pd.ExcelWriter(tmp_path / "p.xlsx") as workbook:
         for sheet in ("first", "second"):
             long(("AAA",)).to_excel(workbook, sheet_name=sheet, index=False)
-    with pytest.raises(UsageError, match=r"2 filled sheets \(first, second\): keep one"):
+    with pytest.raises(UsageError, match=r"2 filled sheets.*first, second"):
         read(FileSource(MARKET, tmp_path / "p.xlsx"))
 
 
@@ -171,7 +171,7 @@ def test_without_openpyxl_a_workbook_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     (tmp_path / "p.xlsx").write_bytes(zipped("xl/workbook.xml", b"<workbook/>"))
-    with pytest.raises(UsageError, match=r"install 'dtml-nightshift\[excel\]', or save the sheet"):
+    with pytest.raises(UsageError, match=r"install 'dtml-nightshift\[excel\]'"):
         read(FileSource(MARKET, tmp_path / "p.xlsx"))
 
 
@@ -202,9 +202,9 @@ def test_a_folder_of_folders_is_read_without_what_systems_leave_in_it(tmp_path: 
 
 BAD_FILES = {
     "empty": (b"", "the file is empty"),
-    "a header alone": (b"date,open,high,low,close\n", "the file has no rows"),
-    "a web page": (b"<!DOCTYPE html><html>404</html>", "this is a web page or XML, not a table"),
-    "JSON": (b'{"error": "rate limit"}', "this is JSON, not a table"),
+    "a header alone": (b"date,open,high,low,close\n", "no rows"),
+    "a web page": (b"<!DOCTYPE html><html>404</html>", "web page or XML"),
+    "JSON": (b'{"error": "rate limit"}', "is JSON"),
     "half a gzip": (gzip.compress(text().encode())[:50], "end-of-stream"),
 }
 
@@ -239,14 +239,14 @@ def test_a_list_of_names_and_a_note_in_a_folder_count_as_no_stock(tmp_path: Path
 def test_a_folder_of_bad_files_alone_is_refused_by_the_first(tmp_path: Path) -> None:
     for name in ("AAA", "BBB"):
         (tmp_path / f"{name}.csv").write_text("<html></html>")
-    with pytest.raises(UsageError, match=r"AAA\.csv: cannot be read as \.csv: this is a web page"):
+    with pytest.raises(UsageError, match=r"AAA\.csv:.*\.csv:.*web page"):
         FileSource(MARKET, tmp_path).symbols()
 
 
 def test_only_a_fault_without_advice_of_its_own_gets_the_general_one(tmp_path: Path) -> None:
-    general = "; check that the file is complete and is what its name says"
+    general = "; check .*file is complete.*name says"
     file = tmp_path / "p.csv"
-    for content, ending in ((b"", f"the file is empty{general}"), (b"{}", "as CSV or Parquet")):
+    for content, ending in ((b"", f"file is empty{general}"), (b"{}", "as CSV or Parquet")):
         file.write_bytes(content)
         with pytest.raises(UsageError, match=f"{ending}$"):
             FileSource(MARKET, file).symbols()
@@ -256,7 +256,7 @@ def test_two_files_of_one_stock_in_two_folders_are_refused(tmp_path: Path) -> No
     folder = folder_of(tmp_path)
     (folder / "Z").mkdir()
     (folder / "Z" / "AAA.csv").write_text((folder / "A" / "AAA.csv").read_text())
-    with pytest.raises(UsageError, match=r"A/AAA\.csv and .*Z/AAA\.csv hold the same symbol"):
+    with pytest.raises(UsageError, match=r"A/AAA\.csv and .*Z/AAA\.csv .*same symbol"):
         FileSource(MARKET, folder).symbols()
 
 

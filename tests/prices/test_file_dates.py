@@ -88,7 +88,7 @@ def test_dates_that_are_numbers_are_read_where_they_can_be_nothing_else_or_as_st
     stated = replace(MARKET, columns=Columns(date_format=date_format))
     assert read(FileSource(stated, file))["session"].tolist() == DAYS
     if date_format is not None:
-        with pytest.raises(UsageError, match=r"row 1: .* is not a date"):
+        with pytest.raises(UsageError, match=r"row 1:.*not a date"):
             FileSource(MARKET, file).last_session()
 
 
@@ -107,7 +107,7 @@ def test_dates_that_are_numbers_are_read_where_they_can_be_nothing_else_or_as_st
 def test_numbers_that_may_be_other_dates_are_refused_with_what_mends_them(
     values: list[object], advice: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=rf'row 1: .* is not a date; .* date_format = "{advice}"'):
+    with pytest.raises(UsageError, match=rf'row 1:.*not a date.*date_format = "{advice}"'):
         FileSource(MARKET, dated(values, tmp_path)).last_session()
 
 
@@ -116,7 +116,7 @@ def test_a_date_that_is_not_in_the_stated_format_is_refused_with_that_format(
 ) -> None:
     stated = replace(MARKET, columns=Columns(date_format="%d.%m.%Y"))
     file = dated(["04.03.2024", "2024-03-05"], tmp_path)
-    with pytest.raises(UsageError, match=r"row 2: '2024-03-05' is not a date in the format '%d"):
+    with pytest.raises(UsageError, match=r"row 2: '2024-03-05'.*format '%d"):
         FileSource(stated, file).last_session()
 
 

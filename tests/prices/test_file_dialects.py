@@ -75,10 +75,9 @@ def test_prices_that_are_no_opens_are_said_and_no_other_price_is_made_up(tmp_pat
     found = read(source)
     for name in ("open", "high", "low"):
         assert found[name].tolist() == found["close"].tolist()
-    assert source.remark() == (
-        f"closes alone in {tmp_path / 'closes.parquet'}: open, high and low are the close, so a "
-        "trade at the next open is one at the next close"
-    )
+    remark = source.remark() or ""
+    assert remark.startswith(f"closes alone in {tmp_path / 'closes.parquet'}: ")
+    assert re.search("open, high and low.*close.*next open.*next close$", remark)
     # With an open and no high the file is no table of closes, and its bars lack prices.
     table.assign(open=bars()["open"]).to_parquet(tmp_path / "some.parquet")
     some = FileSource(MARKET, tmp_path / "some.parquet")
@@ -90,7 +89,7 @@ def test_a_table_whose_columns_may_be_anything_is_not_taken_for_closes(tmp_path:
     """LOW is a ticker, and also a price of every stock."""
     closes = bars().pivot(index="date", columns="symbol", values="close")
     closes.to_csv(tmp_path / "prices.csv")
-    with pytest.raises(UsageError, match="write one row per date and stock instead"):
+    with pytest.raises(UsageError, match="one row per date"):
         read(FileSource(MARKET, tmp_path / "prices.csv"))
 
 
@@ -99,8 +98,8 @@ def test_a_layout_of_one_file_among_several_is_said_to_be_of_one_file(tmp_path: 
     (tmp_path / "AAA.csv").write_text(one.example, encoding="utf-8")
     (tmp_path / "BBB.csv").write_text(other.example, encoding="utf-8")
     remark = FileSource(MARKET, tmp_path).remark() or ""
-    assert f"read as {one.title}, 1 file" in remark
-    assert f"read as {other.title}, 1 file" in remark
+    assert f"{one.title}, 1 file" in remark
+    assert f"{other.title}, 1 file" in remark
 
 
 def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
     table = bars().rename(columns={"adj_close": "Adjusted_close", "dividend": "divCash"})
     table = table.rename(columns={"split": "splitFactor"})
     table.to_csv(tmp_path / "p.csv", index=False)
-    with pytest.raises(UsageError, match=r"fit EODHD \(Adjusted_close\) and Tiingo \(divCash"):
+    with pytest.raises(UsageError, match=r"EODHD \(Adjusted_close\).*Tiingo \(divCash"):
         FileSource(MARKET, tmp_path / "p.csv").symbols()
     stated = {"adj_close": "Adjusted_close", "dividend": "divCash", "split": "splitFactor"}
     market = replace(MARKET, columns=Columns(headers=stated))
@@ -147,47 +146,47 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
         (
             "Date,Price,Open,High,Low,Vol.,Change %",
             ["11/09/2024,1,1,1,1,1K,0%"],
-            r"'11/09/2024' may be 2024-11-09 or 2024-09-11: write all dates .*date_format",
+            r"'11/09/2024'.*2024-11-09 or 2024-09-11.*date_format",
         ),
         (
             "<TICKER>,<PER>,<DATE>,<OPEN>,<HIGH>,<LOW>,<CLOSE>",
             ["AAA,D,20240304,1,1,1,1", "AAA,5,20240305,1,1,1,1"],
-            "row 2: <PER> is '5', but daily bars have D",
+            "row 2: <PER> is '5',.* D",
         ),
         (
             "PERMNO,date,TICKER,PRC,VOL,RET,CFACPR",
             ["10001,20240304,AAA,1,1,1,1"],
-            "it looks like a file of CRSP but lacks OPENPRC, ASKHI, BIDLO, which every bar needs",
+            "CRSP .*lacks OPENPRC, ASKHI, BIDLO",
         ),
         (
             "PERMNO,date,TICKER,BIDLO,ASKHI,PRC,OPENPRC,CFACPR",
             ["10001,20240304,AAA,1,1,1,1,1", "10002,20240305,AAA,1,1,1,1,1"],
-            r"'AAA' is the symbol of 2 different PERMNO: .* symbol = 'PERMNO'",
+            r"'AAA'.* 2 .*PERMNO:.*symbol = 'PERMNO'",
         ),
         (
             "ts_code,trade_date,open,high,low,close,vol",
             ["000001.SZ,04.03.2024,1,1,1,1,1"],
-            "row 1: '04.03.2024' is not a date",
+            r"row 1: '04\.03\.2024'.*date",
         ),
         (
             "date;symbol;open;high;low;close",
             ["2024-03-04;AAA;1,500;1,500;1,500;1,500"],
-            "the comma in its closes may be a decimal mark or a thousands mark",
+            "comma.*closes.*decimal mark or.*thousands mark",
         ),
         (
             "date;symbol;open;high;low;close",
             ["2024-03-04;AAA;1.5;1,5;1,5;1,5"],
-            "open '1.5' is not a number; this file is read with the decimal mark ','",
+            r"open '1\.5'.*not a number.*decimal mark ','",
         ),
         (
             "date,symbol;close",
             ["2024-03-04,AAA;1"],
-            "its fields may be separated by ',' or ';': leave only one",
+            "separated by ',' or ';'",
         ),
         (
             "ticker,volume,open,close,high,low,window_start",
             ["AAA,1,1,1,1,1,today"],
-            "row 1: 'today' is not a date",
+            "row 1: 'today'.*date",
         ),
     ],
 )
@@ -275,16 +274,16 @@ def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('decimal = ","', 'decimal = ",,"', r"columns.decimal: expected one ASCII character"),
-        ('decimal = ","', 'decimal = "."', r"columns.thousands: '.' is also the decimal mark"),
-        ('"%d.%m.%Y"', '"DD.MM.YYYY"', r"columns.date_format: .* month and year .*'DD.MM.YYYY'"),
-        ('"%d.%m.%Y"', '"%d.%m."', r"columns.date_format: expected a format of Python's strptime"),
-        ('"%d.%m.%Y"', '"%Q"', r"columns.date_format: .* or one of excel, seconds, milliseconds"),
+        ('decimal = ","', 'decimal = ",,"', r"columns.decimal:.*one ASCII"),
+        ('decimal = ","', 'decimal = "."', r"columns.thousands: '\.'.*decimal mark"),
+        ('"%d.%m.%Y"', '"DD.MM.YYYY"', r"columns.date_format:.*month and year.*'DD.MM.YYYY'"),
+        ('"%d.%m.%Y"', '"%d.%m."', r"columns.date_format:.*strptime"),
+        ('"%d.%m.%Y"', '"%Q"', r"columns.date_format:.*excel, seconds, milliseconds"),
         ('"cp1252"', '"klingon"', r"columns.encoding: unknown encoding 'klingon'"),
         ('"cp1252"', '"hex"', r"columns.encoding: unknown encoding 'hex'"),
-        ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit: expected a finite number"),
-        ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0 lines or more"),
-        ("date = ", "dates = ", r"columns.dates: unknown key, perhaps date"),
+        ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit:.*finite number"),
+        ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0"),
+        ("date = ", "dates = ", r"columns.dates: unknown.*perhaps date\b"),
     ],
 )
 def test_a_mistake_in_columns_is_named(old: str, new: str, said: str, tmp_path: Path) -> None:
@@ -296,7 +295,7 @@ def test_a_mistake_in_columns_is_named(old: str, new: str, said: str, tmp_path: 
 def test_a_column_that_a_markets_file_names_and_a_file_lacks_is_said(tmp_path: Path) -> None:
     long().to_csv(tmp_path / "p.csv", index=False)
     market = replace(MARKET, columns=Columns(headers={"date": "Tag"}))
-    with pytest.raises(UsageError, match=r"\[columns\] .* has date = 'Tag', but this file"):
+    with pytest.raises(UsageError, match=r"\[columns\] .*date = 'Tag'"):
         read(FileSource(market, tmp_path / "p.csv"))
 
 
@@ -304,9 +303,8 @@ def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Pa
     long(("AAA",)).rename(columns={"volume": "Vol"}).to_csv(tmp_path / "p.csv", index=False)
     source = FileSource(MARKET, tmp_path / "p.csv")
     assert read(source)["volume"].isna().all()
-    assert source.remark() == (
-        "the column 'Vol' is left out: if it is the volume, say in the market's file "
-        '[columns] volume = "Vol"'
+    assert re.match(
+        r"the column 'Vol'.*left out.*\[columns\] volume = \"Vol\"$", source.remark() or ""
     )
     market = replace(MARKET, columns=Columns(headers={"volume": "Vol"}))
     told = FileSource(market, tmp_path / "p.csv")
@@ -330,7 +328,7 @@ def test_a_volume_such_as_12m_is_read_in_any_file_and_a_price_is_not(tmp_path: P
     )
     assert read(FileSource(MARKET, tmp_path / "p.csv"))["volume"].tolist() == [1_250_000, 700]
     (tmp_path / "p.csv").write_text(f"{header}\n2024-03-04,AAA,1,2,1,2K,5\n")
-    with pytest.raises(UsageError, match="row 1: close '2K' is not a number"):
+    with pytest.raises(UsageError, match=r"row 1: close '2K'.*number"):
         read(FileSource(MARKET, tmp_path / "p.csv"))
 
 

@@ -2,6 +2,7 @@
 and the way of writing dates.
 """
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -171,10 +172,9 @@ def test_a_symbol_without_rows_has_no_data_and_the_place_is_named(tmp_path: Path
     assert tuple(outcomes.columns) == OUTCOME_COLUMNS
     assert outcomes["status"].tolist() == ["ok", "no_data"]
     assert outcomes["rows"].tolist() == [13, 0]
-    assert outcomes["detail"].tolist() == [
-        "",
-        f"no row from {FIRST} to {LAST} in {tmp_path / 'prices.csv'}",
-    ]
+    answered, unanswered = outcomes["detail"]
+    assert answered == ""
+    assert re.match(f"no row.*{FIRST}.*{LAST}.*{tmp_path / 'prices.csv'}$", unanswered)
 
 
 def test_nothing_asked_for_brings_nothing(tmp_path: Path) -> None:
@@ -210,9 +210,7 @@ def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path: Pa
     bars = fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
     assert bars.loc[bars["symbol"] == "INDEX", "close"].iloc[0] == 60.5
     write_csv(long(("^DJI", "^GSPC")), tmp_path / "others.csv")
-    with pytest.raises(
-        UsageError, match=r"others\.csv: none of the 2 symbols in the file, .* the index INDEX"
-    ):
+    with pytest.raises(UsageError, match=r"others\.csv: none.* 2 symbols.*INDEX"):
         fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "others.csv"))
 
 
@@ -251,11 +249,9 @@ def test_a_source_is_chosen_by_name_and_takes_only_what_it_can_read(tmp_path: Pa
     assert open_source("files", MARKET, prices=tmp_path / "prices.csv").name == "files"
     assert open_source("yahoo", MARKET).symbols() is None
     assert open_source("simulated", MARKET).last_session() is None
-    with pytest.raises(
-        UsageError, match="source 'bloomberg' is unknown: choose one of yahoo, files, simulated"
-    ):
+    with pytest.raises(UsageError, match=r"'bloomberg'.*unknown.*yahoo, files, simulated"):
         open_source("bloomberg", MARKET)
-    with pytest.raises(UsageError, match="source 'files' needs a file or folder of prices"):
+    with pytest.raises(UsageError, match=r"'files' needs .*prices"):
         open_source("files", MARKET)
-    with pytest.raises(UsageError, match="source 'yahoo' reads no files"):
+    with pytest.raises(UsageError, match="'yahoo' reads no files"):
         open_source("yahoo", MARKET, prices=tmp_path / "prices.csv")

@@ -4,6 +4,7 @@ in a file is ever run.
 
 import gzip
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -25,85 +26,84 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,1,1", header="date,clsoe,symbol"),
-            "there is no column close: if 'clsoe' is that column, rename it",
+            "no column close.*'clsoe'.*rename",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,A,1,1", header="date,symbol,opne,close"),
-            "there is no column open: if 'opne' is that column, rename it",
+            "no column open.*'opne'.*rename",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,A,1,1", header="date,symbol,Close,Volumne"),
-            "no column volume: if 'Volumne' is that column, rename it",
+            "no column volume.*'Volumne'.*rename",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,1", header="day,Close"),
-            "missing columns date, symbol; found day, Close",
+            "missing .*date, symbol;.* day, Close",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,1", header="\x0bate,Close"),
-            "there is no column date: if '\\x0bate' is that column, rename it",
+            r"no column date.*'\\x0bate'.*rename",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1", header="date,symbol,Date"),
-            "'date' and 'Date' both mean date",
+            "'date' and 'Date' both",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"),
-            "row 2: '3/5/2024' is not a date; if only this row is wrong, correct or delete it; if "
-            "not, write all dates of the file as YYYY-MM-DD",
+            "row 2: '3/5/2024'.*not a date.*delete.*YYYY-MM-DD",
         ),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: the date is missing"),
-        ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is not a date"),
-        ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is not a date"),
+        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2:.*date is missing"),
+        ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30'.*date"),
+        ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04'.*date"),
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "2024-03-05,AAA,1,two"),
-            "row 2: close 'two' is not a number",
+            "row 2: close 'two'.*number",
         ),
-        ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), "row 1: open '1,234.5' is not a number"),
+        ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), r"row 1: open '1,234\.5'.*number"),
         (
             "p.csv",
             csv_of('2024-03-04,AAA,"1,234.5",2'),
-            "if its comma separates thousands, say so in the market's file: [columns] thousands",
+            r"comma separates thousands.*\[columns\] thousands",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "2024-03-05,,1,2"),
-            "row 2 has no symbol in column 'symbol': ",
+            "row 2 .*no symbol.*'symbol'",
         ),
-        ("p.csv", csv_of("2024-03-04,AAA,1"), "Expected 4 columns, got 3"),
-        ("p.csv", csv_of(), "the file has no rows"),
+        ("p.csv", csv_of("2024-03-04,AAA,1"), "4 columns, got 3"),
+        ("p.csv", csv_of(), "no rows"),
         (
             "p.csv",
             csv_of("2024-03-04,1,2", header="date,AAA,Price"),
-            "write one row per date and stock instead",
+            "one row per date",
         ),
-        ("p.csv", b'{"date": "2024-03-04"}', "this is JSON, not a table"),
-        ("p.csv", b"\xd0\xcf\x11\xe0 an old workbook", "in the old Excel format"),
-        ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "this is a web page or XML, not a table"),
-        ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "this is a web page or XML"),
-        ("p.csv", b"", "cannot be read as .csv"),
+        ("p.csv", b'{"date": "2024-03-04"}', "is JSON"),
+        ("p.csv", b"\xd0\xcf\x11\xe0 an old workbook", "old Excel format"),
+        ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "web page or XML"),
+        ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "web page or XML"),
+        ("p.csv", b"", r"read as \.csv\b"),
         (
             "p.csv",
             b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n",
-            'name its encoding in the market\'s file, such as [columns] encoding = "cp1252"',
+            r'\[columns\] encoding = "cp1252"',
         ),
-        ("p.csv.gz", b"not gzip at all", "missing columns date, close, symbol; found not gzip"),
+        ("p.csv.gz", b"not gzip at all", "missing .*date, close, symbol;.*not gzip"),
         (
             "p.csv.gz",
             gzip.compress(csv_of("2024-03-04,AAA,1,2"), mtime=0)[:-9],
-            "cannot be read as .csv.gz",
+            r"read as \.csv\.gz",
         ),
-        ("p.parquet", b"", "cannot be read as .parquet"),
-        ("p.parquet", b"PAR1 and nothing more PAR1", "cannot be read as .parquet"),
-        ("p.parquet", pickle.dumps({"close": [1.0]}), "cannot be read as .parquet"),
-        ("p.docx", b"", "unsupported file type; use one of .parquet, .csv, .tsv, .txt, .xlsx"),
+        ("p.parquet", b"", r"read as \.parquet"),
+        ("p.parquet", b"PAR1 and nothing more PAR1", r"read as \.parquet"),
+        ("p.parquet", pickle.dumps({"close": [1.0]}), r"read as \.parquet"),
+        ("p.docx", b"", r"unsupported.* \.parquet,.*\.xlsx"),
     ],
 )
 def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
@@ -113,7 +113,7 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
     with pytest.raises(UsageError) as caught:
         FileSource(MARKET, tmp_path / name).fetch({"AAA": FIRST}, LAST)
     assert str(caught.value).startswith(f"{tmp_path / name}: ")
-    assert said in str(caught.value)
+    assert re.search(said, str(caught.value))
     assert "\n" not in str(caught.value)
 
 
@@ -122,23 +122,23 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
     [
         (
             long(("AAA",)).assign(symbol=17),
-            "symbols must be text, but column 'symbol' has type int64",
+            "symbols.* text.*'symbol'.*int64",
         ),
         (long(("AAA",)).assign(close="3.5"), None),
         (
             long(("AAA",)).assign(close=[*["3.5"] * 6, "x", *["3.5"] * 6]),
-            "data row 7: close 'x' is not a number",
+            "data row 7: close 'x'.*number",
         ),
         (
             long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]),
-            "data row 5: the date is missing",
+            "data row 5:.*missing",
         ),
-        (long(("AAA",)).assign(date=20240304.5), "data row 1: 20240304.5 is not a date"),
+        (long(("AAA",)).assign(date=20240304.5), r"data row 1: 20240304\.5.*date"),
         (
             long(("AAA",)).drop(columns="close"),
-            "missing column close; found date, symbol, open, high, low, adj_close",
+            "missing column close;.*date,.*adj_close",
         ),
-        (long(("AAA",)).iloc[:0], "the file has no rows"),
+        (long(("AAA",)).iloc[:0], ".*no rows"),
     ],
 )
 def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(
@@ -151,7 +151,7 @@ def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(
         return
     with pytest.raises(UsageError) as caught:
         source.fetch({"AAA": FIRST}, LAST)
-    assert str(caught.value).startswith(f"{tmp_path / 'p.parquet'}: {said}")
+    assert re.match(f"{tmp_path / 'p.parquet'}: {said}", str(caught.value))
 
 
 @pytest.mark.slow
@@ -174,20 +174,18 @@ def test_a_damaged_parquet_file_is_never_more_than_a_mistake(tmp_path: Path) -> 
 
 def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path: Path) -> None:
     write_csv(long(("AAA",)), tmp_path / "AAA.csv")
-    with pytest.raises(UsageError, match=r"none\.csv: there is no such file"):
+    with pytest.raises(UsageError, match=r"none\.csv:.*no such file"):
         FileSource(MARKET, tmp_path / "none.csv")
-    with pytest.raises(UsageError, match=r"none\.csv: there is no such file"):
+    with pytest.raises(UsageError, match=r"none\.csv:.*no such file"):
         FileSource(MARKET, tmp_path / "AAA.csv", tmp_path / "none.csv")
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         UsageError,
-        match=r"empty: the folder holds no file that ends in \.parquet, \.csv, \.tsv",
+        match=r"empty:.*no file.*\.parquet, \.csv, \.tsv",
     ):
         FileSource(MARKET, tmp_path / "empty")
     write_parquet(long(("AAA",)), tmp_path / "AAA.parquet")
-    with pytest.raises(
-        UsageError, match=r"AAA\.csv and AAA\.parquet differ only in their endings; keep one"
-    ):
+    with pytest.raises(UsageError, match=r"AAA\.csv and AAA\.parquet .*endings"):
         FileSource(MARKET, tmp_path)
 
 
@@ -199,18 +197,16 @@ def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
     write_csv(table, tmp_path / "p.csv")
     with pytest.raises(UsageError) as caught:
         FileSource(MARKET, tmp_path / "p.csv").last_session()
-    assert str(caught.value) == (
-        f"{tmp_path / 'p.csv'}: data row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last "
-        "date of most stocks: correct or delete the row if its date is wrong, or add the later "
-        "rows of the other stocks; a command with --as-of also runs with --as-of 2024-03-20"
+    assert re.match(
+        rf"{tmp_path / 'p.csv'}: data row 40 \('BRK-B'\).*{day}, after 2024-03-20"
+        ".*correct or delete.*--as-of 2024-03-20$",
+        str(caught.value),
     )
     folder = tmp_path / "folder"
     folder.mkdir()
     for symbol, rows in table.groupby("symbol"):
         write_parquet(rows.drop(columns="symbol"), folder / f"{symbol}.parquet")
-    with pytest.raises(
-        UsageError, match=rf"BRK-B\.parquet: data row 14 is dated {day}, after 2024-03-20"
-    ):
+    with pytest.raises(UsageError, match=rf"BRK-B\.parquet: data row 14 .*{day}, after 2024-03-20"):
         FileSource(MARKET, folder).last_session()
 
 

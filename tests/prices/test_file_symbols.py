@@ -69,7 +69,7 @@ def test_a_number_without_its_zeros_is_the_symbol_that_the_market_lists(tmp_path
     long(("5930", "AAA")).to_csv(tmp_path / "p.csv", index=False)
     source = FileSource(MARKET, tmp_path / "p.csv")
     assert source.symbols() == ["005930", "AAA"]
-    assert "such as 5930 as 005930" in (source.remark() or "")
+    assert "5930 as 005930" in (source.remark() or "")
     for number in (5930, 5930.0):  # a float where the column has a gap elsewhere
         long(("AAA",)).assign(symbol=number).to_parquet(tmp_path / "p.parquet")
         assert FileSource(MARKET, tmp_path / "p.parquet").symbols() == ["005930"]
@@ -83,7 +83,7 @@ def test_a_number_that_may_be_two_listed_symbols_is_kept_as_it_is(tmp_path: Path
     source = FileSource(replace(MARKET, constituents=both), tmp_path / "p.csv")
     assert source.symbols() == ["660"]
     long(("AAA",)).assign(symbol=660).to_parquet(tmp_path / "p.parquet")
-    with pytest.raises(UsageError, match="symbols must be text, but column 'symbol' has type int"):
+    with pytest.raises(UsageError, match=r"symbols.* text.*'symbol'.* int"):
         FileSource(replace(MARKET, constituents=both), tmp_path / "p.parquet").symbols()
 
 
@@ -119,7 +119,7 @@ def of_files(
     market = load_market_file(tmp_path / "my.toml")
     source = FileSource(market, prices)
     assert set(source.symbols()) == set(STOCKS)
-    assert "such as 5930 as 005930" in (source.remark() or "")
+    assert "5930 as 005930" in (source.remark() or "")
     monkeypatch.setenv(
         "DTML_DATABASE_URL", context.engine.url.render_as_string(hide_password=False)
     )

@@ -2,6 +2,7 @@
 and no bar of it is bad.
 """
 
+import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -49,15 +50,12 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: 
     early, late = (
         index_fault(redated(bars, sessions, index), index, returns) for sessions in (-1, 1)
     )
-    assert f"the index {index} is dated 1 session early" in (early or "")
-    assert f"the index {index} is dated 1 session late" in (late or "")
+    assert re.search(f"index {index} .*1 session early", early or "")
+    assert re.search(f"index {index} .*1 session late", late or "")
     stock = bars.loc[bars["symbol"] != index, "symbol"].iloc[0]
     twin = bars[bars["symbol"] == stock].assign(symbol=index)
     found = index_fault(pd.concat([bars[bars["symbol"] != index], twin]), index, returns)
-    assert (
-        found
-        == f"the index {index} has the closes of the stock {stock}: it is that stock, not the index"
-    )
+    assert re.search(f"index {index} .*closes of.* {stock}: ", found or "")
 
 
 @pytest.mark.slow
@@ -99,7 +97,7 @@ def test_a_month_of_history_is_enough_to_find_an_index_a_session_early() -> None
     month = BARS[BARS["session"].isin(sessions[:23])]
     assert index_fault(month, INDEX, "adj_close") is None
     found = index_fault(redated(month, -1), INDEX, "adj_close")
-    assert f"the index {INDEX} is dated 1 session early" in (found or "")
+    assert re.search(f"index {INDEX} .*1 session early", found or "")
 
 
 def test_too_little_history_says_nothing_of_an_index() -> None:
@@ -120,7 +118,7 @@ def test_dates_a_day_beside_the_sessions_are_refused_in_a_file_of_any_length(
     shifted = BARS[BARS["session"].isin(known[-sessions:])]
     shifted = shifted.assign(session=shifted["session"] + pd.Timedelta(days=days))
     side = "later" if days < 0 else "earlier"
-    with pytest.raises(DtmlError, match=rf"are on no session of XNYS.*; dated a day {side}, only"):
+    with pytest.raises(DtmlError, match=rf"no session of XNYS.* day {side}"):
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
@@ -144,7 +142,7 @@ def test_a_nights_bars_that_are_stored_beside_another_session_are_refused(
     """Every bar lies on a session: only what is stored shows that it is the wrong one."""
     fetch_bars(context, AS_OF)
     moved = replace(context, source=FrameSource(redated(BARS, sessions, "L02")))
-    with pytest.raises(DtmlError, match=f"L02 is dated 1 session .* stored for the {side} session"):
+    with pytest.raises(DtmlError, match=rf"L02 .*1 session.*the {side} session"):
         fetch_bars(moved, date(2024, 7, 8))
     with reading(context.engine) as conn:
         stored = prices.prices(conn, "simulated", AS_OF, date(2024, 7, 8))
@@ -156,7 +154,7 @@ def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched
 ) -> None:
     early = redated(BARS, -1, "L02")
     fetch_bars(replace(context, source=FrameSource(early)), AS_OF)
-    with pytest.raises(DtmlError, match="replace them with `dtml fetch simulated --again`"):
+    with pytest.raises(DtmlError, match="`dtml fetch simulated --again`"):
         fetch_bars(context, date(2024, 7, 8))
     fetch_bars(context, date(2024, 7, 8), whole=True)
     with reading(context.engine) as conn:
@@ -180,11 +178,9 @@ def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
     context: MarketContext,
 ) -> None:
     early = replace(context, source=FrameSource(redated(BARS, -1)))
-    with pytest.raises(
-        NightRefusedError, match=f"the index {INDEX} is dated 1 session early"
-    ) as caught:
+    with pytest.raises(NightRefusedError, match=rf"index {INDEX} .*1 session early") as caught:
         run_night(early, AS_OF)
-    assert "--index takes a file of the index alone" in str(caught.value)
+    assert "--index" in str(caught.value)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
 
@@ -193,16 +189,14 @@ def test_an_index_that_is_exchanged_for_a_shifted_one_is_found_against_the_store
     context: MarketContext,
 ) -> None:
     fetch_bars(context, AS_OF)
-    with pytest.raises(DtmlError, match=f"the index {INDEX} is dated 1 session early"):
+    with pytest.raises(DtmlError, match=rf"index {INDEX} .*1 session early"):
         fetch_bars(replace(context, source=FrameSource(redated(BARS, -1))), date(2024, 7, 8))
 
 
 def test_a_night_whose_index_is_one_of_its_stocks_is_refused(context: MarketContext) -> None:
     stock = BARS[BARS["symbol"] == "L02"].assign(symbol=INDEX)
     bars = pd.concat([BARS[BARS["symbol"] != INDEX], stock], ignore_index=True)
-    with pytest.raises(
-        NightRefusedError, match=f"the index {INDEX} has the closes of the stock L02"
-    ):
+    with pytest.raises(NightRefusedError, match=rf"index {INDEX} .*closes of.* L02"):
         run_night(replace(context, source=FrameSource(bars)), AS_OF)
 
 
@@ -213,9 +207,7 @@ def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
     shifted = BARS.assign(
         session=BARS["session"].mask(mine, BARS["session"] - pd.Timedelta(days=1))
     )
-    with pytest.raises(
-        DtmlError, match=r"of [\d,]+ bars of L02 are on no session of XNYS, the first on Sunday 20"
-    ):
+    with pytest.raises(DtmlError, match=r"[\d,]+ bars of L02 .*XNYS,.*Sunday 20"):
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
@@ -225,11 +217,9 @@ def test_dates_of_another_time_zone_are_refused_and_some_holidays_are_not(
     context: MarketContext,
 ) -> None:
     day_before = BARS.assign(session=BARS["session"] - pd.Timedelta(days=1))
-    with pytest.raises(
-        DtmlError, match=r"bars of .* are on no session of XNYS, the first on Sunday 20"
-    ) as caught:
+    with pytest.raises(DtmlError, match=r"no session of XNYS,.*Sunday 20") as caught:
         fetch_bars(replace(context, source=FrameSource(day_before)), AS_OF)
-    assert "is converted to the date in America/New_York" in str(caught.value)
+    assert "America/New_York" in str(caught.value)
     holidays = BARS[BARS["session"].dt.month == 3].assign(
         session=lambda bars: bars["session"].dt.floor("D")
     )
@@ -296,7 +286,7 @@ def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warn
         replace(market, source=FrameSource(redated(bars, -1, "F03A"))), AS_OF
     ).doubtful
     assert found["symbol"].tolist() == ["F03A"]
-    assert "it appears to be dated 1 session early" in found["value"].item()
+    assert "dated 1 session early" in found["value"].item()
     with reading(context.engine) as conn:
         assert prices.price_warnings(conn, "simulated")[["symbol", "reason"]].values.tolist() == [
             ["F03A", "shifted_dates"]

@@ -1,5 +1,6 @@
 """A market file of the user's own: a mistake in it is one line that names the file and the key."""
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -123,126 +124,124 @@ def test_a_market_trains_never_when_missing_or_every_so_many_sessions(
 @pytest.mark.parametrize(
     ("key", "advice"),
     [
-        ("title", "give text"),
-        ("calendar", "use one of 24/5, 24/7, AIXK"),
-        ("timezone", 'give a time zone such as "Asia/Seoul"'),
-        ("currency", 'give an ISO 4217 code such as "USD"'),
+        ("title", "text"),
+        ("calendar", "24/5, 24/7, AIXK"),
+        ("timezone", "Asia/Seoul"),
+        ("currency", "USD"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, key: str, advice: str) -> None:
     text = "\n".join(line for line in LEAST.splitlines() if not line.startswith(key))
-    assert _complaint(tmp_path, text).startswith(f"{key}: missing; {advice}")
+    assert re.match(f"{key}: missing;.*{advice}", _complaint(tmp_path, text))
 
 
 def test_an_index_is_missed(tmp_path: Path) -> None:
     without_index = LEAST.partition("[index]")[0]
-    assert _complaint(tmp_path, without_index) == "index.symbol: missing; give a symbol"
+    assert re.match(r"index\.symbol: missing;.*symbol$", _complaint(tmp_path, without_index))
 
 
 @pytest.mark.parametrize(
     ("top", "complaint"),
     [
-        ("titel = 1", "titel: unknown key, perhaps title; use one of title, calendar"),
-        ('"a\\nb" = 1', r"'a\nb': unknown key"),
+        ("titel = 1", "titel: unknown key, perhaps title;.*calendar"),
+        ('"a\\nb" = 1', r"'a\\nb': unknown key"),
         (
             'retrain = "nightly"',
-            'retrain: expected "never", "missing" or a whole number of sessions above 0, got '
-            "'nightly'",
+            'retrain: expected "never", "missing".*whole number.*\'nightly\'',
         ),
         ("retrain = 0", "retrain: expected"),
         ("retrain = true", "retrain: expected"),
-        ('source = "bloomberg"', "source: unknown 'bloomberg'; use one of files, simulated, yahoo"),
+        ('source = "bloomberg"', "source: unknown 'bloomberg';.*files, simulated,.*yahoo"),
         ('returns = "adj"', "returns: unknown 'adj'"),
-        ("z_close = 1", "z_close: expected text, got 1"),
-        ('facts = "one"', "facts: expected a list of strings"),
-        ("checks = 3", "checks: expected a table [checks], got 3"),
-        ("trading.sources = 3", "trading.sources: expected a table [trading.sources], got 3"),
+        ("z_close = 1", "z_close: expected text,.* 1$"),
+        ('facts = "one"', "facts:.*list of strings"),
+        ("checks = 3", r"checks:.*table \[checks\],.* 3$"),
+        ("trading.sources = 3", r"trading\.sources:.*table \[trading\.sources\],.* 3$"),
     ],
 )
 def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, complaint: str) -> None:
-    assert _complaint(tmp_path, f"{top}\n{LEAST}").startswith(complaint)
+    assert re.match(complaint, _complaint(tmp_path, f"{top}\n{LEAST}"))
 
 
 @pytest.mark.parametrize(
     ("line", "wrong", "complaint"),
     [
-        ('title = "My market"', "title = 1", "title: expected text, got 1"),
+        ('title = "My market"', "title = 1", "title: expected text,.* 1$"),
         ('title = "My market"', 'title = " "', "title: expected printable text"),
         ('title = "My market"', 'title = "a\\nb"', "title: expected printable text"),
         (
             'calendar = "XKRX"',
             'calendar = "KRX"',
-            "calendar: unknown 'KRX', perhaps XKRX; use one of 24/5, 24/7",
+            "calendar: unknown 'KRX', perhaps XKRX;.*24/5, 24/7",
         ),
         (
             'timezone = "Asia/Seoul"',
             'timezone = "Asia/Soul"',
-            "timezone: unknown time zone 'Asia/Soul'",
+            "timezone: unknown .*'Asia/Soul'",
         ),
         (
             'timezone = "Asia/Seoul"',
             'timezone = "/etc/passwd"',
-            "timezone: unknown time zone '/etc/passwd'",
+            "timezone: unknown .*'/etc/passwd'",
         ),
         (
             'timezone = "Asia/Seoul"',
             'timezone = "../passwd"',
-            "timezone: unknown time zone '../passwd'",
+            r"timezone: unknown .*'\.\./passwd'",
         ),
-        ('timezone = "Asia/Seoul"', 'timezone = "Asia"', "timezone: unknown time zone 'Asia'"),
+        ('timezone = "Asia/Seoul"', 'timezone = "Asia"', "timezone: unknown .*'Asia'"),
         (
             'currency = "KRW"',
             'currency = "won"',
-            "currency: expected an ISO 4217 code such as USD, got 'won'",
+            "currency:.*ISO 4217.* USD,.*'won'",
         ),
-        ('symbol = "^KS11"', 'symbol = "../KS11"', "index.symbol: '../KS11' is not a valid symbol"),
-        ('name = "KOSPI"', 'nmae = "KOSPI"', "index.nmae: unknown key, perhaps name"),
+        ('symbol = "^KS11"', 'symbol = "../KS11"', r"index\.symbol: '\.\./KS11'.*valid symbol"),
+        ('name = "KOSPI"', 'nmae = "KOSPI"', r"index\.nmae: unknown.*perhaps name"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key(
     tmp_path: Path, line: str, wrong: str, complaint: str
 ) -> None:
     assert line in LEAST
-    assert _complaint(tmp_path, LEAST.replace(line, wrong)).startswith(complaint)
+    assert re.match(complaint, _complaint(tmp_path, LEAST.replace(line, wrong)))
 
 
 @pytest.mark.parametrize(
     ("tail", "complaint"),
     [
-        ("[checks]\nmax_return = 0", "checks.max_return: expected a finite ratio above 0, got 0.0"),
-        ("[checks]\nmax_return = inf", "checks.max_return: expected a finite ratio above 0"),
-        ("[checks]\nmax_return = nan", "checks.max_return: expected a finite ratio above 0"),
-        ('[checks]\nmax_return = "0.3"', "checks.max_return: expected a number, got '0.3'"),
-        ("[checks]\nmax_missing = 1", "checks.max_missing: expected a share of 0 or more and"),
-        ("[checks]\nstale_share = 0", "checks.stale_share: expected a share above 0"),
-        ("[checks]\nmax_rank_ic = 1.5", "checks.max_rank_ic: expected a rank IC above 0"),
-        ("[checks]\nstale = 1", "checks.stale: unknown key, perhaps stale_share"),
-        ("[sessions]\nknown_to = 2027-12-31", "sessions.source: missing; give the source"),
+        ("[checks]\nmax_return = 0", r"checks\.max_return:.*finite.*above 0,.* 0\.0$"),
+        ("[checks]\nmax_return = inf", r"checks\.max_return:.*finite.*above 0"),
+        ("[checks]\nmax_return = nan", r"checks\.max_return:.*finite.*above 0"),
+        ('[checks]\nmax_return = "0.3"', r"checks\.max_return:.*number,.*'0\.3'"),
+        ("[checks]\nmax_missing = 1", r"checks\.max_missing:.*share of 0 or"),
+        ("[checks]\nstale_share = 0", r"checks\.stale_share:.*share above 0"),
+        ("[checks]\nmax_rank_ic = 1.5", r"checks\.max_rank_ic:.*above 0"),
+        ("[checks]\nstale = 1", r"checks\.stale: unknown.*perhaps stale_share"),
+        ("[sessions]\nknown_to = 2027-12-31", r"sessions\.source: missing"),
         (
             '[sessions]\nsource = "x"\nholiday = []',
-            "sessions.holiday: unknown key, perhaps holidays",
+            r"sessions\.holiday: unknown.*perhaps holidays",
         ),
         (
             '[sessions]\nsource = "x"\nextra = [2026-01-20, 5]',
-            "sessions.extra: expected a list of dates without quotes such as [2026-01-20], "
-            "but item 2 is 5",
+            r"sessions\.extra:.*list of dates.*\[2026-01-20\],.*2.* 5$",
         ),
         ('[trading]\nband = "x"', "trading.band: expected a number"),
         (
             '[sessions]\nsource = "x"\nextra = [2027-02-01, 2027-01-31]',
-            "sessions.extra: 2027-01-31 is listed after 2027-02-01; list each date once",
+            r"sessions\.extra: 2027-01-31 .*after 2027-02-01",
         ),
-        ("[model]\nwindows = 5", "model.windows: unknown key, perhaps window"),
-        ("[model]\nwindow = 5.0", "model.window: expected a whole number, got 5.0"),
-        ("[model]\nwindow = true", "model.window: expected a whole number, got True"),
+        ("[model]\nwindows = 5", r"model\.windows: unknown.*perhaps window"),
+        ("[model]\nwindow = 5.0", r"model\.window:.*whole number,.* 5\.0$"),
+        ("[model]\nwindow = true", r"model\.window:.*whole number,.* True$"),
         (
             '[model]\nnormalisation = "batch"',
-            "model.normalisation: unknown 'batch'; use one of per_stock, shared",
+            r"model\.normalisation: unknown 'batch';.*per_stock, shared",
         ),
     ],
 )
 def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint: str) -> None:
-    assert _complaint(tmp_path, f"{LEAST}\n{tail}\n").startswith(complaint)
+    assert re.match(complaint, _complaint(tmp_path, f"{LEAST}\n{tail}\n"))
 
 
 @pytest.mark.parametrize(
@@ -251,52 +250,53 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ('symbols = ["A"]', "constituents.as_of: missing"),
         (
             'as_of = "2020-01-02"',
-            "constituents.as_of: expected a date without quotes such as 2026-01-20, got "
-            "'2020-01-02'",
+            r"constituents\.as_of:.*date without quotes.*2026-01-20,.*'2020-01-02'",
         ),
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
         (
             "complete = true",
-            "constituents.complete: is true, but no constituent is listed",
+            r"constituents\.complete:.*true.*no constituent",
         ),
-        ("complete = 1", "constituents.complete: expected true or false, got 1"),
+        ("complete = 1", r"constituents\.complete:.*true or false,.* 1$"),
         (
             'as_of = 2020-01-02\ncount = 3\nsymbols = ["A", "B"]',
-            "constituents.count: says 3, but symbols has 2 entries",
+            r"constituents\.count:.*3,.* 2 entries",
         ),
-        ('symbols = "A"', "constituents.symbols: expected a list of symbols"),
-        ("symbols = [5930]", "constituents.symbols[1].symbol: expected text, got 5930"),
-        ('symbols = ["A", "a//b"]', "constituents.symbols[2].symbol: 'a//b' is not a valid symbol"),
-        ('symbols = ["A", ".."]', "constituents.symbols[2].symbol: '..' is not a valid symbol"),
+        ('symbols = "A"', r"constituents\.symbols:.*list of symbols"),
+        ("symbols = [5930]", r"constituents\.symbols\[1\]\.symbol:.*text,.* 5930$"),
+        ('symbols = ["A", "a//b"]', r"constituents\.symbols\[2\]\.symbol: 'a//b'.*valid symbol"),
+        ('symbols = ["A", ".."]', r"constituents\.symbols\[2\]\.symbol: '\.\.'.*valid symbol"),
         (
             'suffix = "/../x"\nsymbols = ["A"]',
-            "constituents.suffix: 'A/../x' is not a valid symbol",
+            r"constituents\.suffix: 'A/\.\./x'.*valid symbol",
         ),
-        ("symbols = [{name = 'A'}]", "constituents.symbols[1].symbol: missing"),
-        ("symbols = [{symbol = 'A', form = 'B'}]", "constituents.symbols[1].form: unknown key"),
+        ("symbols = [{name = 'A'}]", r"constituents\.symbols\[1\]\.symbol: missing"),
+        (
+            "symbols = [{symbol = 'A', form = 'B'}]",
+            r"constituents\.symbols\[1\]\.form: unknown key",
+        ),
         (
             "symbols = [{symbol = 'A', since = 2020-01-02, until = 2020-01-02}]",
-            "constituents.symbols[1].until: 2020-01-02 is not after since, 2020-01-02",
+            r"constituents\.symbols\[1\]\.until: 2020-01-02 .*not after since, 2020-01-02",
         ),
         (
             'as_of = 2020-01-02\nsymbols = ["A", "A"]',
-            "constituents.symbols: symbol 'A' is listed twice",
+            r"constituents\.symbols:.*'A'.*listed twice",
         ),
         (
             "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', "
             "since = 2009-05-05}]",
-            "constituents.symbols: symbol 'A' is listed twice; list it once or, if it left and "
-            "came back, once for each membership",
+            r"constituents\.symbols:.*'A'.*listed twice;.*each membership",
         ),
         (
             "as_of = 2020-01-02\nsymbols = ['A', {symbol = 'B', source_symbol = 'A'}]",
-            "constituents.symbols: A and B both have the source_symbol 'A'",
+            r"constituents\.symbols: A and B .*source_symbol 'A'",
         ),
-        ('as_of = 2020-01-02\nsymbols = ["^KS11"]', "index.symbol: '^KS11' is also a constituent"),
+        ('as_of = 2020-01-02\nsymbols = ["^KS11"]', r"index\.symbol: '\^KS11'.*constituent"),
     ],
 )
 def test_a_wrong_list_of_members_is_named(tmp_path: Path, lines: str, complaint: str) -> None:
-    assert _complaint(tmp_path, f"{LEAST}\n[constituents]\n{lines}\n").startswith(complaint)
+    assert re.match(complaint, _complaint(tmp_path, f"{LEAST}\n[constituents]\n{lines}\n"))
 
 
 @pytest.mark.parametrize(
@@ -311,24 +311,24 @@ def test_a_wrong_list_of_members_is_named(tmp_path: Path, lines: str, complaint:
     ids=["no value", "no such day", "too deep", "too long a number", "a key twice"],
 )
 def test_what_is_not_toml_is_called_so(tmp_path: Path, text: str) -> None:
-    assert _complaint(tmp_path, text).startswith("the file is not TOML: ")
+    assert "not TOML: " in _complaint(tmp_path, text)
 
 
 def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none\.toml: cannot read the file: No such file"):
+    with pytest.raises(UsageError, match=r"none\.toml:.*No such file"):
         load_market_file(tmp_path / "none.toml")
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(UsageError, match="Is a directory"):
         load_market_file(tmp_path / "folder.toml")
     (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
-    with pytest.raises(UsageError, match="is not UTF-8 text: byte 9"):
+    with pytest.raises(UsageError, match=r"not UTF-8.*byte 9"):
         load_market_file(tmp_path / "latin.toml")
 
 
 @pytest.mark.parametrize("name", ["My Market.toml", "-x.toml", "é.toml", f"{'a' * 41}.toml"])
 def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(LEAST, encoding="utf-8")
-    with pytest.raises(UsageError, match="cannot be the name of a market"):
+    with pytest.raises(UsageError, match="name of a market"):
         load_market_file(tmp_path / name)
 
 

@@ -1,5 +1,6 @@
 """A table of members that a market's file names: who was a constituent on which day."""
 
+import re
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_the_day_until_is_a_members_last_or_the_first_after_it_as_the_file_says(
     assert included.constituents == excluded.constituents
     silent = small_market(more=f'[constituents]\nas_of = {LAST}\nmembers = "members.csv"')
     (tmp_path / "listed.toml").write_text(silent, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"constituents\.until: missing; set it to .included"):
+    with pytest.raises(UsageError, match=r"constituents\.until: missing.*included"):
         load_market_file(tmp_path / "listed.toml")
 
 
@@ -130,20 +131,20 @@ def test_a_stock_that_leaves_comes_back_and_is_renamed_is_one_stock(tmp_path: Pa
     [
         (
             "A,2022-01-03,2022-02-01\nA,2022-02-01,",
-            "line 2 and line 3: memberships of A overlap from",
+            "line 2 and line 3.* A overlap",
         ),
         (
             "A,2022-01-03,\nA,2022-05-02,",
-            "the membership of A since 2022-01-03 has no until, but A",
+            "A since 2022-01-03 .*no until",
         ),
-        ("B,2022-01-03,\nA,,2022-02-01", "line 3: A has no since; give the first day"),
-        ("A,2022-01-03,2022-01-02", "line 2: A is a member on no day from 2022-01-03 to 2022"),
-        ("A,03/01/2022,", "line 2: A: since is '03/01/2022'; give a date such as 2020-06-15"),
-        ("A,2022-02-30,", "line 2: A: since is '2022-02-30'; give a date"),
-        ("A,2022-01-03,9999-12-31", "such as 2020-06-15, or leave the cell empty while"),
-        ("A,2022-01-03", "line 2: 2 cells, but the header has 3 columns"),
-        ("A;B,2022-01-03,", "line 2: 'A;B' is not a valid symbol"),
-        ('A,"2022-01-03,', "line 2 is not CSV: unexpected end of data"),
+        ("B,2022-01-03,\nA,,2022-02-01", "line 3: A .*no since"),
+        ("A,2022-01-03,2022-01-02", "line 2: A .*no day.*2022-01-03.*2022-01-02"),
+        ("A,03/01/2022,", "line 2: A: since .*'03/01/2022';.*2020-06-15"),
+        ("A,2022-02-30,", "line 2: A: since .*'2022-02-30';"),
+        ("A,2022-01-03,9999-12-31", "2020-06-15, or .*empty"),
+        ("A,2022-01-03", "line 2: 2 cells.*3 columns"),
+        ("A;B,2022-01-03,", "line 2: 'A;B'.*symbol"),
+        ('A,"2022-01-03,', "line 2 .*CSV: unexpected end"),
         ("", "no member is listed"),
     ],
 )
@@ -154,16 +155,16 @@ def test_a_spell_that_is_incomplete_impossible_or_ambiguous_is_refused_by_line_a
         market_of(tmp_path, rows)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'members.csv'}: ")
-    assert complaint in message
+    assert re.search(complaint, message)
     assert "\n" not in message
 
 
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
-        ("symbol,since", "line 1: no column until"),
-        ("symbol,since,until,weight", "line 1: unknown column 'weight'"),
-        ("symbol,since,until,until", "line 1: the column until is repeated"),
+        ("symbol,since", "line 1:.*no.* until"),
+        ("symbol,since,until,weight", "line 1: unknown.*'weight'"),
+        ("symbol,since,until,until", "line 1:.*until .*repeated"),
     ],
 )
 def test_a_table_with_other_columns_is_refused(
@@ -181,7 +182,7 @@ def test_a_list_whose_spells_end_early_has_too_few_members_on_the_session_that_i
     assert until is not None
     early = [(symbol, since, until - timedelta(days=8)), *spells[1:]]
     first_short = sessions_between("XNYS", until - timedelta(days=7), until)[0].date()
-    with pytest.raises(UsageError, match=f"says 7, but members lists 6 on {first_short}"):
+    with pytest.raises(UsageError, match=rf" 7,.*members.* 6 .*{first_short}"):
         market_of(tmp_path, as_rows(early), more="count = 7")
 
 
@@ -205,8 +206,8 @@ def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        ('{ symbol = "A", since = 2022-01-03 }', "'A' has dates, but members gives all dates"),
-        ('"C"', "'C' is not in members; add a row with its membership"),
+        ('{ symbol = "A", since = 2022-01-03 }', "'A' has dates.*members"),
+        ('"C"', "'C'.*not in members"),
     ],
 )
 def test_an_entry_beside_a_table_only_describes_a_stock_of_it(
@@ -219,7 +220,7 @@ def test_an_entry_beside_a_table_only_describes_a_stock_of_it(
 def test_an_entry_under_a_symbol_that_a_table_renames_is_refused_with_the_new_one(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(UsageError, match="members renames 'OLD' to 'NEW'; use that symbol here"):
+    with pytest.raises(UsageError, match=r"members renames 'OLD'.*'NEW'"):
         market_of(
             tmp_path,
             "OLD,2022-01-03,,NEW",
@@ -249,7 +250,7 @@ def test_a_stock_of_the_prices_without_a_spell_is_a_constituent_on_no_day(
     assert context.market.symbols == ("DEAD", "F01A", "L01")
     assert context.constituents(date(2022, 2, 1)) == ("DEAD", "F01A", "L01")
     assert context.constituents(date(2023, 2, 1)) == ("F01A",)
-    assert "1 of the 3 stocks in the table of members have no prices" in str(context.notice)
+    assert re.search("1 of.* 3 stocks.*no prices", str(context.notice))
 
 
 def test_an_index_of_constituents_is_the_mean_of_the_members_of_each_day(tmp_path: Path) -> None:
@@ -274,21 +275,19 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
     assert dated.without_price == len(days)
     assert not dated.has_only_survivors
     words = survivorship_words(dated)
-    assert "3 (75.0 %) of the 4 names" in words
+    assert re.search(r"3 \(75\.0 %\).* 4 names", words)
     assert "33.3 % of" in words
     assert read_survivorship(dated.stored) == dated
 
     alive = survivorship_of(market_of(tmp_path, rows.partition("\n")[2]), days, BARS)
     assert alive.has_only_survivors
-    assert "it is a list of survivors" in survivorship_words(alive)
-    assert "2 (66.7 %) of the 3 names" in survivorship_words(alive)
+    assert "list of survivors" in survivorship_words(alive)
+    assert re.search(r"2 \(66\.7 %\).* 3 names", survivorship_words(alive))
 
     undated = market_of(tmp_path, rows).with_symbols(["L03", "DEAD2"])
     snapshot = survivorship_of(undated, days, BARS)
-    assert "is a snapshot of 2023-12-29, which is a list of survivors" in survivorship_words(
-        snapshot
-    )
-    assert "1 (50.0 %) had a price then" in survivorship_words(snapshot)
+    assert re.search("snapshot of 2023-12-29,.*list of survivors", survivorship_words(snapshot))
+    assert re.search(r"1 \(50\.0 %\) had.* price", survivorship_words(snapshot))
 
 
 def test_stocks_of_the_prices_are_no_snapshot_of_the_list_and_survive_by_their_prices(
@@ -361,13 +360,13 @@ def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_foun
     earlier = [EarlierList(known, day=then)]
     honest = market_of(tmp_path, "A,2022-01-03,2022-12-30\nB,2022-01-03,")
     assert audit_list(honest, earlier, AT).passed
-    assert "before 2022-06-30 no earlier list is stored" in audit_list(honest, earlier, AT).detail
+    assert re.search("2022-06-30 no earlier list", audit_list(honest, earlier, AT).detail)
 
     planted = market_of(tmp_path, "A,2022-01-03,2022-06-15\nB,2022-01-03,\nC,2022-06-01,")
     finding = audit_list(planted, earlier, AT)
     assert finding.passed is False
-    assert "A was a constituent on 2022-06-30 in the earlier list, but not in" in finding.detail
-    assert "C was no constituent on 2022-06-30 in the earlier list, but is in" in finding.detail
+    assert re.search("A was a constituent.*2022-06-30 .*but not in", finding.detail)
+    assert re.search("C was no constituent.*2022-06-30 .*but is in", finding.detail)
 
 
 def test_a_list_that_is_known_for_the_first_time_says_that_it_cannot_be_checked(

@@ -1,5 +1,6 @@
 """A feed of a user's own: how a market's file names it, what it may answer, what is refused."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -68,7 +69,7 @@ def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Pa
     source = open_source(market.source, market)
     assert source.name == "mine.py"
     (tmp_path / "mine.py").unlink()
-    with pytest.raises(UsageError, match=r"mine\.py: the file of your own feed cannot be read"):
+    with pytest.raises(UsageError, match=r"mine\.py:.*feed cannot be read"):
         open_source(market.source, market)
     assert load_market_file(file) == market  # it is read without its feed, as by a replay
 
@@ -76,9 +77,9 @@ def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Pa
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        ('[feed]\nenvironment = ["A KEY"]', "feed.environment: 'A KEY' cannot be the name of an"),
-        ('[feed]\nenvironment = "KEY"', "feed.environment: expected a list of strings"),
-        ("[feed]\nseconds = 3", "feed.seconds: unknown key; use one of environment"),
+        ('[feed]\nenvironment = ["A KEY"]', "feed.environment: 'A KEY'.*name"),
+        ('[feed]\nenvironment = "KEY"', "feed.environment:.*list of strings"),
+        ("[feed]\nseconds = 3", "feed.seconds: unknown.* environment"),
     ],
 )
 def test_a_mistake_about_a_feed_is_named(tmp_path: Path, more: str, complaint: str) -> None:
@@ -86,7 +87,7 @@ def test_a_mistake_about_a_feed_is_named(tmp_path: Path, more: str, complaint: s
     file.write_text(small_market(more=more))
     with pytest.raises(UsageError) as error:
         load_market_file(file)
-    assert complaint in str(error.value)
+    assert re.search(complaint, str(error.value))
 
 
 def test_an_unknown_source_is_told_the_installed_ones_and_of_own_files(
@@ -95,12 +96,9 @@ def test_an_unknown_source_is_told_the_installed_ones_and_of_own_files(
     file = tmp_path / "home.toml"
     file.write_text(small_market(source="vendr"))
     monkeypatch.setattr(market_feeds, "installed_feeds", lambda: {"vendor": None})
-    known = (
-        "perhaps vendor; use one of files, simulated, vendor, yahoo, or a file of your own such as"
-    )
-    with pytest.raises(UsageError, match=known):
+    with pytest.raises(UsageError, match=r"perhaps vendor;.*files, simulated, vendor, yahoo"):
         load_market_file(file)
-    with pytest.raises(UsageError, match="'vendr' is unknown: choose one of yahoo, files"):
+    with pytest.raises(UsageError, match=r"'vendr'.*unknown.* yahoo, files"):
         known_source("vendr")
 
 
@@ -116,7 +114,7 @@ def test_the_file_of_an_option_is_beside_the_user_and_that_of_a_market_beside_th
     market = load_market_file(file)
     assert FeedCode.of("mine.py", market).text == "# of the market"
     assert FeedCode.of(known_source("mine.py"), market).text == "# of the user"
-    with pytest.raises(UsageError, match=r"there is no file .*none\.py for --source"):
+    with pytest.raises(UsageError, match=r"no file .*none\.py .*--source"):
         known_source("none.py")
 
 
@@ -150,26 +148,26 @@ def test_a_table_of_a_feed_becomes_bars_whose_unknown_values_are_missing() -> No
 
 ZONED = pd.to_datetime(["2024-06-28", "2024-07-01"]).tz_localize("UTC")
 NO_BARS = {
-    "nothing": (None, "fetch returned nothing: return a pandas DataFrame"),
-    "a list": ([1], "fetch returned a list: return a pandas DataFrame"),
+    "nothing": (None, "returned nothing.*DataFrame"),
+    "a list": ([1], "returned a list.*DataFrame"),
     "no session": (
         table().drop(columns="session"),
-        "a table without session; it has symbol, close",
+        "without session;.* symbol, close",
     ),
     "a number as symbol": (
         table(symbol=[5930, 5930]),
-        "column symbol holds 5930, which is not a string",
+        "column symbol .*5930,.*not a string",
     ),
-    "a time zone": (table(session=ZONED), "column session has a time zone, UTC"),
-    "a time": (table(session=["2024-06-28 16:00", "2024-07-01 16:00"]), "which is not a date"),
-    "numbers": (table(session=[20240628, 20240701]), "the column session holds numbers"),
-    "a gap": (table(session=["2024-06-28", None]), "which is not a date"),
-    "words": (table(session=["Friday", "Monday"]), "session holds a value that is not a date"),
+    "a time zone": (table(session=ZONED), "column session .*time zone, UTC"),
+    "a time": (table(session=["2024-06-28 16:00", "2024-07-01 16:00"]), "is not a date"),
+    "numbers": (table(session=[20240628, 20240701]), "column session holds numbers"),
+    "a gap": (table(session=["2024-06-28", None]), "is not a date"),
+    "words": (table(session=["Friday", "Monday"]), "session holds.* not a date"),
     "a text as price": (
         table(close=["1.0", "n/a"]),
-        "the column close holds n/a for A on 2024-07-01: ",
+        "column close .*n/a .* A .*2024-07-01: ",
     ),
-    "infinity": (table(close=[1.0, np.inf]), "the column close holds inf"),
+    "infinity": (table(close=[1.0, np.inf]), "column close holds inf"),
     "a column twice": (
         pd.concat([table(), table()[["close"]]], axis=1),
         "two columns named ",
@@ -182,7 +180,7 @@ def test_what_is_no_table_of_bars_is_refused_with_its_column_and_value(name: str
     answer, words = NO_BARS[name]
     with pytest.raises(FeedError) as error:
         bars_of(answer)
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
@@ -203,8 +201,8 @@ def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ([("A", "ok")], "the outcomes have no status for B: give one for each symbol asked for"),
-        ([("A", "ok"), ("B", "fine")], "the status 'fine' is unknown: use one of ok, no_data"),
+        ([("A", "ok")], "no status for B: "),
+        ([("A", "ok"), ("B", "fine")], "status 'fine'.*unknown.* ok, no_data"),
     ],
 )
 def test_outcomes_that_say_too_little_are_refused(
@@ -323,16 +321,16 @@ def of_the_day_after(first: Mapping[str, date], last: date) -> pd.DataFrame:
 
 
 LIES: dict[str, tuple[Answer, str]] = {
-    "another answer": (drifting(), "asked twice, it gave two values: close of "),
-    "a Saturday": (on_a_saturday, "bars are on no session of XNYS, the first of "),
+    "another answer": (drifting(), "asked twice,.*two values: close "),
+    "a Saturday": (on_a_saturday, "no session of XNYS"),
     "two bars": (doubled, "two bars of 2024-"),
-    "the future": (everything, "asked for bars up to 2024-07-01, it gave "),
-    "a window": (scaled_by_the_window, "it restates silently: open of "),
-    "a hidden split": (with_a_split_that_it_hides, "it restates silently: open of "),
-    "a hidden dividend": (with_a_dividend_that_it_hides, "it restates silently: adj_close of "),
-    "an exclusive end": (without_its_last_day, "depends on whether it is asked for bars up to "),
-    "tomorrow's close": (of_the_day_after, "it restates silently: close of "),
-    "nothing": (lambda *_: BARS[:0], "it gave no bar of SIMX, L01, F01B, F03B"),
+    "the future": (everything, "asked .*up to 2024-07-01, "),
+    "a window": (scaled_by_the_window, "restates silently: open "),
+    "a hidden split": (with_a_split_that_it_hides, "restates silently: open "),
+    "a hidden dividend": (with_a_dividend_that_it_hides, "restates silently: adj_close "),
+    "an exclusive end": (without_its_last_day, "depends on whether.* asked"),
+    "tomorrow's close": (of_the_day_after, "restates silently: close "),
+    "nothing": (lambda *_: BARS[:0], "no bar.* SIMX, L01, F01B, F03B"),
 }
 
 
@@ -344,7 +342,7 @@ def test_a_feed_that_lies_is_refused_by_name_with_what_was_found_and_what_to_do(
         checked(answer)
     message = str(error.value)
     assert message.startswith("mine.py is refused: ")
-    assert finding in message
+    assert re.search(finding, message)
     assert ". Nothing was stored; " in message
     assert "\n" not in message
 
@@ -373,7 +371,9 @@ def test_a_feed_that_is_out_of_reach_is_neither_admitted_nor_refused(silent: int
             return unanswered(first, "rate_limited", "wait")
 
     reason = admit(Limited(stored), FIRST, LAST)  # type: ignore[arg-type]
-    assert reason == ("rate_limited", "the feed is not checked yet: wait")
+    assert reason is not None
+    assert reason[0] == "rate_limited"
+    assert re.search("not checked yet: wait$", reason[1])
 
 
 def test_a_market_of_a_single_session_and_a_computed_index_are_checked_too() -> None:

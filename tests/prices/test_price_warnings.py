@@ -2,6 +2,7 @@
 takes out more than the dividend.
 """
 
+import re
 from dataclasses import replace
 from datetime import date
 
@@ -60,7 +61,7 @@ def test_a_dividend_that_is_taken_out_whole_is_no_warning_and_one_taken_out_twic
     assert over_corrected(paying(0.03)).empty
     (row,) = over_corrected(paying(0.06)).to_dict("records")
     assert (row["symbol"], row["reason"]) == ("L02", "over_corrected_dividends")
-    assert "ex-days, on which adj_close / close steps by 6." in row["value"]
+    assert re.search(r"ex-days,.*adj_close / close.* 6\.", row["value"])
     assert over_corrected(paying(0.06)[lambda bars: bars["session"] < "2022-03-01"]).empty
 
 

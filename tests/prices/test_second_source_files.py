@@ -1,5 +1,6 @@
 """What a market's file says of its second source, and its bars under the market's symbols."""
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -122,30 +123,30 @@ def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
     [
         ("", "second_source.source: missing"),
         ('source = "bloomberg"\n', "second_source.source: unknown 'bloomberg'"),
-        ('source = "files"\n', "second_source.prices: missing; give the file"),
+        ('source = "files"\n', "second_source.prices: missing"),
         ('source = "yahoo"\nprices = "a.csv"\n', "second_source.prices: the source"),
         ('source = "yahoo"\nindex = "a.csv"\n', "second_source.index: the source"),
-        (f"{OF_FILES}price = 3\n", "second_source.price: unknown key, perhaps prices"),
+        (f"{OF_FILES}price = 3\n", "second_source.price: unknown.*perhaps prices"),
         (f'{OF_FILES}fields = ["last"]\n', "second_source.fields: unknown field 'last'"),
         (
             f"{OF_FILES}fields = []\n",
-            "second_source.fields: the list is empty; list one field or more",
+            "second_source.fields:.*empty",
         ),
-        (f"{OF_FILES}price_unit = 0\n", "second_source.price_unit: expected a finite number"),
-        (f"{OF_FILES}price_unit = inf\n", "second_source.price_unit: expected a finite number"),
+        (f"{OF_FILES}price_unit = 0\n", "second_source.price_unit:.*finite number"),
+        (f"{OF_FILES}price_unit = inf\n", "second_source.price_unit:.*finite number"),
         (f"{OF_FILES}price_unit = {'9' * 400}\n", "second_source.price_unit: expected a number"),
-        (f"{OF_FILES}seconds = 1e9\n", "second_source.seconds: expected a finite number above"),
+        (f"{OF_FILES}seconds = 1e9\n", "second_source.seconds:.*finite number above"),
         (
             f'{OF_FILES}[second_source.symbols]\nXYZ = "X"\n',
-            "second_source.symbols.XYZ: the market does not list this symbol",
+            "second_source.symbols.XYZ:.*not list",
         ),
         (
             f'{OF_FILES}[second_source.symbols]\nAAA = "../A"\n',
-            "second_source.symbols.AAA: '../A' is not a valid symbol",
+            r"second_source.symbols.AAA: '\.\./A'.*valid symbol",
         ),
         (
             f'{OF_FILES}[second_source.symbols]\nAAA = "X"\nBRKB = "X"\n',
-            "second_source.symbols.BRKB: 'X' is also given for AAA",
+            "second_source.symbols.BRKB: 'X'.* AAA",
         ),
         (f"{OF_FILES}[second_source.columns]\nlast = 3\n", "second_source.columns.last: unknown"),
     ],
@@ -156,7 +157,7 @@ def test_a_mistake_is_one_line_that_names_the_key(
     with pytest.raises(UsageError) as caught:
         market(tmp_path, second)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'mine.toml'}: {complaint}")
+    assert re.match(f"{tmp_path / 'mine.toml'}: {complaint}", message)
     assert "\n" not in message
 
 
@@ -164,14 +165,14 @@ def test_an_error_about_its_files_names_its_own_table_of_columns(tmp_path: Path)
     write(tmp_path, "AAA").drop(columns="date").to_csv(tmp_path / "second.csv", index=False)
     source = open_second_source(market(tmp_path, OF_FILES))
     for ask in (source.fields, lambda: source.fetch({"AAA": FIRST}, LAST)):
-        with pytest.raises(UsageError, match=r"such as \[second_source\.columns\] date = "):
+        with pytest.raises(UsageError, match=r"\[second_source\.columns\] date = "):
             ask()
 
 
 def test_a_symbol_that_would_be_read_as_another_stock_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
     mistaken = market(tmp_path, f'{OF_FILES}[second_source.symbols]\nAAA = "BRK-B"\n')
-    with pytest.raises(UsageError, match="gives AAA the symbol 'BRK-B', which is also that of"):
+    with pytest.raises(UsageError, match=r"AAA .*'BRK-B',.*also"):
         open_second_source(mistaken)
 
 
@@ -179,7 +180,7 @@ def test_a_symbol_that_the_suffix_gives_to_another_stock_too_is_refused(tmp_path
     write(tmp_path, "AAA.US", "BRKB.US", "005930.US", "INDEX")
     named = '[second_source.symbols]\nBRKB = "AAA.US"\n'
     mistaken = market(tmp_path, f'{OF_FILES}suffix = ".US"\n{named}')
-    with pytest.raises(UsageError, match=r"the symbol 'AAA\.US', which is also that of AAA"):
+    with pytest.raises(UsageError, match=r"'AAA\.US',.*also.* AAA"):
         open_second_source(mistaken)
 
 

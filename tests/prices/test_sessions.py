@@ -135,7 +135,7 @@ def test_a_session_opens_at_its_own_minute() -> None:
     assert session_open("XNYS", date(2024, 3, 8)) == datetime(2024, 3, 8, 14, 30, tzinfo=UTC)
     assert session_open("XNYS", date(2024, 3, 11)) == datetime(2024, 3, 11, 13, 30, tzinfo=UTC)
     assert session_open("XKRX", date(2024, 4, 11)) == datetime(2024, 4, 11, 0, 0, tzinfo=UTC)
-    with pytest.raises(UsageError, match="is not a session of XNYS"):
+    with pytest.raises(UsageError, match="not a session of XNYS"):
         session_open("XNYS", date(2016, 7, 4))
 
 
@@ -238,10 +238,7 @@ def test_a_time_without_a_zone_is_refused() -> None:
 
 def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_named() -> None:
     assert require_session("XNYS", date(2016, 6, 30)) == date(2016, 6, 30)
-    expected = (
-        r"2016-07-04 \(Monday\) is not a session of XNYS: choose the nearest, 2016-07-01 or "
-        "2016-07-05"
-    )
+    expected = r"2016-07-04 \(Monday\).*XNYS:.*2016-07-01 or 2016-07-05"
     with pytest.raises(UsageError, match=expected):
         require_session("XNYS", date(2016, 7, 4))
     with pytest.raises(UsageError, match=expected):
@@ -263,9 +260,7 @@ def test_where_a_calendar_ends_is_said_and_never_guessed() -> None:
             "XSHG", datetime(after.year, after.month, after.day, 8, tzinfo=UTC)
         ),
     ):
-        with pytest.raises(
-            DtmlError, match=rf"the calendar XSHG ends on {end}, .*upgrade"
-        ) as caught:
+        with pytest.raises(DtmlError, match=rf"XSHG ends on {end},.*upgrade") as caught:
             question()
         assert not isinstance(caught.value, UsageError)
 
@@ -282,9 +277,7 @@ def test_the_usual_week_is_the_last_one_known_where_the_calendar_ends(
 
 def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can() -> None:
     assert sessions_between("XTKS", date(1997, 1, 6), date(1997, 1, 6)).size == 1
-    with pytest.raises(
-        UsageError, match="the calendar XTKS begins on 1997-01-06, after 1990-01-04"
-    ):
+    with pytest.raises(UsageError, match=r"XTKS begins .*1997-01-06, after 1990-01-04"):
         is_session("XTKS", date(1990, 1, 4))
     with pytest.raises(UsageError, match="begins on"):
         previous_session("XTKS", date(1997, 1, 6))
@@ -330,7 +323,7 @@ def test_a_market_s_file_adds_the_sessions_that_a_calendar_does_not_know_yet(
     assert session_open(given, date(2026, 1, 5)) == datetime(2026, 1, 5, 1, 30, tzinfo=UTC)
     assert session_close(given, date(2026, 1, 5)) == datetime(2026, 1, 5, 7, 0, tzinfo=UTC)
     assert session_close(given, date(2025, 12, 31)) == session_close("XSHG", date(2025, 12, 31))
-    with pytest.raises(DtmlError, match="the calendar XSHG ends on 2026-03-31"):
+    with pytest.raises(DtmlError, match="XSHG ends on 2026-03-31"):
         next_session(given, date(2026, 3, 31))
 
 

@@ -1,6 +1,7 @@
 """Yahoo through the real yfinance client, in a process of its own that a stand-in answers."""
 
 import multiprocessing
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
@@ -182,14 +183,15 @@ def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bar
     found = status_and_detail(fetched)
     assert found["hhh"] == found["fff"] == found["index"] == ("ok", "")
     assert found["aaa"][0] == found["bbb"][0] == "malformed"
-    page = "a web page from query2.finance.yahoo.com instead of prices"
-    assert found["aaa"][1] == f"AAA: Yahoo sent no prices: HTTP 500, {page}"
-    assert found["bbb"][1] == f"BBB: Yahoo sent no prices: HTTP 200, {page}"
+    page = r"web page from query2\.finance\.yahoo\.com"
+    assert re.match(f"AAA:.*HTTP 500,.*{page}", found["aaa"][1])
+    assert re.match(f"BBB:.*HTTP 200,.*{page}", found["bbb"][1])
     assert found["ccc"][0] == "unreachable"
     assert found["ccc"][1].startswith("CCC: Timeout")
-    assert found["ddd"] == ("no_data", "DDD: no price data found")
-    assert found["eee"] == ("no_data", "EEE: No data found, symbol may be delisted")
-    assert found["gone"] == ("no_data", "GONE: No data found, symbol may be delisted")
+    assert found["ddd"][0] == found["eee"][0] == found["gone"][0] == "no_data"
+    assert found["ddd"][1].startswith("DDD: no price data")
+    assert re.match("EEE: No data.*delisted", found["eee"][1])
+    assert re.match("GONE: No data.*delisted", found["gone"][1])
     assert found["ggg"] == ("malformed", "GGG: Something went wrong")
     bars = fetched.bars.groupby("symbol")
     assert bars.size().to_dict() == {"hhh": 13, "fff": 13, "index": 13}
@@ -209,9 +211,8 @@ def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept
         fetched.outcomes.query("status == 'ok'")["symbol"]
     )
     assert len(yahoo.refused) == counts["rate_limited"]
-    assert set(fetched.outcomes.query("status == 'not_asked'")["detail"]) == {
-        "Yahoo's rate limit was reached"
-    }
+    (reason,) = set(fetched.outcomes.query("status == 'not_asked'")["detail"])
+    assert re.match("Yahoo.*rate limit", reason)
 
 
 @pytest.mark.soak
@@ -223,7 +224,7 @@ def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
     assert set(counts) == {"unreachable", "not_asked"}
     assert 5 <= counts["unreachable"] <= 8  # those under way in the other threads end first
     reason = fetched.outcomes["detail"].iloc[-1]
-    assert reason.startswith("5 symbols in a row had no usable answer, such as ")
+    assert re.match("5 symbols in a row .*no usable answer", reason)
     assert fetched.bars.empty
     assert tuple(fetched.bars.columns) == BAR_COLUMNS
 
@@ -235,14 +236,14 @@ def test_when_every_request_is_refused_the_fetch_gives_up_and_says_why() -> None
     with FakeYahoo(prices(*stocks, "^IDX"), faults=refusals) as yahoo:
         (fetched,) = ask(yahoo, market(*stocks), threads=1)
     assert fetched.outcomes["status"].to_list() == ["unreachable"] * 5 + ["not_asked"] * 6
-    assert fetched.outcomes["detail"].iloc[-1] == (
-        "5 symbols in a row had no usable answer, such as EEE: Yahoo refused the request: "
-        "HTTP 401, Invalid Crumb"
+    assert re.match(
+        "5 symbols in a row .*EEE: Yahoo refused.*HTTP 401, Invalid Crumb$",
+        fetched.outcomes["detail"].iloc[-1],
     )
 
 
 def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="market small does not list bbb: list every stock"):
+    with pytest.raises(UsageError, match=r"small .*not list bbb: "):
         YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
 
 

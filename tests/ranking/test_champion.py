@@ -2,6 +2,7 @@
 another when nights have shown it.
 """
 
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -216,10 +217,12 @@ def test_a_promotion_is_told_once_with_its_evidence(
         told = pd.read_sql(
             text("select kind, message from alert_log where kind = 'promoted'"), conn
         )
-    gain = "over 33 nights it gained +.250 in rank IC"
-    wealth = "its bets reached a wealth of 70, where 60 was needed"
-    message = f"DTML has been champion since {row['since']} instead of ridge: {gain}, and {wealth}"
-    assert told["message"].tolist() == ([] if by_a_later_night else [message])
+    if by_a_later_night:
+        assert told.empty
+        return
+    (message,) = told["message"]
+    assert re.match(f"DTML .*champion since {row['since']} .* ridge: ", message)
+    assert re.search(r":.* 33 nights.*\+\.250 .*IC,.* 70,.* 60 ", message)
 
 
 def test_a_market_names_its_candidates(tmp_path: Path) -> None:
@@ -230,8 +233,8 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     assert read_market(file).eligible_rankers == ("ridge", "lstm_relative")
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
-        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "'earned' cannot be a candidate"),
-        ('candidates = ["ridge", "blend"]', 'used only with ranker = "earned"'),
+        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "'earned' cannot be"),
+        ('candidates = ["ridge", "blend"]', 'with ranker = "earned"'),
     ):
         file.write_text(text_of.format(wrong))
         with pytest.raises(UsageError, match=said):

@@ -153,5 +153,5 @@ def test_rankers_of_other_features_than_the_market_names_are_refused(tmp_path: P
     settings = {"market": "toy", "config": {"features": list(FEATURES), "networks": []}}
     made = Rankers({"ridge": ridge}, {"ridge": 1.0})
     file, sha = save_rankers(made, settings, tmp_path / "toy", write_whole)
-    with pytest.raises(DtmlError, match='other features than the set "long" has'):
+    with pytest.raises(DtmlError, match=r'other features.* "long"'):
         load_rankers(file, market="toy", sha=sha, feature_set="long")

@@ -249,7 +249,7 @@ def test_prices_of_closes_alone_measure_no_return_from_or_to_an_open() -> None:
         if leg in measured_legs(panel):
             assert np.isfinite(History.of(panel, leg).outcome).any()
             continue
-        with pytest.raises(DtmlError, match=rf"{leg} .* closes alone: use next_close or second_"):
+        with pytest.raises(DtmlError, match=rf"{leg} .*closes alone:.*next_close or second_"):
             History.of(panel, leg)
     closes.loc[3, "open"] *= 1.001  # one open of its own
     assert measured_legs(made_panel(closes)) == LEGS
@@ -376,9 +376,9 @@ def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int
 
 def test_a_model_without_a_known_outcome_is_an_error() -> None:
     x, y = np.zeros((3, 2)), np.full(3, np.nan)
-    with pytest.raises(DtmlError, match="no stock-day of the training span has a known outcome"):
+    with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):
         fit_ridge(x, y, RidgeConfig())
-    with pytest.raises(DtmlError, match="no stock-day of the training span has a known outcome"):
+    with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):
         fit_boosting(x, y, BoostingConfig())
 
 
@@ -442,7 +442,7 @@ def test_later_bars_change_no_score_of_a_walk() -> None:
 
 
 def test_a_walk_that_begins_too_early_says_what_to_do() -> None:
-    with pytest.raises(DtmlError, match=r"begin later, or give prices from before 2020-01-02"):
+    with pytest.raises(DtmlError, match=r"begin later.*before 2020-01-02"):
         folds(leading(), SESSIONS[100], SESSIONS[200])
 
 

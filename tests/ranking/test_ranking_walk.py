@@ -3,6 +3,7 @@ stored, printed, and known when.
 """
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -129,7 +130,7 @@ def test_a_walk_whose_worker_was_killed_says_so(walk: Walk, tmp_path: Path) -> N
         workers[0].kill()
 
     Thread(target=kill, daemon=True).start()
-    with pytest.raises(DtmlError, match=r"was killed, perhaps .* with fewer --workers"):
+    with pytest.raises(DtmlError, match=r"was killed,.*fewer --workers"):
         train_side_by_side(
             rankers.trainings(walk.history, walked, walk.rankers),
             walk.history,
@@ -237,16 +238,17 @@ def assert_printed(stored: Ranking, run_request: RunRequest, command: Command) -
     assert document["ranking"]["id"] == stored.row["id"]
     assert len(document["differences"]) == len(stored.differences)
     code, said, _ = command(*asked)
-    assert (code, "how well each day's stocks were ranked" in said) == (0, True)
+    assert (code, "each day's stocks" in said) == (0, True)
     assert stored.strongest is not None
     rule, blend = stored.strongest["other"], cell(stored, "blend")
     assert document["strongest_rule"]["other"] == rule
     verdict = next(line for line in said.splitlines() if " days, the blend " in line)
-    assert f"of {blend['days']} days, the blend " in verdict
-    assert verdict.count(f" {quoted(rule)}, in hindsight the strongest of 5 rules ") == 1
-    assert "after costs, traded at the next open" in said
+    assert f" {blend['days']} days, the blend " in verdict
+    assert verdict.count(f" {quoted(rule)}, in hindsight ") == 1
+    assert "strongest of 5 rules" in verdict
+    assert "at the next open" in said
     page = unescape(Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8"))
-    for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"):
+    for words in (verdict.split(". After")[0], "Year by year", "of all, free"):
         assert words in page
     whole = stored.scores[
         (stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")
@@ -283,17 +285,18 @@ def test_a_network_is_asked_for_the_order_when_named(
 @pytest.mark.parametrize(
     ("asked", "refused"),
     [
-        (("ranking", "--epochs", "3"), "--epochs has no effect on `dtml benchmark ranking`"),
-        (("csi300", "--grid"), "--grid has no effect on `dtml benchmark csi300`"),
-        (("acl18", "--leg", "five_days"), "--leg has no effect on `dtml benchmark acl18`"),
-        (("ranking", "--json", "--markdown"), "--json and --markdown cannot be combined"),
+        (("ranking", "--epochs", "3"), "--epochs .*no effect.*`dtml benchmark ranking`"),
+        (("csi300", "--grid"), "--grid .*no effect.*`dtml benchmark csi300`"),
+        (("acl18", "--leg", "five_days"), "--leg .*no effect.*`dtml benchmark acl18`"),
+        (("ranking", "--json", "--markdown"), "--json and --markdown cannot"),
     ],
 )
 def test_an_option_that_a_benchmark_does_not_take_is_refused(
     command: Command, asked: tuple[str, ...], refused: str
 ) -> None:
     code, _, complaint = command("benchmark", *asked)
-    assert (code, refused in " ".join(complaint.split())) == (2, True)
+    assert code == 2
+    assert re.search(refused, " ".join(complaint.split()))
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -308,11 +311,11 @@ def test_the_benchmark_walks_every_set_whose_file_is_there(
     monkeypatch.setattr("flows.ranking.walk.SETS", sets)
     asked = ("benchmark", "ranking", "--prices", str(tmp_path))
     code, _, complaint = command(*asked)
-    assert (code, "at least one of the files toy.parquet, absent.parquet" in complaint) == (2, True)
+    assert (code, "toy.parquet, absent.parquet" in complaint) == (2, True)
     bars = BARS[(BARS["symbol"] != "SIMX") & (BARS["session"] <= pd.Timestamp("2024-06-28"))]
     bars.rename(columns={"session": "date"}).to_parquet(tmp_path / "toy.parquet")
     code, said, _ = command(*asked)
-    assert (code, "ranking-toy-2024-02-01" in said, "how well each day's stocks" in said) == (
+    assert (code, "ranking-toy-2024-02-01" in said, "each day's stocks" in said) == (
         0,
         True,
         True,
@@ -358,15 +361,15 @@ def test_a_day_after_the_last_price_is_refused_before_any_feature_is_computed(
 
 def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
     end = walk.history.panel.sessions[-1].date()
-    with pytest.raises(DtmlError, match=f"from {end} to {end} .*next_close"):
+    with pytest.raises(DtmlError, match=rf"{end} to {end} .*next_close"):
         run_ranking(Walk(walk.context, Plan(end, end)))
     before = walk.history.panel.sessions[-2].date()
-    with pytest.raises(DtmlError, match=f"no portfolio has a return from {before} to {before}"):
+    with pytest.raises(DtmlError, match=rf"no portfolio.*{before} to {before}"):
         run_ranking(Walk(walk.context, Plan(before, before)))
 
 
 def test_too_short_a_history_says_what_to_do(walk: Walk) -> None:
-    with pytest.raises(DtmlError, match="begin later, or give prices from before"):
+    with pytest.raises(DtmlError, match=r"begin later.*from before"):
         run_ranking(Walk(walk.context, Plan(date(2023, 10, 2), date(2024, 2, 1))))
 
 

@@ -215,7 +215,7 @@ def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:
 
 
 def test_too_few_sessions_are_an_error() -> None:
-    with pytest.raises(DtmlError, match="too few to train on"):
+    with pytest.raises(DtmlError, match="too few to train"):
         fit_relative(reverting(), slice(0, 40), SMALL)
 
 
