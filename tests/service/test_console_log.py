@@ -3,6 +3,7 @@ and that a long step moves.
 """
 
 import logging
+import re
 
 import pytest
 
@@ -55,7 +56,8 @@ def test_the_epochs_before_an_interruption_are_not_logged_again(
         report(member, ResumedEpoch(number=1, **figures))
         report(member, Epoch(number=2, **figures))
     logged = [each.getMessage() for each in caplog.records if each.name == "flows.progress"]
-    assert logged == ["seed 0, epoch 2 of 4: loss .700, validation ACC 50.0 %"]
+    (line,) = logged
+    assert re.match(r"seed 0, epoch 2 of 4:.*\.700,.*50\.0 %$", line)
 
 
 def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
@@ -66,7 +68,8 @@ def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
             report(done)
         assert caplog.messages == []
         report(4)
-    assert [message.split(" after ")[0] for message in caplog.messages] == ["fold 4 of 8 done"]
+    (message,) = caplog.messages
+    assert message.startswith("fold 4 of 8 ")
 
 
 def test_every_training_of_a_walk_is_logged_without_a_guess_of_the_time_left(
@@ -76,8 +79,7 @@ def test_every_training_of_a_walk_is_logged_without_a_guess_of_the_time_left(
         train = reporting(lambda _name, run: run(), report)
         assert train("ridge-2025-11-03", lambda: 7) == 7
         assert train("boosting-2025-11-03", lambda: 8) == 8
-    assert [message.split(", done after ")[0] for message in caplog.messages] == [
-        "simulated: ridge-2025-11-03, training 1 of 2",
-        "simulated: boosting-2025-11-03, training 2 of 2",
-    ]
+    first, second = caplog.messages
+    assert re.match("simulated: ridge-2025-11-03,.* 1 of 2, done ", first)
+    assert re.match("simulated: boosting-2025-11-03,.* 2 of 2, done ", second)
     assert not [message for message in caplog.messages if "left" in message]

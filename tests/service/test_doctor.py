@@ -3,6 +3,7 @@ database, Prefect, room or a network.
 """
 
 import json
+import re
 import shutil
 import socket
 from collections import namedtuple
@@ -78,7 +79,7 @@ def test_a_healthy_machine_is_well_in_every_part(
     assert [name for name in found if not name.startswith("cuda")] == PARTS
     assert [found[name]["said"] for name in found if not found[name]["is_well"]] == []
     assert code == 0
-    assert "equal to the last bit, translated" in found["cpu"]["said"]
+    assert re.search("equal.* last bit, translated", str(found["cpu"]["said"]))
     assert "the server at http" in found["prefect"]["said"]
 
 
@@ -87,10 +88,7 @@ def test_without_a_network_nights_from_files_can_run(examine: Examine) -> None:
     code, found = examine()
     assert code == 0
     assert not found["yahoo"]["is_well"]
-    assert (
-        "nights with prices from files or of the simulated market need no network"
-        in found["yahoo"]["said"]
-    )
+    assert re.search("files .*simulated .*no network", str(found["yahoo"]["said"]))
 
 
 @pytest.mark.soak
@@ -129,10 +127,7 @@ def test_a_full_disk_and_a_folder_that_is_a_file_are_named(
     (tmp_path / "reports").touch()
     code, found = examine()
     assert code == 1
-    assert (
-        "1 MiB free, less than 1024 MiB: free some space, or set DTML_DATA to another"
-        in found["data folder"]["said"]
-    )
+    assert re.search("1 MiB free,.*1024 MiB:.*DTML_DATA", str(found["data folder"]["said"]))
     assert "set DTML_REPORTS to another" in found["reports folder"]["said"]
 
 
@@ -146,7 +141,7 @@ def test_a_package_outside_its_tested_range_is_named(
     )
     code, found = examine()
     assert code == 1
-    assert str(found["packages"]["said"]).startswith("torch 99.0 is outside the tested versions ")
+    assert re.match(r"torch 99\.0 .*tested versions ", str(found["packages"]["said"]))
 
 
 def test_a_device_that_computes_something_else_fails_its_self_test(
@@ -162,7 +157,7 @@ def test_a_device_that_computes_something_else_fails_its_self_test(
         return right(*given) + (1e-6 if len(runs) == 3 else 0.0)
 
     monkeypatch.setattr(trial, "member_probabilities", wrong)
-    with pytest.raises(DtmlError, match="two equal trainings on the CPU give"):
+    with pytest.raises(DtmlError, match="two equal trainings"):
         trial.self_test(cpu, folder)
 
 
@@ -178,5 +173,5 @@ def test_a_device_that_loses_the_state_of_a_training_fails_its_self_test(
         return found
 
     monkeypatch.setattr(StateFolder, "restore", damaged)
-    with pytest.raises(DtmlError, match="that was interrupted and resumed gives"):
+    with pytest.raises(DtmlError, match="interrupted and resumed"):
         trial.self_test(torch.device("cpu"), StateFolder(tmp_path, write_whole))

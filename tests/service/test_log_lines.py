@@ -124,7 +124,7 @@ def test_lines_of_libraries_are_shown_with_debug_alone(monkeypatch: pytest.Monke
 
 def test_another_form_is_a_mistake_that_names_the_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTML_LOG", "xml")
-    with pytest.raises(UsageError, match="DTML_LOG is 'xml': set it to json"):
+    with pytest.raises(UsageError, match=r"DTML_LOG .*'xml':.*json"):
         set_up_logging(debug=False)
 
 

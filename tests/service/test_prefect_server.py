@@ -189,10 +189,7 @@ def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(
                     lambda: "the command to end: the port was free before",
                 )
         assert process.stderr is not None
-        assert (
-            "error: Prefect's server ended with exit code -9: run the same command again"
-            in process.stderr.read()
-        )
+        assert re.search("error:.*exit code -9:.*same command", process.stderr.read())
         assert process.returncode == 1
 
 
@@ -293,10 +290,9 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
         )
         os.kill(serving_pid, signal.SIGKILL)
         assert one.process.wait(PATIENCE_S) == 1
-        death = "error: Prefect's server ended with exit code -9: start the command again"
-        assert death in one.said
+        assert re.search("error:.*exit code -9: start ", one.said)
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
-        two.wait_for(r"small night done: .*: 30 stocks predicted")
+        two.wait_for(r"small night done:.* 30 stocks")
         assert "crashed" not in two.said
         assert two.process.poll() is None
         run_now(f"{pages[1]}/api", two.login)
@@ -319,9 +315,7 @@ def test_a_server_waits_until_another_of_its_folder_has_made_its_tables(
         prefect_server, "_start", lambda *_, **__: pytest.fail("a second server was started")
     )
     with FileLock(prefect_folder() / "start.lock"):
-        with pytest.raises(
-            DtmlError, match=r"another Prefect server .* run the same command again"
-        ):
+        with pytest.raises(DtmlError, match=r"another Prefect server .*same command"):
             prefect_server.require_server()
         with (
             pytest.raises(DtmlError, match="another Prefect server"),

@@ -2,6 +2,7 @@
 and why it does nothing.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -154,7 +155,8 @@ def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(
 ) -> None:
     moment, zone = due.rsplit(" ", 1)
     known = load_market(market)
-    assert skip_reason(known, at(moment, zone)) == f"{day} is not a session of {known.calendar}"
+    reason = skip_reason(known, at(moment, zone))
+    assert re.match(f"{re.escape(day)} .*not a session .*{known.calendar}$", str(reason))
 
 
 def test_a_night_due_minutes_after_the_close_is_not_skipped() -> None:
@@ -221,7 +223,8 @@ def test_a_scheduled_night_is_that_of_its_hour_and_a_second_run_says_that_it_is_
     assert (first.name, str(first.message)[:10]) == ("Completed", str(AS_OF))
     assert status(context.engine, AS_OF) == "complete"
     again = ended(context, monkeypatch)
-    assert (again.name, again.message) == ("Skipped", f"the night of {AS_OF} is complete already")
+    assert again.name == "Skipped"
+    assert re.search(f"{AS_OF} .*complete already$", str(again.message))
     assert again.is_completed()
 
 
@@ -230,10 +233,8 @@ def test_a_night_scheduled_on_a_holiday_is_skipped_and_touches_nothing(
 ) -> None:
     monkeypatch.setattr(scheduled, "_due", lambda: at("2024-07-04 18:30", "America/New_York"))
     state = ended(context, monkeypatch)
-    assert (state.name, state.message) == (
-        "Skipped",
-        "2024-07-04 (Thursday) is not a session of XNYS",
-    )
+    assert state.name == "Skipped"
+    assert re.match(r"2024-07-04 \(Thursday\).*not a session .*XNYS$", str(state.message))
     assert status(context.engine, date(2024, 7, 3)) is None
 
 
@@ -266,7 +267,7 @@ def test_a_night_whose_bars_do_not_exist_is_not_tried_again(
     source = FrameSource(without(BARS, [context.market.index.symbol]))
     state = ended(replace(context, source=source), monkeypatch, 10_000)
     assert state.is_failed()
-    assert "no good bar of the index" in str(state.message)
+    assert "no good bar of" in str(state.message)
 
 
 @pytest.mark.soak
@@ -276,7 +277,7 @@ def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_
     with market_lock(context.engine, context.name):
         state = ended(context, monkeypatch)
     assert state.name == "Skipped"
-    assert "another process is working on simulated" in str(state.message)
+    assert re.search("another process .*simulated", str(state.message))
 
 
 @pytest.mark.soak
@@ -288,14 +289,12 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
     source = FrameSource(without(BARS, [context.market.index.symbol], lacking))
     state = ended(replace(context, source=source), monkeypatch)
     assert state.name == "Completed"
-    assert f"night {lacking} of simulated refused" in str(state.message)
+    assert re.search(f"night {lacking} .*simulated refused", str(state.message))
     assert [status(context.engine, day) for day in (lacking, AS_OF)] == ["refused", "complete"]
     # nothing of today's to do, or to wait for
     again = ended(replace(context, source=source), monkeypatch, 10_000)
     assert again.name == "Skipped"
-    assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(
-        again.message
-    )
+    assert re.search(f"{AS_OF} .*complete already; refused:.*{lacking}", str(again.message))
 
 
 @pytest.mark.soak

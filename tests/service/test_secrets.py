@@ -4,6 +4,7 @@ not in a file, not in the store.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,8 +151,8 @@ def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
     ended |= {"refused night in JSON": 1}
     assert codes == ended | {"wrong password": 1, "raw password": 2, "no server": 1}
     said = {name: ended.stderr for name, ended in scene.said.items()}
-    assert "permission denied for table prediction" in said["refused night"]
-    assert "was not accepted by JSON" in said["refused night"]
+    assert re.search("permission denied .*prediction", said["refused night"])
+    assert "not accepted by JSON" in said["refused night"]
     assert "password authentication failed" in said["wrong password"]
     assert "malformed database URL" in said["raw password"]
     assert "invalid input syntax" in said["query"]
@@ -219,7 +220,7 @@ def test_no_way_to_write_a_password_shows_it(url: str, written: str) -> None:
 
 
 def test_a_password_that_could_be_read_as_a_host_is_a_mistake_that_says_how_to_write_it() -> None:
-    with pytest.raises(StoreUsageError, match="with a password's @ as %40") as caught:
+    with pytest.raises(StoreUsageError, match="password's @ as %40") as caught:
         open_engine(f"postgresql://quant:{PASSWORD}@127.0.0.1:9/x")
     assert caught.value.__cause__ is None
 

@@ -3,6 +3,7 @@ without writing anything.
 """
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,11 +163,9 @@ def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: 
     assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
     found = stands(reader, NEXT_MIDNIGHT)
     assert found.age == 1
-    assert (
-        found.problem
-        == "simulated: night of 2024-07-02 was due at 2024-07-02 22:30 UTC and is not complete: "
-        "run `dtml nightly simulated --catch-up`, with --prices FILE if its prices come from files"
-    )
+    due, remedy = str(found.problem).split(": run ")
+    assert re.match("simulated:.*2024-07-02 .*due .*2024-07-02 22:30 UTC .*not complete$", due)
+    assert re.match("`dtml nightly simulated --catch-up`,.*--prices FILE ", remedy)
 
 
 def test_a_market_that_was_only_fetched_has_no_night_and_is_not_late(
@@ -194,9 +193,7 @@ def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counte
     refuse(context, next_session("XNYS", AS_OF))
     found = stands(reader, NEXT_MIDNIGHT)
     assert (found.outcome, found.age) == ("refused", 1)
-    assert str(found.problem).startswith(
-        "simulated: night of 2024-07-02 refused: no good bar of the index"
-    )
+    assert re.match("simulated:.*2024-07-02 refused: no good bar", str(found.problem))
 
 
 @pytest.mark.soak
@@ -272,7 +269,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
     assert list(named_markets(reader, ["simulated"], [])) == ["simulated"]
     with pytest.raises(
         UsageError,
-        match="no night and no fetch of market 'sp500': choose one of mine, simulated, or",
+        match=r"no night .*'sp500':.*mine, simulated, or",
     ):
         named_markets(reader, ["sp500"], [])
 
@@ -333,7 +330,7 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     refuse(context, AS_OF)
     code, said, complaint = dtml()
     assert (code, complaint) == (0, "")
-    assert "refused: no good bar of the index" in said
+    assert "refused: no good bar" in said
     code, said, _ = dtml("simulated", "--json")
     (row,) = json.loads(said)
     assert (code, row["as_of"], row["outcome"], row["alerts_not_sent"]) == (
@@ -345,7 +342,7 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     with serving_simulated():
         code, said, complaint = dtml("--check", "--json")
     assert code == 1
-    assert complaint.startswith("simulated: night of 2024-07-01 refused")
+    assert re.match("simulated:.*2024-07-01 refused", complaint)
     with reading(context.engine) as conn:
         assert set(nights.alerts(conn)["kind"]) == {"refused", "late"}
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
@@ -359,7 +356,7 @@ def test_a_next_run_is_shown_only_of_markets_that_a_service_serves(
     code, said, _ = dtml()
     assert code == 0
     assert "next run" not in said
-    assert "No service runs these nights" in said
+    assert "No service runs" in said
     folder = prefect_folder()
     write_serving(folder, ["simulated"], timedelta(minutes=300), None)
     assert serving() is None  # of a service that has ended
@@ -392,21 +389,23 @@ def test_a_market_whose_calendar_ends_says_so_and_keeps_no_other_from_being_judg
     end_calendar(monkeypatch, MARKET.calendar, date(2024, 7, 31))
     soon = stands(context.engine, EVENING)
     assert soon.as_of == AS_OF
-    assert f"the calendar {MARKET.calendar} ends on 2024-07-31" in str(soon.note)
+    assert f"{MARKET.calendar} ends on 2024-07-31" in str(soon.note)
     assert soon.next_run is not None
     over = stands(context.engine, datetime(2024, 8, 2, 22, 45, tzinfo=UTC))
     assert (over.as_of, over.outcome, over.is_late) == (AS_OF, "complete", False)
     assert (over.due, over.next_run) == (None, None)
-    assert f"the calendar {MARKET.calendar} ends on 2024-07-31, before 2024-08-02" in str(over.note)
+    assert re.search(f"{MARKET.calendar} .*2024-07-31, before 2024-08-02", str(over.note))
 
 
 def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(
     engine: Engine, dtml: Command
 ) -> None:
-    assert dtml() == (0, "the store has no night and no fetch yet\n", "")
+    code, said, complaint = dtml()
+    assert (code, complaint) == (0, "")
+    assert re.fullmatch("the store .*no night .*no fetch .*\n", said)
     code, _, complaint = dtml("simulated")
     assert code == 2
-    assert "it has no market yet; run a first night of simulated with" in complaint
+    assert re.search("no market yet;.*first night .*simulated ", complaint)
 
 
 def test_a_store_that_cannot_be_reached_is_not_well(

@@ -49,7 +49,8 @@ class Printed:
     def left_out(self) -> set[str]:
         names: set[str] = set()
         for note in self.err.getvalue().splitlines():
-            names.update(note.removeprefix("note: columns left out in this width: ").split("; "))
+            assert note.startswith("note: columns left out")
+            names.update(note.split(": ", 2)[2].split("; "))
         return names
 
 

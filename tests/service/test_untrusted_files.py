@@ -114,15 +114,12 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
     save_ensemble(ensemble, file, write_whole)
     weights["predict.bias"][0, 1] = wrong
-    said = (
-        r"1 of 3 weights of predict.bias are NaN or infinite: train again with a lower "
-        r"learning_rate"
-    )
-    with pytest.raises(DtmlError, match=f"^the model of made is not saved: {said}"):
+    said = r"1 of 3 weights .*predict\.bias .*NaN .*:.*learning_rate"
+    with pytest.raises(DtmlError, match=rf"model of made .*not saved: {said}"):
         save_ensemble(ensemble, tmp_path / "new.safetensors", write_whole)
     assert not (tmp_path / "new.safetensors").exists()
     write_tensors(file, weights, read_tensors(file)[1], write_whole)
-    with pytest.raises(DtmlError, match=f"model.safetensors cannot be used: {said}") as caught:
+    with pytest.raises(DtmlError, match=rf"model\.safetensors cannot .*: {said}") as caught:
         load_ensemble(file, market="made", sha=sha256(file))
     assert "\n" not in str(caught.value)
 
@@ -130,7 +127,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
 def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     file, mark = tmp_path / "model.safetensors", tmp_path / "ran"
     file.write_bytes(pickle.dumps(Evil(mark)))
-    with pytest.raises(DtmlError, match="is not a dtml checkpoint"):
+    with pytest.raises(DtmlError, match="not a dtml checkpoint"):
         load_ensemble(file, market="made", sha=sha256(file))
     assert not mark.exists()
 
@@ -138,7 +135,7 @@ def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None
 @pytest.mark.parametrize("weights", [{"w": torch.ones(1, 2, 3)}, {"w": torch.ones(0)}, {}])
 def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) -> None:
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
-    with pytest.raises(DtmlError, match="the weights of made do not fit its model") as caught:
+    with pytest.raises(DtmlError, match=r"weights of made .*not fit") as caught:
         _model(ensemble, 0, torch.device("cpu"))
     assert "\n" not in str(caught.value)
 
@@ -146,11 +143,11 @@ def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (b"2024-03-04,AAA,=1+1,2,1,2,3\n", "row 1: open '=1+1' is not a number"),
-        (b"2024-03-04,AAA,1\0,2,1,2,3\n", r"row 1: open '1\x00' is not a number"),
-        (b"2024-03-04,AAA,0x10,2,1,2,3\n", "row 1: open '0x10' is not a number"),
-        (b'2024-03-04,"AAA,1,2,1,2,3\n', "cannot be read as .csv"),
-        (b"2024-03-04," + b"A" * 10_000_000 + b",1,2,1,2,3\n", "cannot be read as .csv"),
+        (b"2024-03-04,AAA,=1+1,2,1,2,3\n", "row 1: open '=1+1' "),
+        (b"2024-03-04,AAA,1\0,2,1,2,3\n", r"row 1: open '1\x00' "),
+        (b"2024-03-04,AAA,0x10,2,1,2,3\n", "row 1: open '0x10' "),
+        (b'2024-03-04,"AAA,1,2,1,2,3\n', "read as .csv"),
+        (b"2024-03-04," + b"A" * 10_000_000 + b",1,2,1,2,3\n", "read as .csv"),
         (b"2024-03-04,AAA," + b"x" * 900_000 + b",2,1,2,3\n", "row 1: open 'xxxx"),
         (b"x" * 900_000 + b",AAA,1,2,1,2,3\n", "row 1: 'xxxx"),
     ],
@@ -212,7 +209,7 @@ def test_a_type_that_names_python_in_a_parquet_runs_nothing(tmp_path: Path) -> N
 def test_a_parquet_of_things_that_are_no_numbers_is_a_mistake(
     close: object, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=r"column 'close' holds .*, not numbers"):
+    with pytest.raises(UsageError, match=r"'close' holds .*, not numbers"):
         parquet(tmp_path / "p.parquet", close=close).fetch({"AAA": FIRST}, LAST)
 
 
