@@ -100,9 +100,7 @@ def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFi
         ["i"],
         *([str(i)] for i in range(1, SHOWN + 1)),
     ]
-    assert (
-        printed.err == "note: these are the first 1,000 rows; --csv and --json print all of them\n"
-    )
+    assert re.fullmatch("note:.*first 1,000 rows; --csv and --json .*\n", printed.err)
     query(NUMBERS.format(end=f" where i < {SHOWN}") + " select i from n", **TABLE)
     printed = capsys.readouterr()
     assert (len(printed.out.splitlines()), printed.err) == (SHOWN + 1, "")
@@ -129,12 +127,12 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
     reader = open_reader()
     with pytest.raises(
         StoreUsageError,
-        match=r"more than 5,000 rows, .* memory: request less data, or use `dtml query`",
+        match=r"more than 5,000 rows,.*memory:.*less data.*`dtml query`",
     ):
         select(reader, ENDLESS, is_trusted=True)
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
     monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
-    with pytest.raises(StoreUsageError, match=r"more than 1,000,000 bytes, which is too much"):
+    with pytest.raises(StoreUsageError, match=r"more than 1,000,000 bytes"):
         select(reader, ENDLESS, is_trusted=True)
 
 
@@ -146,7 +144,7 @@ def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     monkeypatch.setattr("flows.answer_files.GROUP", 5000)
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
     with pytest.raises(
-        UsageError, match="more than 50,000 bytes as Parquet, so no file was written: select fewer"
+        UsageError, match=r"more than 50,000 bytes.*Parquet.*no file.*: select fewer"
     ):
         query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert [each for each in tmp_path.iterdir() if "rows" in each.name] == []
@@ -173,9 +171,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
-    with pytest.raises(
-        UsageError, match="more than 100,000 characters, too many to print: add a limit"
-    ):
+    with pytest.raises(UsageError, match=r"more than 100,000 characters.*:.*limit"):
         query(ENDLESS, **TABLE | {form: True})
     assert capsys.readouterr().out == ""
 
@@ -211,7 +207,7 @@ def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
     assert len(said) == 3
     for complaint in said:
         assert "memory" in complaint
-        assert re.search("select fewer rows or columns|request less data", complaint)
+        assert re.search("select fewer rows|request less data", complaint)
     assert peak - one < 2 * memory
     assert list(tmp_path.glob("*.parquet*")) == []
 

@@ -165,10 +165,7 @@ def test_a_figure_of_a_finished_backtest_is_never_rewritten(
     finish(store)
     with pytest.raises(
         StoreError,
-        match=(
-            f"{named} is already stored with a different figure, which stays: a finished backtest "
-            "cannot change"
-        ),
+        match=rf"{named} .*already.*different figure.*finished backtest",
     ):
         finish(store, **changed)
 
@@ -185,7 +182,7 @@ def test_a_fold_is_never_rewritten(store: Engine, changed: dict[str, Any]) -> No
     add_folds(store, fold())
     with pytest.raises(
         StoreError,
-        match=rf"fold 1 of {NAME} is already stored with {next(iter(changed))} .*never rewritten",
+        match=rf"fold 1 of {NAME} .*already.* {next(iter(changed))} .*never rewritten",
     ):
         add_folds(store, fold(**changed))
 
@@ -197,7 +194,7 @@ def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
     assert counted(store) == before
     with reading(store) as conn:
         assert (backtests.backtest(conn, NAME) or {})["finished_at"] is None
-    with pytest.raises(StoreError, match="backtest other was never started"):
+    with pytest.raises(StoreError, match="other was never started"):
         finish(store, "other")
 
 
@@ -315,7 +312,7 @@ def test_attention_once_stored_stands(store: Engine) -> None:
     assert keep_attention(store, again.head(0)) == 0
     with pytest.raises(
         StoreError,
-        match="attention of first 2024-01-05 B C is already stored with a different weight",
+        match=r"attention .*first 2024-01-05 B C .*already.*different weight",
     ):
         keep_attention(
             store, attention().assign(weight=[0.5, 0.25, 0.25, 0.0, 1.0, 0.01, 0.125, 0.25, 0.625])
@@ -325,7 +322,7 @@ def test_attention_once_stored_stands(store: Engine) -> None:
 def test_attention_needs_its_prediction_and_its_stocks(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
         keep_attention(store, attention(NEXT))
-    with pytest.raises(StoreUsageError, match="symbols not stored for market toy: Z"):
+    with pytest.raises(StoreUsageError, match=r"not stored .*toy: Z"):
         keep_attention(store, attention().replace({"source": {"C": "Z"}}))
     with pytest.raises(StoreError, match="ck_attention_weight_weight"):
         keep_attention(store, attention().assign(weight=1.5))
@@ -355,10 +352,7 @@ def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None
     with reading(store) as conn:
         assert backtests.backtest_folds(conn, "other")["run_id"].tolist() == ["second"]
         assert backtests.backtest_folds(conn, NAME)["run_id"].tolist() == ["first"]
-    words = (
-        f"^fold 1 of {NAME} is already stored with run_id first, which stays in place of second: "
-        "a fold is never rewritten; for a new result, choose another --from or --to$"
-    )
+    words = f"^fold 1 of {NAME} .*run_id first.*stays .*second:.*--from or --to$"
     with pytest.raises(StoreError, match=words):
         add_folds(store, fold(run_id="second"))
 

@@ -4,6 +4,7 @@ says which of them it could not keep.
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     folder = tmp_path / "backups" / "kept"
     code, said, complaint = dtml(store_url, "backup", str(folder))
     assert (code, complaint) == (0, "")
-    assert f"{rows(store_url)} rows and 1 checkpoint" in said
+    assert re.search(rf"\b{rows(store_url)} rows .*1 checkpoint\b", said)
     assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == {
         "dtml.sqlite",
         "manifest.json",
@@ -51,7 +52,7 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     again = f"sqlite:///{tmp_path}/again.sqlite"
     code, said, complaint = dtml(again, "restore", str(folder))
     assert (code, complaint) == (0, "")
-    assert "restored; they equal the backup" in said
+    assert re.search("restored;.*equal", said)
     assert contents(open_engine(again)) == contents(engine)
     assert (tmp_path / "elsewhere" / FIRST).read_bytes() == WEIGHTS
     assert dtml(again, "check")[0] == 0
@@ -113,32 +114,32 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "store": (
         lambda folder: _flip(folder / "dtml.sqlite"),
         1,
-        "dtml.sqlite: it was changed or damaged",
+        "dtml.sqlite:.*changed or damaged",
     ),
     "weights": (
         lambda folder: _flip(folder / FIRST),
         1,
-        "first.safetensors: it was changed or damaged",
+        "first.safetensors:.*changed or damaged",
     ),
     "weights lost": (
         lambda folder: (folder / FIRST).unlink(),
         1,
-        "first.safetensors: it does not exist",
+        "first.safetensors:.*not exist",
     ),
     "no manifest": (
         lambda folder: (folder / "manifest.json").unlink(),
         2,
-        "is not a backup of dtml",
+        "not a backup",
     ),
     "no JSON": (
         lambda folder: (folder / "manifest.json").write_text("{"),
         2,
-        "is not a backup of dtml",
+        "not a backup",
     ),
     "a list": (
         lambda folder: (folder / "manifest.json").write_text("[]"),
         2,
-        "is not a backup of dtml",
+        "not a backup",
     ),
     "a list of files": (
         lambda folder: (folder / "manifest.json").write_text(
@@ -147,10 +148,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
             )
         ),
         2,
-        "is not of the form that `dtml db backup` writes",
+        "form .*`dtml db backup`",
     ),
-    "newer format": (lambda folder: change_manifest(folder, format=2), 2, "made by a newer dtml"),
-    "newer schema": (_make_newer, 2, "has schema 9999 of a later dtml (this is "),
+    "newer format": (lambda folder: change_manifest(folder, format=2), 2, "by a newer dtml"),
+    "newer schema": (_make_newer, 2, "schema 9999 .*later dtml"),
     "other rows": (
         lambda folder: change_manifest(folder, rows={"price": 97}),
         1,
@@ -179,7 +180,7 @@ def test_a_damaged_backup_is_refused_in_one_line_and_nothing_is_stored(
     spoil(kept)
     code, said, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
     assert (code, said, complaint.count("\n")) == (expected, "", 1), complaint
-    assert words in complaint
+    assert re.search(words, complaint)
     assert (
         not (tmp_path / "again.sqlite").exists() or rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
     )
@@ -278,7 +279,8 @@ def test_weights_of_other_content_in_their_place_are_kept_and_named(
 ) -> None:
     (tmp_path / "data" / FIRST).write_bytes(b"other")
     code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
-    assert (code, "set DTML_DATA to an empty folder" in complaint) == (2, True)
+    assert code == 2
+    assert re.search("DTML_DATA .*empty folder", complaint)
     assert (tmp_path / "data" / FIRST).read_bytes() == b"other"
     assert rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
 
@@ -296,10 +298,8 @@ def test_a_backup_says_which_weights_it_could_not_keep(
     folder = tmp_path / "kept"
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
     assert (code, "0 checkpoints" in said) == (0, True)
-    assert "models/first.safetensors, the weights of first (it does not exist)" in complaint
-    assert (
-        f"lacks {outside}, the weights of elsewhere (it is outside the folder models" in complaint
-    )
+    assert re.search(r"models/first\.safetensors,.* first \(.*not exist", complaint)
+    assert re.search(rf"lacks {outside},.* elsewhere \(.*outside .*models", complaint)
     assert [
         each["run_id"] for each in json.loads((folder / "manifest.json").read_text())["absent"]
     ] == [
@@ -308,7 +308,8 @@ def test_a_backup_says_which_weights_it_could_not_keep(
         ranker()["id"],
     ]
     code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(folder))
-    assert (code, "the weights of first (it does not exist)" in complaint) == (0, True)
+    assert code == 0
+    assert re.search(r"weights of first \(.*not exist", complaint)
 
 
 def run_hash(engine: Engine) -> str:
@@ -347,5 +348,5 @@ def test_a_backup_that_fails_leaves_no_folder(
 
     monkeypatch.setattr("translation.atomic_files.sync", fail)
     code, _, complaint = dtml(url_of(filled), "backup", str(tmp_path / "kept"))
-    assert (code, "No space left on device" in complaint) == (1, True)
+    assert (code, "No space left" in complaint) == (1, True)
     assert not list(tmp_path.glob("kept*"))

@@ -98,10 +98,7 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
     other.loc[0, column] = value
     with pytest.raises(
         StoreError,
-        match=(
-            f"{NAME} dtml published is already stored with a different figure, which stays: the "
-            "test span"
-        ),
+        match=rf"{NAME} dtml published .*already.*different figure.*:.*test span",
     ):
         save(store, benchmark(), other, seeds_of_models())
     with reading(store) as conn:
@@ -112,11 +109,9 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
 
 def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
-    with pytest.raises(
-        StoreError, match=f"{NAME} dtml 1 0 is already stored with a different figure"
-    ):
+    with pytest.raises(StoreError, match=rf"{NAME} dtml 1 0 .*already.*different figure"):
         save(store, benchmark(), scores(), seeds_of_models().assign(acc=[np.nan, 0.6, 0.625, 0.53]))
-    with pytest.raises(StoreError, match="dtml 0 0 is duplicated"):
+    with pytest.raises(StoreError, match=r"dtml 0 0 .*duplicated"):
         save(store, benchmark("other"), scores(), seeds_of_models().assign(configuration=0, seed=0))
 
 
@@ -139,10 +134,7 @@ def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_wh
 ) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
     assert save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 9e-13}})) == 0
-    words = (
-        f"^benchmark_seed: {NAME} dtml 1 0 is already stored with a different figure, which stays: "
-        "the test span is read only once; run the same command again to see the stored result$"
-    )
+    words = f"^benchmark_seed: {NAME} dtml 1 0 .*already.*different figure.*:.*same command"
     with pytest.raises(StoreError, match=words):
         save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 2e-12}}))
 
@@ -180,7 +172,7 @@ def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str
 
 
 def test_half_an_epoch_is_refused(store: Engine) -> None:
-    with pytest.raises(StoreError, match=r"benchmark_seed.best_epoch must hold whole numbers"):
+    with pytest.raises(StoreError, match=r"benchmark_seed\.best_epoch .*whole numbers"):
         save(store, benchmark(), scores(), seeds_of_models().assign(best_epoch=0.5))
 
 

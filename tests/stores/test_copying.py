@@ -86,7 +86,7 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
 def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) -> None:
     with transaction(engine) as conn:
         runs.save_run(conn, run("mine"))
-    with pytest.raises(StoreUsageError, match="not empty: its table run has 1 rows"):
+    with pytest.raises(StoreUsageError, match=r"not empty:.* run .* 1 rows"):
         copy(filled, engine)
     assert sum(counts(engine).values()) == 1
 
@@ -105,7 +105,7 @@ def test_a_copy_that_breaks_off_leaves_nothing(filled: Engine, engine: Engine) -
 TAMPERED = {
     "update prediction set probability = 0.2500000000000001 where "
     "probability = 0.25": r"0\.25, .*0\.2500000000000001",
-    "delete from price_fetch": "price_fetch differs.* became no row",
+    "delete from price_fetch": "price_fetch differs.*became no row",
     "update night set gaps = '[ ]'": "night differs",
     "insert into constituent select max(instrument_id), 2, null, null, 'a list' from "
     "constituent": "no row became",

@@ -3,6 +3,7 @@ do: damage is not a full disk.
 """
 
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -105,7 +106,7 @@ def test_numbers_used_up_by_damage_are_told_from_a_full_disk(engine: Engine) -> 
     with transaction(engine) as conn:
         translations.queue_texts(conn, "en-de", ["x"])
         conn.exec_driver_sql("update sqlite_sequence set seq = 9223372036854775807")
-    said = rf"disk is full .*GB are free there\. .*damaged.*{RESTORE}"
+    said = rf"disk is full.*GB.*free.*damaged.*{RESTORE}"
     with pytest.raises(StoreError, match=said), transaction(engine) as conn:
         translations.queue_texts(conn, "en-de", ["y"])
 
@@ -130,7 +131,7 @@ def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(
     done = subprocess.run(
         [sys.executable, "-c", FILLING, store_url], capture_output=True, text=True, check=False
     )
-    assert "disk I/O error (the disk failed or is full " in done.stderr.splitlines()[-1]
+    assert re.search("disk I/O error .*failed .*full ", done.stderr.splitlines()[-1])
     assert "StoreError" in done.stderr.splitlines()[-1]
     with reading(engine) as conn:
         assert table_counts(conn)["translation_text"] == 0
@@ -164,9 +165,7 @@ def test_a_damaged_page_of_a_server_is_said_to_be_damaged(files: tuple[str, Path
     data = file.read_bytes()
     with file.open("r+b") as page:
         page.write(random.Random(7).randbytes(len(data)))
-    with pytest.raises(
-        StoreError, match=rf"invalid page.*files of the server are damaged.*{RESTORE}"
-    ):
+    with pytest.raises(StoreError, match=rf"invalid page.*server .*damaged.*{RESTORE}"):
         require_current_schema(open_engine(url))
 
 
@@ -174,14 +173,12 @@ def test_a_damaged_page_of_a_server_is_said_to_be_damaged(files: tuple[str, Path
 def test_a_file_that_a_server_misses_is_said_to_have_failed(files: tuple[str, Path]) -> None:
     url, file = files
     file.unlink()
-    with pytest.raises(
-        StoreError, match=rf"could not open file.*a file or disk of the server failed.*{RESTORE}"
-    ):
+    with pytest.raises(StoreError, match=rf"not open file.*server failed.*{RESTORE}"):
         require_current_schema(open_engine(url))
 
 
 REFUSALS = {
-    "no connection left": ("connection limit 0", "wait until other connections end"),
+    "no connection left": ("connection limit 0", "wait .*other connections"),
     "read only": ("set default_transaction_read_only = on", "is read-only"),
 }
 
@@ -204,12 +201,12 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
     engine: Engine, store_url: str
 ) -> None:
     with (
-        pytest.raises(StoreError, match=r"permission denied.*the role lacks a right"),
+        pytest.raises(StoreError, match=r"permission denied.*lacks a right"),
         transaction(engine) as conn,
     ):
         conn.exec_driver_sql("select pg_read_file('/etc/hostname')")
     gone = make_url(store_url).set(database="nowhere").render_as_string(hide_password=False)
-    with pytest.raises(StoreError, match=r"does not exist .create it on the server, or correct"):
+    with pytest.raises(StoreError, match=r"not exist .create it"):
         open_engine(gone)
 
 
@@ -218,9 +215,9 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
     [
         (
             "insert into alembic_version values ('9999')",
-            f"records 2 schemas: alembic_version has '{REVISION}', '9999'",
+            f"2 schemas:.*'{REVISION}', '9999'",
         ),
-        ("delete from alembic_version", "is damaged, because the table alembic_version"),
+        ("delete from alembic_version", "damaged,.*table alembic_version"),
     ],
 )
 def test_a_store_of_two_schemas_or_of_none_is_noticed(

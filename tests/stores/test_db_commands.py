@@ -4,6 +4,7 @@ line that says why not.
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -37,7 +38,7 @@ def test_a_sound_store_is_found_sound_a_line_a_check(
     code, said, complaint = dtml(store_url, "check")
     assert (code, complaint) == (0, "")
     assert {line.split()[0] for line in said.splitlines()} == {"ok"}
-    assert "every model's weights are as its run recorded them" in said
+    assert "every model's weights" in said
     found = json.loads(dtml(store_url, "check", "--json")[1])
     assert len(found) == len(said.splitlines())
     assert {each["state"] for each in found} == {"ok"}
@@ -51,14 +52,17 @@ def test_weights_that_are_lost_or_damaged_fail_the_check(
     file = keep_weights(tmp_path / "data")
     file.unlink() if weights is None else file.write_bytes(weights)
     code, said, _ = dtml(url_of(filled), "check")
-    why = "it does not exist" if weights is None else "it was changed or damaged"
+    why = "not exist" if weights is None else "changed or damaged"
     assert code == 1
-    assert f"run_id first, path {FIRST}, why {why}" in said
+    assert re.search(f"run_id first,.*{FIRST},.*{why}", said)
     code, said, _ = dtml(url_of(filled), "check", "--json")
     failed = [each for each in json.loads(said) if each["state"] == "failed"]
     # both are kept there
-    lost = [{"run_id": name, "path": FIRST, "why": why} for name in ("first", ranker()["id"])]
-    assert (code, [each["found"] for each in failed]) == (1, [lost])
+    lost = [(name, FIRST) for name in ("first", ranker()["id"])]
+    assert code == 1
+    (found,) = (each["found"] for each in failed)
+    assert [(each["run_id"], each["path"]) for each in found] == lost
+    assert all(why in each["why"] for each in found)
 
 
 def test_a_store_of_an_older_schema_fails_the_check_and_says_what_to_do(
@@ -97,7 +101,7 @@ def test_a_store_is_copied_into_the_one_of_the_environment(
     code, said, complaint = dtml(store_url, "copy", str(filled.url.database))
     assert code == 0, complaint
     tables = len(contents(filled))
-    assert f"{tables} tables, {rows(url_of(filled))} rows copied; both stores are equal" in said
+    assert re.search(rf"\b{tables} tables, {rows(url_of(filled))} rows .*equal", said)
     assert "weights" in said
     assert contents(open_engine(store_url)) == contents(filled)
     code, _, complaint = dtml(store_url, "copy", str(filled.url.database))
@@ -113,10 +117,10 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     )
     (tmp_path / "link.sqlite").symlink_to(own)
     refused = {
-        (url_of(filled), own): (2, "would be copied into itself"),
-        (url_of(filled), str(tmp_path / "link.sqlite")): (2, "would be copied into itself"),
+        (url_of(filled), own): (2, "copied into itself"),
+        (url_of(filled), str(tmp_path / "link.sqlite")): (2, "copied into itself"),
         (target, str(tmp_path / "none.sqlite")): (2, "give an SQLite file"),
-        (target, str(tmp_path / "notes.txt")): (1, "file is not a database"),
+        (target, str(tmp_path / "notes.txt")): (1, "not a database"),
     }
     for (url, file), (expected, words) in refused.items():
         code, said, complaint = dtml(url, "copy", file)
@@ -126,7 +130,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     become_next(monkeypatch, tmp_path)
     code, _, complaint = dtml(target, "copy", own)
     assert code == 2
-    assert f"run `DTML_DATABASE_URL=sqlite:///{own} dtml db upgrade`" in complaint
+    assert f"`DTML_DATABASE_URL=sqlite:///{own} dtml db upgrade`" in complaint
     assert not (tmp_path / "target.sqlite").exists()
 
 
@@ -187,7 +191,7 @@ def test_a_reader_gets_its_password_from_the_environment_and_it_is_never_shown(
     superuser = make_url(store_url).set(username="postgres").render_as_string(hide_password=False)
     code, said, complaint = dtml(superuser, "grant-reader", NAME)
     assert (code, complaint) == (0, "")
-    assert f"role {NAME} was created and may read the views and the results of studies" in said
+    assert re.search(f"role {NAME} .*created .*views .*studies", said)
     assert "s3cret" not in said
     reader = make_url(store_url).set(username=NAME).render_as_string(hide_password=False)
     with reading(open_engine(reader)) as conn:

@@ -72,11 +72,7 @@ def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
         ]
     with pytest.raises(
         StoreError,
-        match=(
-            r"^abstention_band: first 0\.9 is already stored with a different figure, which "
-            r"stays: a model is "
-            r"calibrated only once; use the version of dtml and the kind of machine"
-        ),
+        match=r"^abstention_band: first 0\.9 .*already.*different figure.*only once; ",
     ):
         save_bands(store, given.assign(threshold=[0.8, 0.5]))
 
@@ -177,10 +173,9 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
     for wrong, words in (
         (
             given.assign(weight=given["weight"] - 2e-6),
-            "^attention of first 2024-01-05 A A is already stored with a different weight, which "
-            "stays: the attention of a past prediction is never rewritten; use the version of dtml",
+            "^attention .*first 2024-01-05 A A .*already.*different weight.*never rewritten; ",
         ),
-        (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is duplicated: "),
+        (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C .*duplicated: "),
     ):
         with reading(store) as conn, pytest.raises(StoreError, match=words):
             attention.save_attention(conn, "toy", wrong)

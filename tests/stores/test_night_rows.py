@@ -96,7 +96,7 @@ def test_a_complete_night_stays_as_it_is_and_a_refused_one_begins_again(engine: 
 
 
 def test_a_night_that_never_began_cannot_end(engine: Engine) -> None:
-    with pytest.raises(StoreError, match="no night of toy as of 2024-01-04 to finish"):
+    with pytest.raises(StoreError, match=r"no night.* toy .*2024-01-04 .*finish"):
         finish(engine, "complete")
 
 

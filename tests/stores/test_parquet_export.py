@@ -308,17 +308,15 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "notes.txt").write_text("mine")
     for folder in (tmp_path / "theirs", tmp_path / "theirs" / "notes.txt"):
-        with pytest.raises(
-            UsageError, match="neither empty nor an export of dtml: choose a new or empty folder"
-        ):
+        with pytest.raises(UsageError, match=r"neither empty nor .*export .*:.*empty folder"):
             export(store, folder, VIEWS, ALL, no_progress)
     assert [each.name for each in (tmp_path / "theirs").iterdir()] == ["notes.txt"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / MARKER).write_text('{"format": 1, "store": "/another/dtml.sqlite"}')
-    with pytest.raises(UsageError, match=r"is an export of /another/dtml\.sqlite"):
+    with pytest.raises(UsageError, match=r"export of /another/dtml\.sqlite"):
         export(store, tmp_path / "other", VIEWS, ALL, no_progress)
     (tmp_path / "other" / MARKER).write_text("{}")
-    with pytest.raises(UsageError, match="does not say of which store"):
+    with pytest.raises(UsageError, match=r"not say .*which store"):
         export(store, tmp_path / "other", VIEWS, ALL, no_progress)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / f"{MARKER}.partial").write_text("{")  # all that a killed export left
@@ -336,13 +334,13 @@ def test_the_command_says_how_many_files_it_wrote(
     code, said, complaint = dtml(
         store_url, "export", str(out), "--view", "daily_score", "--market", "toy"
     )
-    assert (code, said) == (0, f"{out}: 1 file written (1 row), 0 unchanged\n"), complaint
-    assert dtml(store_url, "export", str(out), "--view", "daily_score")[1].startswith(
-        f"{out}: 0 files written (0 rows), 1 unchanged"
-    )
+    assert code == 0, complaint
+    assert re.fullmatch(rf"{out}: 1 file .*\(1 row\), 0 unchanged\n", said)
+    said = dtml(store_url, "export", str(out), "--view", "daily_score")[1]
+    assert re.match(rf"{out}: 0 files .*\(0 rows\), 1 unchanged", said)
     assert sorted(each.name for each in out.iterdir()) == ["daily_score", MARKER]
     for refused, words in (
-        (("--view", "night"), "'night' cannot be exported, as it is not a view"),
+        (("--view", "night"), "'night' cannot be exported"),
         (("--market", "x"), "no market 'x'"),
     ):
         code, said, complaint = dtml(store_url, "export", str(out), *refused)
@@ -381,7 +379,7 @@ def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
     (tmp_path / "theirs" / "notes.txt").write_text("mine")
     monkeypatch.setenv("DTML_EXPORT", str(tmp_path / "theirs"))
     parquet_export.export_if_asked(store, "toy")
-    assert "the night is stored, but toy was not exported" in caplog.text
+    assert re.search("night is stored,.*toy .*not exported", caplog.text)
 
 
 @pytest.mark.soak

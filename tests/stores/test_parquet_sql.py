@@ -134,9 +134,7 @@ def test_a_file_that_somebody_changed_is_told_in_a_line_and_the_next_export_mend
     else:
         year = file.parent.with_name("year=soon")
         shutil.copytree(file.parent, year)
-    with pytest.raises(
-        StoreUsageError, match="the exported files of prediction_history cannot be read"
-    ) as caught:
+    with pytest.raises(StoreUsageError, match="files of prediction_history cannot") as caught:
         rows_of(exported(files), "select sum(probability) from prediction_history")
     assert "\n" not in str(caught.value)
     if as_left == "folder":
@@ -152,10 +150,10 @@ def test_sql_on_files_is_ended_by_time_and_by_memory(
 ) -> None:
     found = exported(files)
     monkeypatch.setattr("db.connection.parquet_sql.CONFIG", parquet_config(memory_limit="40MB"))
-    with pytest.raises(StoreUsageError, match="of memory: request less data"):
+    with pytest.raises(StoreUsageError, match="memory: request less data"):
         rows_of(found, "select list(i) from range(100000000) t(i)")
     monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.5)
-    with pytest.raises(StoreUsageError, match=r"the SQL was interrupted after 0\.5 s"):
+    with pytest.raises(StoreUsageError, match=r"interrupted after 0\.5 s"):
         rows_of(found, "select count(*) from range(1000000) a, range(1000000) b where a <> b")
 
 
@@ -173,7 +171,7 @@ def test_without_duckdb_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(StoreUsageError, match=r"pip install 'dtml-nightshift\[analysis\]'"):
         query("select 1", as_json=True, as_csv=False, on=files)
-    with pytest.raises(UsageError, match="was not written by `dtml db export`"):
+    with pytest.raises(UsageError, match=r"not written .*`dtml db export`"):
         query("select 1", as_json=True, as_csv=False, on=files.parent)
 
 

@@ -77,7 +77,7 @@ def test_a_run_is_stored_once_and_never_replaced(store: Engine) -> None:
     with (
         pytest.raises(
             StoreError,
-            match=r"run first is already stored with weights of SHA-256 .* gave other",
+            match=r"run first .*already.*SHA-256 .* gave other",
         ),
         transaction(store) as conn,
     ):
@@ -94,7 +94,7 @@ def test_a_model_may_keep_no_weights(store: Engine) -> None:
     with (
         pytest.raises(
             StoreError,
-            match="run trees is already stored with weights of SHA-256 none, but this",
+            match=r"run trees .*already.*SHA-256 none, ",
         ),
         transaction(store) as conn,
     ):
@@ -163,7 +163,7 @@ def test_predictions_of_many_models_and_sessions_are_stored_as_one_by_one(store:
     assert save(store, predictions(target=NEXT)) == 3
     assert save(store, every) == 6
     assert save(store, every.sample(frac=1, random_state=3), LATER) == 0
-    with pytest.raises(StoreError, match="second 2024-01-05 A is already stored with a different"):
+    with pytest.raises(StoreError, match=r"second 2024-01-05 A .*already.*different"):
         save(store, pd.concat([every.head(6), predictions("second").assign(probability=0.75)]))
 
 
@@ -172,7 +172,7 @@ def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value:
     save(store, predictions())
     other = predictions()
     other.loc[1, column] = value
-    with pytest.raises(StoreError, match="first 2024-01-05 B is already stored with a different"):
+    with pytest.raises(StoreError, match=r"first 2024-01-05 B .*already.*different"):
         save(store, other)
     with reading(store) as conn:
         assert stored_predictions.predictions(conn, "toy")["probability"].tolist() == [
@@ -279,7 +279,7 @@ def test_a_wrong_call_is_no_hit(store: Engine) -> None:
 
 
 def test_the_history_of_an_unknown_symbol_is_an_error(store: Engine) -> None:
-    for market, where in ((None, "in the store:"), ("toy", "in the store for market toy:")):
+    for market, where in ((None, "in the store:"), ("toy", "in the store .*toy:")):
         with pytest.raises(StoreUsageError, match=f"no symbol 'Z' {where}"), reading(store) as conn:
             stored_predictions.prediction_history(conn, symbol="Z", market=market)
 

@@ -210,7 +210,7 @@ def test_two_versions_of_one_moment_are_refused(store: Engine) -> None:
     append(store, bars())
     changed = bars()
     changed.loc[changed["symbol"] == "B", "close"] += 1
-    with pytest.raises(StoreError, match=r"bar of B 2024-01-01 is already stored .* 2024-01-08T22"):
+    with pytest.raises(StoreError, match=r"bar of B 2024-01-01 .*already .* 2024-01-08T22"):
         append(store, changed)
 
 
@@ -239,8 +239,8 @@ def test_no_bars_are_no_rows(store: Engine) -> None:
 def test_a_bad_price_names_its_symbol_and_session(store: Engine, column: str, value: float) -> None:
     bad = bars()
     bad.loc[4, column] = value
-    fault = "no close" if np.isnan(value) else "a price that is not above 0"
-    with pytest.raises(StoreError, match=rf"bar of B 2024-01-02 has {fault} \("):
+    fault = "no close" if np.isnan(value) else "price .*not above 0"
+    with pytest.raises(StoreError, match=rf"bar of B 2024-01-02 .*{fault} \("):
         append(store, bad)
     assert read(store).empty
 
@@ -264,7 +264,7 @@ def test_a_bar_given_twice_is_refused(store: Engine) -> None:
 
 
 def test_a_symbol_that_was_never_stored_is_named(store: Engine) -> None:
-    with pytest.raises(StoreUsageError, match="symbols not stored for market toy: NVDA, ZM"):
+    with pytest.raises(StoreUsageError, match=r"not stored .*toy: NVDA, ZM"):
         append(store, bars(("ZM", "A", "NVDA")))
 
 
@@ -282,16 +282,12 @@ def test_a_bar_needs_an_instrument(store: Engine) -> None:
 
 def test_a_session_with_a_time_of_day_is_refused(store: Engine) -> None:
     late = bars().assign(session=bars()["session"] + pd.Timedelta(hours=16))
-    with pytest.raises(
-        StoreError, match=r"price.session must hold dates, got times such as 2024-01-01 16:00"
-    ):
+    with pytest.raises(StoreError, match=r"price\.session .*dates,.*times .*2024-01-01 16:00"):
         append(store, late)
 
 
 def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:
-    with pytest.raises(
-        StoreError, match="the timestamp 2024-01-08T22:00:00 has no time zone: give it one"
-    ):
+    with pytest.raises(StoreError, match=r"2024-01-08T22:00:00 .*no time zone"):
         append(store, bars(), datetime(2024, 1, 8, 22))  # noqa: DTZ001
     seoul = timezone(timedelta(hours=9))
     append(store, bars(), datetime(2024, 1, 9, 7, tzinfo=seoul))

@@ -3,6 +3,7 @@ leads to is gone.
 """
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -286,7 +287,7 @@ def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(
 @pytest.mark.slow
 def test_too_few_nights_are_refused(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "FEWEST_NIGHTS", FEWEST_NIGHTS)
-    with pytest.raises(UsageError, match=f"keep {FEWEST_NIGHTS} nights or more"):
+    with pytest.raises(UsageError, match=f"keep {FEWEST_NIGHTS} nights"):
         plan(filled, FEWEST_NIGHTS - 1)
 
 
@@ -315,12 +316,13 @@ def test_nothing_goes_before_it_was_listed_and_asked_for(filled: Engine, dtml: C
     code, said, complaint = dtml(url_of(filled), "prune", "--keep", "1")
     attention = len(before["attention_weight"])
     assert (code, complaint) == (0, "")
-    assert "nothing was removed: add --apply" in said
+    assert "nothing was removed: " in said
+    assert "--apply" in said
     assert f"{attention}" in said
     assert contents(filled)["attention_weight"] == before["attention_weight"]
     code, said, complaint = dtml(url_of(filled), "prune", "--keep", "1", "--apply")
     assert (code, complaint) == (0, "")
-    assert "toy: the last 1 nights keep everything, from 2024-01-05 on" in said
+    assert re.search("toy:.* 1 nights .*2024-01-05", said)
     assert "nothing was removed" not in said
     after = rows_of(filled)
     assert after["attention_weight"] == []

@@ -145,6 +145,6 @@ def test_a_command_that_only_reads_works(
     assert (code, bool(said)) == (0, True), complaint
     assert "error" not in complaint
     if line == "status --check":
-        assert "warning: no alert is stored or sent" in complaint
+        assert "warning: no alert is" in complaint
     if line.startswith("status"):
         assert "interrupted" in said

@@ -53,7 +53,7 @@ def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: En
     own = open_engine(named, read_only=True)
     require_current_schema(own)
     assert select(own, "select count(*) as n from prediction_history")["n"].tolist() == [3]
-    with pytest.raises(StoreUsageError, match="permission denied for table prediction"):
+    with pytest.raises(StoreUsageError, match=r"permission denied .*prediction"):
         select(own, "select * from prediction")
     own.dispose()
 
@@ -78,7 +78,7 @@ def test_a_reader_reads_what_studies_found_and_no_other_table(analyst: Engine) -
         for table in tables.FINDINGS:
             assert conn.execute(text(f"select count(*) from {table}")).scalar_one() >= 0
     for table in set(tables.metadata.tables) - set(tables.FINDINGS):
-        with pytest.raises(sa.exc.ProgrammingError, match=f"permission denied for table {table}"):
+        with pytest.raises(sa.exc.ProgrammingError, match=rf"permission denied .*{table}"):
             run(analyst, f"select 1 from {table}")
 
 
@@ -126,10 +126,10 @@ HARMFUL = {
     "superuser": (f"alter role {NAME} superuser", "is a superuser"),
     "makes roles": (
         f"alter role {NAME} createrole createdb",
-        "allowed to make roles, allowed to make databases",
+        "make roles,.*make databases",
     ),
     "member": (f"grant pg_read_all_data to {NAME}", "a member of pg_read_all_data"),
-    "owner": (f"alter table alert owner to {NAME}", "the owner of table alert"),
+    "owner": (f"alter table alert owner to {NAME}", "owner of table alert"),
 }
 
 
@@ -150,9 +150,7 @@ def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(
     store: tuple[Engine, str],
 ) -> None:
     run(store[0], "grant insert on price to public")
-    with pytest.raises(
-        StoreUsageError, match="could still use the table price, because PUBLIC has"
-    ):
+    with pytest.raises(StoreUsageError, match=r"still use .*price,.*PUBLIC"):
         grant_reader(store[0], NAME)
     with store[0].connect() as conn:
         assert (
@@ -171,7 +169,7 @@ def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(
     store: tuple[Engine, str],
 ) -> None:
     run(store[0], FUNCTION)
-    with pytest.raises(StoreUsageError, match=r"could still call raised\(\), because PUBLIC has"):
+    with pytest.raises(StoreUsageError, match=r"still call raised\(\),.*PUBLIC"):
         grant_reader(store[0], NAME)
     run(store[0], "revoke execute on function raised() from public")
     assert grant_reader(store[0], NAME)
@@ -252,9 +250,7 @@ def is_hash_of(kept: str, password: str) -> bool:
 def test_a_role_that_is_no_superuser_is_told_to_be_one(store: tuple[Engine, str]) -> None:
     engine, url = store
     run(engine, "create role owner login createrole", "grant select on alembic_version to owner")
-    with pytest.raises(
-        StoreUsageError, match="is not a superuser, but only a superuser of the server"
-    ) as caught:
+    with pytest.raises(StoreUsageError, match=r"not a superuser,.*only a superuser") as caught:
         grant_reader(
             open_engine(make_url(url).set(username="owner").render_as_string(hide_password=False)),
             NAME,
@@ -268,7 +264,7 @@ def test_a_role_that_is_no_superuser_is_told_to_be_one(store: tuple[Engine, str]
     "name", ["", "1st", "a b", 'x"; drop table price; --', "pg_reader", "public", "ä", "x" * 64]
 )
 def test_a_name_that_is_no_plain_identifier_is_refused(engine: Engine, name: str) -> None:
-    with pytest.raises(StoreUsageError, match="is not a valid name for a reader"):
+    with pytest.raises(StoreUsageError, match="not a valid name"):
         grant_reader(engine, name)
 
 

@@ -106,8 +106,8 @@ def test_a_store_of_a_later_version_is_refused_by_name_with_the_way_out(
         conn.execute(sa.text(f"update alembic_version set version_num = '{revision}'"))
     before = tables_and_views(engine)
     said = (
-        rf"has schema {revision} of a later dtml \(this is {version('dtml-nightshift')} "
-        rf"with schema {REVISION}\).* install the version that upgraded it.* `dtml db restore`"
+        rf"schema {revision} .*later dtml \(.*{version('dtml-nightshift')} .*{REVISION}\)"
+        ".*install .*`dtml db restore`"
     )
     for use in (require_current_schema, prepare, upgrade):
         with pytest.raises(StoreUsageError, match=said):
@@ -119,7 +119,7 @@ def test_a_store_of_another_programs_revision_is_left_alone(engine: Engine) -> N
     with transaction(engine) as conn:
         conn.execute(sa.text("update alembic_version set version_num = '1975ea83b712'"))
     for use in (require_current_schema, prepare, upgrade):
-        with pytest.raises(StoreUsageError, match="schema 1975ea83b712, which no version of dtml"):
+        with pytest.raises(StoreUsageError, match=r"schema 1975ea83b712,.*no version"):
             use(engine)
 
 
@@ -137,14 +137,14 @@ def test_a_store_of_a_version_before_the_first_release_is_refused_by_name(
     for use in (require_current_schema, prepare, upgrade):
         with pytest.raises(
             StoreUsageError,
-            match=rf"{revision} of a development version before 0\.1\.0, .* start a new store",
+            match=rf"{revision} .*development version .*0\.1\.0,.*new store",
         ):
             use(engine)
 
 
 DAMAGE = {
-    "drop table abstention_band": "its table abstention_band is missing",
-    "alter table night drop column gaps": "the column gaps of its table night is missing",
+    "drop table abstention_band": "table abstention_band .*missing",
+    "alter table night drop column gaps": "column gaps .*night .*missing",
 }
 
 
@@ -155,7 +155,7 @@ def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine: Engine, d
             conn.exec_driver_sql(f"drop view {view}")
         conn.exec_driver_sql(damage)
     for use in (require_current_schema, prepare, upgrade):
-        with pytest.raises(StoreError, match=rf"damaged, .* {REVISION}, but {DAMAGE[damage]}: run"):
+        with pytest.raises(StoreError, match=rf"damaged,.* {REVISION},.*{DAMAGE[damage]}: run"):
             use(engine)
 
 
@@ -163,7 +163,7 @@ def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine: Engine, d
 def test_a_column_that_should_allow_missing_values_is_found(engine: Engine) -> None:
     with transaction(engine) as conn:
         conn.exec_driver_sql("alter table night alter column target set not null")
-    with pytest.raises(StoreError, match="but missing values are not allowed in the column target"):
+    with pytest.raises(StoreError, match=r"missing values .*not allowed .*column target"):
         require_current_schema(engine)
 
 
@@ -172,7 +172,7 @@ def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
     with transaction(engine) as conn:
         conn.execute(sa.text("create table customer (id integer primary key)"))
     for use in (require_current_schema, prepare, upgrade):
-        with pytest.raises(StoreUsageError, match="tables of another program and none of dtml"):
+        with pytest.raises(StoreUsageError, match="tables of another program"):
             use(engine)
     assert tables_and_views(engine) == ({"customer"}, set())
 

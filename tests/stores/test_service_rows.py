@@ -96,10 +96,10 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
             fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
         with pytest.raises(
             StoreError,
-            match=r"newest fetch of toy is dated .* clock says .*dtml db redate toy",
+            match=r"fetch of toy .*clock .*dtml db redate toy",
         ):
             fetches.next_known_at(conn, "toy")
-        with pytest.raises(StoreError, match="one of the two is wrong, so nothing was stored"):
+        with pytest.raises(StoreError, match=r"wrong,.*nothing was stored"):
             fetches.require_clocks_agree(conn, "toy")
         fetches.require_clocks_agree(conn, "other")
     assert finding(engine) == [first, later]
@@ -120,11 +120,7 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
 
 
 def finding(engine: Engine) -> list[datetime]:
-    said = next(
-        each
-        for each in check_store(engine)
-        if each.check == "no fetch is dated ahead of this clock"
-    )
+    said = next(each for each in check_store(engine) if "dated ahead" in each.check)
     assert said.state == ("failed" if said.found else "ok")
     return [row["known_at"].to_pydatetime() for row in said.found]
 
@@ -188,7 +184,7 @@ def test_a_clock_far_from_its_servers_fetches_nothing(
     monkeypatch.setattr("db.rows.fetches.datetime", Ahead)
     with (
         reading(engine) as conn,
-        pytest.raises(StoreError, match=r"machine's clock says .* and the database server's"),
+        pytest.raises(StoreError, match=r"machine's clock .*database server's"),
     ):
         fetches.require_clocks_agree(conn, "toy")
 
@@ -203,7 +199,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     assert held.wait(60)
     assert which_are_held(engine) == ["toy"]
     with (
-        pytest.raises(StoreBusyError, match="another process is working on toy"),
+        pytest.raises(StoreBusyError, match=r"another process .*toy"),
         market_lock(engine, "toy"),
     ):
         pass

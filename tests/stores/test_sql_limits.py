@@ -91,7 +91,7 @@ def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
             assert not asking.done()
             interruption.request()
             with pytest.raises(
-                StoreUsageError, match=r"interrupted|canceling statement due to user request"
+                StoreUsageError, match=r"interrupted|canceling statement .*user request"
             ):
                 asking.result(timeout=READ_LIMIT_S / 2)
         interruption.request()  # nothing of it runs any more
@@ -248,7 +248,7 @@ def test_a_role_that_could_reach_outside_a_server_types_no_sql(
         conn.execute(text(f"create role {role} login in role {power}, {KEEPER}"))
     for name in ("postgres", role) if power == "postgres" else (role,):
         reader = as_role(engine, name)
-        with pytest.raises(StoreUsageError, match=rf"role {power}, SQL could .*grant-reader"):
+        with pytest.raises(StoreUsageError, match=rf"role {power},.*grant-reader"):
             select(reader, "select 1 as one")
         assert len(select(reader, "select * from night_log", is_trusted=True)) == 0
         reader.dispose()
@@ -274,14 +274,14 @@ def test_the_first_words_that_are_advised_begin_a_query_of_the_engine(
         "table": "table night",
         "show": "show server_version",
     }
-    with pytest.raises(StoreUsageError, match="begin it with one of") as refused:
+    with pytest.raises(StoreUsageError, match="with one of") as refused:
         select(reader, "pragma user_version")
     advised = str(refused.value).rpartition("one of ")[2].split(", ")
     assert set(advised) == set(queries) - ({"table", "show"} if is_sqlite(engine) else set())
     for word in advised:
         select(reader, queries[word])
     for word in queries.keys() - set(advised):
-        with pytest.raises(StoreUsageError, match=f"begins with '{word}', so .*{advised[-1]}$"):
+        with pytest.raises(StoreUsageError, match=rf"begins with '{word}',.*{advised[-1]}$"):
             select(reader, queries[word])
 
 

@@ -222,7 +222,7 @@ def test_a_text_whose_workers_all_die_is_failed(engine: Engine) -> None:
     assert taken(engine, "last", now=in_seconds(MAX_ATTEMPTS)) == good
     row = rows(engine)[0]
     assert (row["id"], row["status"], row["reason"]) == (deadly[0], "failed", DIED)
-    assert DIED == "its worker died 3 times while translating it"
+    assert "worker died 3 times" in DIED
     assert finished(engine, "worker 2", deadly) == 0
 
 

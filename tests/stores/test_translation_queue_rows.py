@@ -82,9 +82,7 @@ def test_taking_notes_who_and_until_when_and_leaves_the_rest(held: Engine) -> No
     begun = datetime.now(UTC)
     take_texts(held, "c", ["n"], 1, 60.0)
     assert SOON <= rows(held)[4]["taken_until"] - begun < 2 * SOON
-    with pytest.raises(
-        StoreUsageError, match=r"^a worker cannot take -1 texts: let it take 1 or more$"
-    ):
+    with pytest.raises(StoreUsageError, match=r"cannot take -1 texts:.* 1 "):
         take_texts(held, "c", None, -1)
     assert len(take_texts(held, "c", None, 1)) == 1
 

@@ -65,4 +65,4 @@ def test_a_question_without_title_note_or_statement_is_refused(lost: str) -> Non
 
 
 def test_questions_come_in_the_order_of_their_files() -> None:
-    assert questions()[0].title.startswith("What is predicted for the next session")
+    assert questions()[0].title.startswith("What is predicted ")

@@ -121,15 +121,14 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         (5, b, LATER, 0.0001, "files"),
     ]
     twice = (
-        "the bar of A 2024-01-04 is already stored with other values, known at the same moment, "
-        r"2024-01-06T01:30:00\+00:00: fetch again"
+        r"the bar of A 2024-01-04 .*already.*other values.*2024-01-06T01:30:00\+00:00: fetch again"
     )
     refused(
         store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER
     )
     unsound = (
-        "the bar of B 2024-01-05 has a price that is not above 0 "
-        r"\(open .*, high .*, low .*, close .*, adj_close .*\): correct the bar, or leave it out"
+        "the bar of B 2024-01-05 .*not above 0 "
+        r"\(open .*, high .*, low .*, close .*, adj_close .*\):.*"
     )
     for column in ("open", "high", "low", "close", "adj_close"):
         named = {"source": "files", "known_at": LATER + DAY}
@@ -168,10 +167,8 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     assert [each[2] for each in rows] == [1, 2, 3, 4, 5, 6]
     assert {each[-4:] for each in rows[3:]} == {(None,) * 4}
     words = (
-        "first 2024-01-05 A is already stored with a different probability or deviation, which "
-        "stays: a past prediction is never rewritten; use the version of dtml and the kind of "
-        "machine that stored it or, if prices have changed since, move the store away and restore "
-        "a backup from before that change with `dtml db restore`"
+        "first 2024-01-05 A .*already.*different probability or deviation.*never rewritten; "
+        ".*`dtml db restore`"
     )
     again = {"known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))
@@ -182,17 +179,13 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     twice = pd.concat([given, given.head(1)])
     refused(
         store,
-        "first 2024-01-05 A is duplicated: give only one row for each run_id, target, symbol",
+        "first 2024-01-05 A .*duplicated:.*one row .*run_id, target, symbol",
         stored_predictions.save_predictions,
         "toy",
         twice,
         **again,
     )
-    other = (
-        "the run first is already stored with weights of SHA-256 .*, but this training gave x...: "
-        "the stored run stays; train with the version of dtml and on the kind of machine that "
-        "stored it, or restore its weights from a backup"
-    )
+    other = r"the run first .*already.*SHA-256 .* gave x\.\.\.:.*backup"
     refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 
 
@@ -281,8 +274,8 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
         end(conn, "toy", AS_OF.date(), "refused", reason="no bar")
         start(conn, "toy", NEXT.date())
         assert (nights.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
-    far = "the store has no night of far as of 2024-01-04 to finish: run that night again"
-    toy = "the store has no night of toy as of 2024-01-05 to finish: run that night again"
+    far = "the store .*no night .*far .*2024-01-04 .*:.*again"
+    toy = "the store .*no night .*toy .*2024-01-05 .*:.*again"
     refused(store, far, end, "far", AS_OF.date())
     refused(store, toy, end, "toy", TARGET.date())
 
@@ -308,7 +301,7 @@ def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
     )
     with pytest.raises(
         StoreUsageError,
-        match=r"^symbols not stored for market toy: U, V, W, X, Y and 1 more; check",
+        match=r"not stored .*toy: U, V, W, X, Y and 1 more; ",
     ):
         save_refused(store, frame)
 
@@ -370,14 +363,10 @@ def test_rows_become_plain_values_of_their_column_types() -> None:
     ]
     assert records(tables.night, frame.head(0)) == []
     for wrong in (2.5, np.inf):
-        with pytest.raises(
-            StoreError, match=r"^night\.fetched must hold whole numbers of 64 bits, but got a "
-        ):
+        with pytest.raises(StoreError, match=r"^night\.fetched .*whole numbers .*64 bits, "):
             records(tables.night, frame.assign(fetched=wrong))
     for moment in (pd.Timestamp("2024-01-04 16:00"), pd.Timestamp("2024-01-04", tz="UTC")):
-        with pytest.raises(
-            StoreError, match=r"^night\.as_of must hold dates, got times such as 2024-01-04 "
-        ):
+        with pytest.raises(StoreError, match=r"^night\.as_of .*dates,.*times .*2024-01-04 "):
             records(tables.night, frame.assign(as_of=moment))
 
 

@@ -1,5 +1,6 @@
 """Which number format a training multiplies in: the one that the processor multiplies faster."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,14 +42,15 @@ def test_auto_takes_what_the_processor_multiplies_faster(
     said: list[object] = []
     config = from_recipe._auto_resolved(TrainingConfig(), CPU, SINGLE_PROCESS, said.append)
     assert (config.precision, config.muon_precision) == (taken, taken)
-    assert said == [f"multiplies in {taken}: bfloat16 is {gain:.1f} times as fast as float32 here"]
+    (line,) = said
+    assert re.match(rf"multiplies in {taken}: bfloat16 .* {gain:.1f} times .*float32", str(line))
 
 
 @pytest.mark.parametrize(
     ("named", "gain", "warning"),
     [
-        ("bfloat16", SLOW, "12.5 times as slowly here as"),
-        ("float32", FAST, "1.9 times as slowly here as"),
+        ("bfloat16", SLOW, "12.5 times as slowly"),
+        ("float32", FAST, "1.9 times as slowly"),
         ("bfloat16", FAST, ""),
         ("float32", SLOW, ""),
         ("bfloat16", 1.1, ""),
@@ -98,7 +100,5 @@ def test_muon_multiplies_in_the_format_that_it_is_given(shape: tuple[int, ...]) 
 
 def test_an_unknown_precision_is_refused_by_name() -> None:
     for name in ("precision", "muon_precision"):
-        with pytest.raises(
-            UsageError, match=f"{name} must be one of auto, float32, bfloat16, not half"
-        ):
+        with pytest.raises(UsageError, match=rf"{name} .*auto, float32, bfloat16,.*half"):
             replace(TrainingConfig(), **{name: "half"})

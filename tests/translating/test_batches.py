@@ -68,7 +68,7 @@ def test_rows_hold_the_sentences_with_begin_and_end(examples: Examples) -> None:
 
 
 def test_a_batch_of_nothing_is_refused(examples: Examples) -> None:
-    with pytest.raises(UsageError, match="a batch must have 1 token or more"):
+    with pytest.raises(UsageError, match=r"batch .* 1 token"):
         batch_indices(examples, 0, None)
 
 

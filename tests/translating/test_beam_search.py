@@ -338,7 +338,7 @@ def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_network_without_numbers_is_refused() -> None:
-    said = "has no translation, because the network's scores are not numbers .* train the model"
+    said = ".*no translation,.*not numbers.* train"
     broken = Table(lambda _: {A: math.nan})
     with pytest.raises(TranslationError, match=f"^sentence 2 {said}"):
         search(broken, [[], [A, B]], Search(beams=2))
@@ -366,6 +366,6 @@ def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
     assert sum(told) == len(SOURCES)
     with pytest.raises(
         TranslationError,
-        match=r"^out of memory with sentence \d+ alone, which has \d+ pieces: shorten it, or use",
+        match=r"^out of memory.* \d+ alone,.*\d+ pieces: ",
     ):
         search(Short(willing, 0), SOURCES, how)

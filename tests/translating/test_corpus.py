@@ -4,6 +4,7 @@ what is dropped is counted.
 
 import gzip
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,20 +97,17 @@ def test_unequal_files_are_named_with_their_counts(
         write("train.en.txt.gz", "a\n" * sources),
         write("train.de.txt.gz", "b\n" * targets),
     )
-    message = (
-        f"train.en.txt.gz has {sources:,} lines, but .*train.de.txt.gz has {targets:,}: line n of "
-        "one"
-    )
+    message = rf"train\.en\.txt\.gz .*{sources:,} lines,.*train\.de\.txt\.gz .*{targets:,}: "
     with pytest.raises(UsageError, match=message):
         read(source, target)
 
 
 def test_what_is_not_utf8_is_named_with_its_place(write: Write) -> None:
     source = write("latin.txt", b"fine\n" * 16 + b"Stra\xdfe\n" + b"fine\n")
-    with pytest.raises(UsageError, match=r"latin.txt is not UTF-8 at line 17, byte 5 \(0xdf\)"):
+    with pytest.raises(UsageError, match=r"latin\.txt .*UTF-8 .*line 17, byte 5 \(0xdf\)"):
         read(source, write("b", "b\n" * 18))
     source = write("marked.txt", b"\xef\xbb\xbfStra\xdfe\n")
-    with pytest.raises(UsageError, match=r"marked.txt is not UTF-8 at line 1, byte 8 \(0xdf\)"):
+    with pytest.raises(UsageError, match=r"marked\.txt .*UTF-8 .*line 1, byte 8 \(0xdf\)"):
         read(source, write("b", "b\n"))
 
 
@@ -118,7 +116,7 @@ def test_a_cut_gzip_file_is_named(write: Write, tmp_path: Path, broken: slice) -
     whole = gzip.compress("".join(f"line {number}\n" for number in range(5000)).encode())
     source = tmp_path / "cut.gz"
     source.write_bytes(whole[broken])
-    with pytest.raises(TranslationError, match=r"cut.gz is damaged or cut short") as raised:
+    with pytest.raises(TranslationError, match=r"cut\.gz .*damaged or cut") as raised:
         read(source, write("b", "b\n" * 5000))
     assert "\n" not in str(raised.value)
 
@@ -150,9 +148,9 @@ def test_an_empty_corpus_is_refused(write: Write) -> None:
 
 def test_a_row_without_the_columns_is_named(write: Write) -> None:
     table = write("pairs.tsv", "one\teins\ntwo\n")
-    with pytest.raises(UsageError, match=r"pairs.tsv has 1 column at line 2, but columns 0 and 1"):
+    with pytest.raises(UsageError, match=r"pairs\.tsv .*1 column .*line 2,.*columns 0 and 1"):
         read(table)
-    with pytest.raises(UsageError, match=r"by tabs, or name a second file .*--references"):
+    with pytest.raises(UsageError, match=r"tabs,.*second file .*--references"):
         read(write("a.en", "one\n"))
     with pytest.raises(UsageError, match="two different numbers"):
         read(table, columns=(1, 1))
@@ -203,15 +201,15 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer: Tokenizer) -> None:
         "same on both sides": 1,
     }
     assert examples.dropped == expected
-    assert examples.summary() == (
-        "30 of 36 pairs kept; dropped: 2 empty, 1 lengths too different, 1 repeated, 1 same on "
-        "both "
-        "sides, 1 too long"
+    assert re.match(
+        "30 of 36 pairs .*: 2 empty, 1 lengths .*, 1 repeated, 1 same .*, 1 too long$",
+        examples.summary(),
     )
     lenient = clean(
         [*PAIRS, *odd[2:], *same], tokenizer, tokenizer, Rules(1000, 1000.0, drop_repeated=False)
     )
-    assert (len(lenient), lenient.dropped, lenient.summary()) == (34, {}, "34 of 34 pairs kept")
+    assert (len(lenient), lenient.dropped) == (34, {})
+    assert re.fullmatch("34 of 34 pairs[^;]*", lenient.summary())
 
 
 def test_bounds_are_the_last_that_pass(tokenizer: Tokenizer) -> None:
@@ -222,7 +220,7 @@ def test_bounds_are_the_last_that_pass(tokenizer: Tokenizer) -> None:
     for rules in (Rules(longest=longer - 1), Rules(ratio=ratio - 0.01)):
         with pytest.raises(
             UsageError,
-            match=r"no pair of the corpus is left .*: raise (longest|ratio) \(now \d.*\) under",
+            match=r"no pair .*corpus.*: raise (longest|ratio) \(now \d",
         ):
             clean([pair, pair[::-1]], tokenizer, tokenizer, rules)
 
@@ -255,7 +253,7 @@ def test_shards_are_the_whole_in_parts(tokenizer: Tokenizer, size: int) -> None:
 
 @pytest.mark.parametrize("pairs", [[], [("", "")]])
 def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> None:
-    with pytest.raises(UsageError, match=r"no pair of \[validation\] is left .*text on both sides"):
+    with pytest.raises(UsageError, match=r"no pair .*\[validation\] .*both sides"):
         next(shards(pairs, tokenizer, tokenizer, Rules(), 1, "[validation]"))
 
 
@@ -265,13 +263,13 @@ def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> Non
         (
             "train.de.txt.gz",
             "train.en.txt.gz",
-            "the name of train.de.txt.gz says de, but the source language is en: swap",
+            r"train\.de\.txt\.gz says de,.*source.* en: swap",
         ),
-        ("val.DE", "val.txt", "the name of val.DE says de, but the source language is en"),
+        ("val.DE", "val.txt", r"val\.DE says de,.*source.* en: "),
         (
             "a.txt",
             "train.en.txt",
-            "the name of train.en.txt says en, but the target language is de: swap",
+            r"train\.en\.txt says en,.*target.* de: swap",
         ),
         ("train.en.txt.gz", "train.de.txt.gz", None),
         ("europarl.en-de.en", "europarl.en-de.de", None),

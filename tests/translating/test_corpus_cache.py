@@ -97,7 +97,7 @@ def test_two_files_and_a_table_are_the_same_corpus(
     found = cache_corpus(replace(recipe, train=Corpus(*files, name="train")), tmp_path / "work")
     assert equal(found.training, cache_corpus(recipe, tmp_path / "table").training)
     swapped = replace(recipe, train=Corpus(files[1], files[0], name="train"))
-    with pytest.raises(UsageError, match="swap the source and the target"):
+    with pytest.raises(UsageError, match="swap the source"):
         cache_corpus(swapped, tmp_path / "work")
 
 

@@ -264,9 +264,9 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path: Path) -
     folder = tmp_path / "model"
     with pytest.raises(UsageError, match="without LayerNorm"):
         export_ctranslate2(bare.build(), bare, PIECES, folder, int8=False)
-    with pytest.raises(UsageError, match="source vocabulary has 59 pieces but the network 60"):
+    with pytest.raises(UsageError, match=r"source .*59 pieces .*network 60"):
         export_ctranslate2(SMALL.build(), SMALL, PIECES[:-1], folder, int8=False)
-    with pytest.raises(UsageError, match="target vocabulary has 60 pieces but the network 53"):
+    with pytest.raises(UsageError, match=r"target .*60 pieces .*network 53"):
         export_ctranslate2(two.build(), two, PIECES, folder, int8=False)
     with pytest.raises(UsageError, match="shares its embeddings"):
         export_ctranslate2(SMALL.build(), SMALL, PIECES, folder, int8=False, target_pieces=OTHERS)
@@ -282,5 +282,5 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path: Path) -
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
     (tmp_path / "file").write_text("")
-    with pytest.raises(TranslationError, match="cannot write the model to"):
+    with pytest.raises(TranslationError, match="cannot write the model"):
         export_ctranslate2(SMALL.build(), SMALL, PIECES, tmp_path / "file" / "model", int8=False)

@@ -129,5 +129,5 @@ def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for name, told in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, told)
-    with pytest.raises(UsageError, match="2 has no CUDA device, because this machine has 1:"):
+    with pytest.raises(UsageError, match=r"2 .*no CUDA device,.* 1:"):
         join_process_group("cuda")

@@ -2,6 +2,7 @@
 however these were trained.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path
     )
     assert trained is not None
     assert any(str(each).startswith("seed 1: step ") for each in words)
-    assert "an ensemble of 2 seeds from 0" in said_of(trained.card)
+    assert re.search("ensemble of 2 .* 0", said_of(trained.card))
     assert not same(*trained.networks)
     read = load_model(tmp_path / "models" / "made", CPU)
     text = ["la teska ta ludi"]
@@ -104,7 +105,7 @@ def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path
 def test_no_seed_is_refused(tmp_path: Path) -> None:
     file = write_recipe(tmp_path)
     file.write_text(file.read_text().replace("accumulate = 1", "seeds = 0"))
-    with pytest.raises(UsageError, match=r"training.seeds is 0, but must be 1 or more"):
+    with pytest.raises(UsageError, match=r"training\.seeds .*0,.* 1 "):
         read_recipe(file)
 
 
@@ -114,5 +115,5 @@ def test_ctranslate2_is_not_given_an_ensemble(tmp_path: Path) -> None:
     size = tokenizer().size
     values = NETWORK | {"source_vocabulary": size, "target_vocabulary": size}
     model = model_of(Ensemble([drawn(0), drawn(1)]), "transformer", values)
-    with pytest.raises(UsageError, match="made is an ensemble of 2"):
+    with pytest.raises(UsageError, match=r"made .*ensemble of 2"):
         export_model(model, tmp_path / "exported", int8=False)

@@ -34,7 +34,7 @@ def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> 
     recipe = recipe_of(tmp_path)
     first = fit(recipe, tmp_path, checks.append, words.append)
     assert [each.step for each in checks] == [3, 6]
-    assert "96 of 96 pairs kept" in words[0]
+    assert "96 of 96 pairs" in words[0]
     again = fit(recipe, tmp_path, checks.append)
     assert len(checks) == 2
     assert again.card == first.card
@@ -52,7 +52,7 @@ def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Pat
         replace(recipe, training={**recipe.training, "peak": 0.02}),
         replace(recipe, train=recipe.validation),
     ):
-        with pytest.raises(TranslationError, match=r"delete .* to train from the start"):
+        with pytest.raises(TranslationError, match=r"delete .*from the start"):
             fit(other, tmp_path)
     assert fit(recipe, tmp_path).card == first.card
 
@@ -68,7 +68,7 @@ def test_machines_that_do_not_share_the_folder_are_refused(tmp_path: Path) -> No
         def broadcast(self, figure: float) -> float:
             return figure  # the first has prepared its corpus, on its own disk
 
-    with pytest.raises(UsageError, match=r"do not share .* DTML_DATA"):
+    with pytest.raises(UsageError, match=r"not share .*DTML_DATA"):
         train_model(
             recipe_of(tmp_path),
             tmp_path,

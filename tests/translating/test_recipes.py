@@ -116,7 +116,7 @@ def test_tables_that_are_none_and_files_that_cannot_be_read_are_told(tmp_path: P
     assert "tokens" in refused(tmp_path, "tokens = 5\n" + WHOLE)
     assert "not valid TOML" in refused(tmp_path, "name =")
     (tmp_path / "made.toml").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="not UTF-8 at byte 1"):
+    with pytest.raises(UsageError, match=r"not UTF-8 .*byte 1"):
         read_recipe(tmp_path / "made.toml")
     with pytest.raises(UsageError, match="cannot read"):
         read_recipe(tmp_path / "none.toml")

@@ -154,9 +154,9 @@ def test_paired_systems_are_told_apart_more_finely_than_their_intervals_would() 
 
 
 def test_what_cannot_be_scored_is_refused_in_words() -> None:
-    with pytest.raises(UsageError, match="2 translations but 1 references"):
+    with pytest.raises(UsageError, match=r"2 translations .*1 references"):
         score(["a", "b"], ["a"], language="en")
-    with pytest.raises(UsageError, match="2 translations but 1 references"):
+    with pytest.raises(UsageError, match=r"2 translations .*1 references"):
         compare(["a"], ["a", "b"], ["a"], language="en")
     with pytest.raises(UsageError, match="no sentences"):
         score([], [], language="en")

@@ -161,12 +161,12 @@ def test_of_many_lines_some_are_drawn_the_same_each_time(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("lines", [[], [""], [" ", "\n", "\x00", "\u2581 \u2585"]])
 def test_a_corpus_without_text_is_refused(lines: list[str]) -> None:
-    with pytest.raises(UsageError, match="no text to learn a vocabulary from"):
+    with pytest.raises(UsageError, match=r"no text .*vocabulary"):
         Tokenizer.train(lines, 500)
 
 
 def test_a_vocabulary_without_room_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 300 pieces, not 100"):
+    with pytest.raises(UsageError, match="300 pieces, not 100"):
         Tokenizer.train(LINES, 100)
 
 
@@ -178,7 +178,7 @@ def test_a_missing_or_broken_file_is_one_line(tokenizer: Tokenizer, tmp_path: Pa
         broken.write_bytes(content)
         with pytest.raises(
             TranslationError,
-            match=r"broken.model is empty, damaged or not a SentencePiece vocabulary",
+            match=r"broken\.model .*empty, damaged or .*SentencePiece",
         ) as raised:
             Tokenizer.load(broken)
         assert "\n" not in str(raised.value)
@@ -209,7 +209,5 @@ def test_a_vocabulary_with_a_byte_that_is_no_text_is_one_line(tmp_path: Path) ->
     Tokenizer.train(LINES, 400).save(tmp_path / "source.model")
     model = (tmp_path / "source.model").read_bytes()
     (tmp_path / "source.model").write_bytes(model.replace(b"</s>", b"\x80/s>", 1))
-    with pytest.raises(
-        TranslationError, match=r"damaged or not a SentencePiece vocabulary: restore its folder"
-    ):
+    with pytest.raises(TranslationError, match=r"damaged or .*SentencePiece .*: restore"):
         Tokenizer.load(tmp_path / "source.model")

@@ -1,5 +1,6 @@
 """Laws of translating texts: each is translated alone, whatever its length or script."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -118,10 +119,7 @@ def test_a_text_in_the_target_language_is_warned_of(model: Model) -> None:
     told = replace(model, language_id=LanguageIdentifier(*counts))
     right, wrong = translate(told, TEXTS, GREEDY), translate(told, [korean], GREEDY)
     assert all(each.warning is None for each in right)
-    assert wrong[0].warning == (
-        "the text seems to be in xb, but the model translates xa-xb: "
-        "use a model for the other direction"
-    )
+    assert re.search("in xb,.*xa-xb:.*other direction$", str(wrong[0].warning))
 
 
 def test_the_best_come_in_order_and_the_first_is_the_translation(model: Model) -> None:

@@ -144,7 +144,7 @@ def test_a_training_ends_with_a_rate_near_0(tmp_path: Path, budget: dict[str, An
 )
 def test_a_warm_up_of_another_schedule_is_refused(schedule: str, warmup: float) -> None:
     with pytest.raises(
-        UsageError, match=r"warmup must be|schedule must be one of linear, inverse_sqrt, not cosine"
+        UsageError, match=r"warmup must be|schedule .*linear, inverse_sqrt,.*cosine"
     ):
         TrainingConfig(schedule=schedule, warmup=warmup)
 
@@ -339,9 +339,7 @@ def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> 
     assert first != second
     # apart by at most .0002 of it, over eight seeds; it falls by .19
     assert second == as_drawn(first, share=0.01)
-    with pytest.raises(
-        UsageError, match="precision must be one of auto, float32, bfloat16, not float16"
-    ):
+    with pytest.raises(UsageError, match=r"precision .*auto, float32, bfloat16,.*float16"):
         replace(CONFIG, precision="float16")
 
 
@@ -409,9 +407,7 @@ def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
 def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
     network = drawn()
     next(network.parameters()).data.fill_(math.nan)
-    with pytest.raises(
-        TranslationError, match=r"^the loss is nan at the learning rate .* set training\.peak"
-    ):
+    with pytest.raises(TranslationError, match=r"^the loss is nan .*training\.peak"):
         train_network(
             network,
             WIDTH,

@@ -3,6 +3,7 @@ alone, with its reason; the others do not.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,9 +59,7 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
     assert translate("jobs")[0] == 0
     assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 1, "waiting": 0}
     assert [each["status"] for each in jobs(engine)] == ["done", "failed", "done"]
-    assert jobs(engine)[1]["reason"].startswith(
-        "it is not valid UTF-8 ('utf-8' codec can't decode byte"
-    )
+    assert "not valid UTF-8 ('utf-8'" in jobs(engine)[1]["reason"]
     code, said, _ = translate("jobs", "--json")
     assert code == 0
     assert len(json.loads(said)["texts"]) == 3
@@ -96,9 +95,7 @@ def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it
 def test_a_text_that_hides_its_length_behind_a_nul_fails_alone(engine: Engine) -> None:
     inserted(engine, [f"'{SOURCES[0]}'", f"'a' || char(0) || '{LONG}'"])
     assert work_off(engine, None, GREEDY, CPU) == {"done": 1, "failed": 1, "waiting": 0}
-    assert jobs(engine)[1]["reason"].startswith(
-        "it has 1,100,002 characters, but at most 20,000 are translated"
-    )
+    assert re.search("1,100,002 characters,.*at most 20,000 ", jobs(engine)[1]["reason"])
 
 
 def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> None:
@@ -111,8 +108,8 @@ def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, but at most 20,000 are translated"),
-        ("\ud800", "it is not valid UTF-8"),
+        ("b" * (LONGEST_TEXT + 1), "20,001 characters,.*at most 20,000 "),
+        ("\ud800", "not valid UTF-8"),
     ],
     ids=["too long", "half a pair of UTF-16"],
 )
@@ -120,7 +117,7 @@ def test_what_no_worker_would_translate_is_refused_when_it_is_queued(
     engine: Engine, wrong: str, reason: str
 ) -> None:
     with (
-        pytest.raises(StoreUsageError, match=f"^text 2 of 3, .* no text was queued: {reason}"),
+        pytest.raises(StoreUsageError, match=rf"^text 2 of 3,.*no text .*:.*{reason}"),
         transaction(engine) as conn,
     ):
         queue_texts(conn, "tiny", ["bano", wrong, "lume"])
