@@ -229,10 +229,9 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
 
     Raises UsageError where the store lacks prices of the last sessions of the plan, where the plan
-    has no session or too short a history before it, and where `retrain_every` is below 1. For a plan
-    with prices known "then", it is
-    also raised where too few bars of the first training's last session were known when the next
-    session opened.
+    has no session or too short a history before it, and where `retrain_every` is below 1. For a
+    plan with prices known "then", it is also raised where too few bars of the first training's last
+    session were known when the next session opened.
     """
     context = open_stored_context(request)
     calendar = context.market.calendar
