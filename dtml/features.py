@@ -84,16 +84,12 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
             windows = np.lib.stride_tricks.sliding_window_view(bars.adjusted, count, axis=0)
             mean[count - 1 :] = windows.mean(axis=-1)
         by_bar[..., column] = mean / bars.adjusted - 1
-    # Set to NaN each feature that lacks a bar, or reads bars that cannot be compared.
-    # `changes.reads_enough` says where bars can be compared: few sessions are missing between
-    # them, and no change of the unit of account, which is one beyond `max_return`, lies
-    # between them. `by_bar` are changed in place. `order` is the session of each bar. The
-    # first three features read a single bar and are left as they are.
+    # A feature is NaN where it reads bars that cannot be compared: too many sessions are missing
+    # between them, or the unit of account has changed (`max_return`).
     # 0 where there is no change: at a stock's first bar, and after its last.
     change = np.nan_to_num(changes.change(bars.adjusted))
-    # The number of changes of the unit of account so far.
     era = np.cumsum(np.abs(change) > max_return, axis=0)
-    # Columns with the number of bars that they read; both returns read two.
+    # A column and the number of bars that it reads; the first three read one.
     for column, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
         by_bar[~changes.reads_enough(order, era, count), column] = np.nan
     # Back from the order of bars to the grid of sessions.
