@@ -469,9 +469,8 @@ def _errors_in_one_line(engine: Engine) -> Iterator[None]:
         if remedy is not None:
             # A full disk has the same remedy on both engines. Only SQLite's disk is this machine's.
             if remedy == FULL and engine.dialect.name == "sqlite":
-                # The other causes are named too: SQLite gives the same error for a full disk, for a
-                # file that has reached a limit of its size, and for damage that used up the row
-                # numbers of a table.
+                # SQLite gives the same error for a full disk, for a file at a limit of its size,
+                # and for damage that used up the row numbers of a table.
                 with suppress(OSError):
                     free = shutil.disk_usage(Path(location(engine)).parent).free / 1e9
                     remedy += (

@@ -84,9 +84,8 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
             windows = np.lib.stride_tricks.sliding_window_view(bars.adjusted, count, axis=0)
             mean[count - 1 :] = windows.mean(axis=-1)
         by_bar[..., column] = mean / bars.adjusted - 1
-    # A feature is NaN where it reads bars that cannot be compared: too many sessions are missing
-    # between them, or the unit of account has changed (`max_return`).
-    # 0 where there is no change: at a stock's first bar, and after its last.
+    # Bars cannot be compared where too many sessions are missing between them, or where the unit of
+    # account has changed. The change is 0 at a stock's first bar and after its last.
     change = np.nan_to_num(changes.change(bars.adjusted))
     era = np.cumsum(np.abs(change) > max_return, axis=0)
     # A column and the number of bars that it reads; the first three read one.

@@ -24,9 +24,7 @@ def computed_by(device: torch.device) -> str:
     pairs["torch"] = torch_build()
     for package in PACKAGES:
         pairs[package] = version(package)
-    # The processor's model and the instructions that torch uses. Where the system does not
-    # tell the model, it is the architecture.
-    model = platform.machine()
+    model = platform.machine()  # the architecture, where the system does not tell the model
     if PROCESSORS.exists():
         for line in PROCESSORS.read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")

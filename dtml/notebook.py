@@ -177,11 +177,7 @@ class Study:
         last_day = pd.Timestamp(last or self._panel.sessions[-1])
         walk_folds = folds(history, pd.Timestamp(first), last_day)
         if not isinstance(estimator, str | Path):
-            # Fit a scikit-learn estimator or a torch module on each fold, and score its days. It
-            # learns `History.relative`, the rank of each outcome within its day; a classifier
-            # learns whether that is above 0, and scores by the probability. Scores are [sessions
-            # stocks], NaN outside the days that a fold scores and for stocks that are not ranked on
-            # a day.
+            # [sessions stocks], NaN on days that no fold scores and for stocks that are not ranked.
             scores = np.full_like(history.outcome, np.nan)
             for fold in walk_folds:
                 model = fit(estimator, history.features, history.relative, fold.trained)

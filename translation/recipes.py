@@ -195,7 +195,7 @@ def read_recipe(file: Path) -> Recipe:
     training_keys = {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig)
     _check_keys(file, "training", training, training_keys)
     _check_keys(file, "test", tests, dict.fromkeys(tests, dict))  # any names, but of tables
-    # `_read_toml` has made sure of the keys that have no default.
+    # The checks above have made sure of the keys that have no default.
     recipe = Recipe(
         name=_name(file, document["name"]),
         source_language=document["source_language"],

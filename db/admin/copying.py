@@ -103,9 +103,8 @@ def copy_store(
                 done += len(source_rows)
                 progress("comparing", table.name, done)
             row_counts[table.name] = done
-        # PostgreSQL counts in sequences of its own, which copied rows do not advance. That of a
-        # table without rows stays as it is: its largest number is NULL, with which `setval` does
-        # nothing.
+        # Copied rows do not advance PostgreSQL's sequences. The largest number of a table without
+        # rows is NULL, with which `setval` does nothing.
         for table in metadata.sorted_tables if conn.dialect.name != "sqlite" else ():
             numbered_column = table.autoincrement_column
             if numbered_column is not None:

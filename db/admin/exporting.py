@@ -191,9 +191,8 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
         # date column: `str` only excludes None for the type checker.
         table_name, day_column = next(iter(GROWING[name].items()))
         table = tables.metadata.tables[table_name]
-        # Each market with the first and last day of the whole table, so that a part of it may have
-        # no rows: a query of each market's own days would read all its rows, while these two days
-        # each come from an index.
+        # Of the whole table, as an index has these two days; each market's own would take all its
+        # rows. So a part may have no rows.
         first_day = conn.execute(sa.select(sa.func.min(table.c[str(day_column)]))).scalar()
         last_day = conn.execute(sa.select(sa.func.max(table.c[str(day_column)]))).scalar()
         found = conn.execute(sa.select(owner_of(table).c.market).distinct()).scalars()

@@ -177,8 +177,7 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
         _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
     listed = conn.execute(text(SQL["functions that write"]), {"writing": WRITING})
     functions = listed.scalar_one()  # one text: the signatures, separated by commas
-    # Who owns something in this database, holds a grant in it or belongs to another role. Left out
-    # are the reader `name`, other readers, whom their setting of `MISSING_LIBRARY` marks, and
+    # Without the reader `name`, other readers, whom their setting of `MISSING_LIBRARY` marks, and
     # superusers, who need no grant.
     mark = f'session_preload_libraries="{MISSING_LIBRARY}"'
     statement = text(SQL["roles that have something here"])

@@ -189,8 +189,7 @@ def suggestion(message: str, sql: str) -> str:
             if match["kind"] == "column":
                 words = set(re.findall(r"\w+", sql.lower()))
                 used = [view for name, view in views().items() if name in words]
-                # Each once, in order.
-                columns = {
+                columns = {  # each once, in order
                     column.name: None
                     for view in used or views().values()
                     for column in view.columns

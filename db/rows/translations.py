@@ -197,7 +197,7 @@ def take_texts(
             .limit(limit)
         )
         rows = conn.execute(next_texts).all()  # one at least, as the model has a queued text
-        # A text that has been taken before, and one that would exceed MOST_CHARACTERS, come alone.
+        # A text that was taken before comes alone. The first comes even above MOST_CHARACTERS.
         ids = []
         characters = 0
         for waiting in rows:
@@ -369,8 +369,7 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
     for model in candidates:
         head = conn.execute(first.where(text.model == model)).first()
         if head is not None:
-            # SQLite lets an INSERT store a priority of any type, and sorts text and bytes above all
-            # numbers: such a priority comes first.
+            # SQLite stores a priority of any type, and sorts text and bytes above all numbers.
             is_number = isinstance(head.priority, int | float)
             rank = -head.priority if is_number else -math.inf
             first_texts.append((rank, head.id, model))

@@ -199,9 +199,8 @@ def distance_test(
     differences = matrices[:, None] - matrices[None]  # [networks networks stocks stocks]
     distances = np.linalg.norm(differences, axis=(-2, -1)) / np.sqrt(stocks)
     generator = np.random.default_rng(seed)
-    # Ways to choose the first group, the true one first. These are all ways, or, if there are
-    # more than `WAYS`, the true one and `WAYS` drawn ones. A row has 1 for the networks of
-    # the first group, 0 for the others.
+    # Networks of the first group by grouping, the true one first: all groupings, or, if they are
+    # more than `WAYS`, the true one and `WAYS` drawn ones.
     if comb(networks, first) <= WAYS:  # the first combination is 0, 1, ...: the true grouping
         chosen = np.array(list(combinations(range(networks), first)))
     else:

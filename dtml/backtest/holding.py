@@ -76,9 +76,7 @@ def staggered_track(
     tracks = []
     for part in range(stagger.parts):
         is_traded = stagger.sessions_of(part, len(place))
-        # The targets on the days on which a part is traded, NaN on the others. `place` is the
-        # place of each stock, NaN where it is not ranked. A day without a ranking has NaN too,
-        # and the part keeps the targets that it had before.
+        # NaN on days without a trade or a ranking: the part keeps the targets that it had before.
         weights = np.full(place.shape, np.nan)
         is_kept = np.zeros(place.shape, dtype=bool)
         was_target = np.zeros(place.shape[1], dtype=bool)

@@ -73,8 +73,8 @@ class Quotes:
         split = on_grid(bars, "split", sessions, symbols)
         adjusted = adjusted[traded(bars)]
         unsplit_close = on_grid(adjusted, "close", sessions, symbols)
-        # The product of the splits so far that the prices have not been adjusted for. The splits
-        # recorded since the last price count where they explain a move of more than `max_return`.
+        # The splits since the last price: where they explain a move of more than `max_return`, the
+        # prices have not been adjusted for them.
         so_far = np.where(np.isfinite(split), split, 1.0).cumprod(axis=0)
         split = so_far / _last_before(np.where(np.isfinite(unsplit_close), so_far, np.nan))
         change = unsplit_close / _last_before(unsplit_close)

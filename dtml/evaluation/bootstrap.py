@@ -47,9 +47,8 @@ def interval(
     influence = statistic(total) - statistic(without_day)
     mean_block, widening = dependence(influence)
     blocks = len(summands) / mean_block
-    # The quantile of the resamples at which the interval of each model begins. It lies as far
-    # out as Student's t requires for the number of blocks, times the `widening`. The variance
-    # of resamples of blocks is too small by the factor (blocks - 1) / blocks.
+    # As far out as Student's t requires for the number of blocks, times the `widening`: the
+    # variance of resamples of blocks is too small by the factor (blocks - 1) / blocks.
     from scipy.special import ndtr, stdtrit
 
     student = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2)

@@ -51,8 +51,7 @@ def family_p(
         return adjusted
     varying = gains[:, varies]
     block, widening = _block_length(varying, overlap)
-    # The mean of the block that begins on each day, less the mean of all days. Blocks wrap
-    # around the end.
+    # The mean of the block that begins on each day, less that of all days. Blocks wrap around.
     centred = varying - varying.mean(axis=0)
     wrapped = np.concatenate([centred, centred[: block - 1]])
     sums_before = np.concatenate([np.zeros((1, varying.shape[1])), wrapped.cumsum(axis=0)])

@@ -173,48 +173,7 @@ def scoreboard(
             movement=movement[days],
             resamples=resamples,
         )
-        # The probabilities of each predictor, [seeds days stocks], and of its ensemble, [days
-        # stocks].
-        of_seeds = [predictor.probability[:, sample.days] for predictor in predictors]
-        of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]
-        # [days predictors 4]: true rises, false rises, false falls, true falls. Every day of a
-        # sample has a stock-day that counts.
-        counts = np.stack([sample.counts(probability) for probability in of_ensembles], axis=1)
-        # The first two of the four are the stocks predicted to rise.
-        share_of_rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # [days predictors]
-        is_rule = np.array([predictor.is_rule for predictor in predictors])
-        # The columns `acc_mean, acc_sd, mcc_mean, mcc_sd`: over the seeds of each predictor. The
-        # standard deviation (sd) is NaN for a single seed.
-        accs = []
-        mccs = []
-        for seeds in of_seeds:
-            totals = [sample.counts(probability).sum(axis=0) for probability in seeds]
-            accs.append(pd.Series([float(accuracy(total)) for total in totals]))
-            mccs.append(pd.Series([float(mcc(total)) for total in totals]))
-        frame = pd.DataFrame(
-            {
-                "predictor": [predictor.name for predictor in predictors],
-                "is_rule": is_rule,
-                "days": len(counts),
-                "n": int(sample.counted.sum()),
-                "rises": int((sample.counted & sample.rose).sum()),
-                "seeds": [float(len(seeds)) for seeds in of_seeds],
-                "configurations": [float(predictor.configurations) for predictor in predictors],
-                "acc_mean": np.array([scores.mean() for scores in accs]),
-                "acc_sd": np.array([scores.std() for scores in accs]),
-                "mcc_mean": np.array([scores.mean() for scores in mccs]),
-                "mcc_sd": np.array([scores.std() for scores in mccs]),
-                **measured("acc", counts, accuracy, sample.resamples),
-                **measured("mcc", counts, mcc, sample.resamples),
-                **_gains("acc_gain", counts, is_rule, accuracy, sample.resamples),
-                **_gains("mcc_gain", counts, is_rule, mcc, sample.resamples),
-                **_probability_figures(of_ensembles, sample),
-                "same_direction": np.maximum(share_of_rises, 1 - share_of_rises).mean(axis=0),
-            }
-        )
-        # The 0.0 and 1.0 of rules are no probabilities.
-        frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
-        frames.append(frame.assign(protocol=protocol))
+        frames.append(_rows(predictors, sample).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
 
@@ -328,6 +287,50 @@ def common_stock_days(
                 f"{RULE_HISTORY} sessions before each of these days"
             )
     return np.asarray(is_common)
+
+
+def _rows(predictors: Sequence[Predictor], sample: _Sample) -> pd.DataFrame:
+    """Return a row a predictor for one sample, with all columns of `COLUMNS` but `protocol`."""
+    # The probabilities of each predictor, [seeds days stocks], and of its ensemble, [days stocks].
+    of_seeds = [predictor.probability[:, sample.days] for predictor in predictors]
+    of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]
+    # [days predictors 4]: true rises, false rises, false falls, true falls. Every day of a sample
+    # has a stock-day that counts.
+    counts = np.stack([sample.counts(probability) for probability in of_ensembles], axis=1)
+    # The first two of the four are the stocks predicted to rise.
+    share_of_rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # [days predictors]
+    is_rule = np.array([predictor.is_rule for predictor in predictors])
+    # Over the seeds of each predictor; the standard deviation (sd) is NaN for a single seed.
+    accs = []
+    mccs = []
+    for seeds in of_seeds:
+        totals = [sample.counts(probability).sum(axis=0) for probability in seeds]
+        accs.append(pd.Series([float(accuracy(total)) for total in totals]))
+        mccs.append(pd.Series([float(mcc(total)) for total in totals]))
+    frame = pd.DataFrame(
+        {
+            "predictor": [predictor.name for predictor in predictors],
+            "is_rule": is_rule,
+            "days": len(counts),
+            "n": int(sample.counted.sum()),
+            "rises": int((sample.counted & sample.rose).sum()),
+            "seeds": [float(len(seeds)) for seeds in of_seeds],
+            "configurations": [float(predictor.configurations) for predictor in predictors],
+            "acc_mean": np.array([scores.mean() for scores in accs]),
+            "acc_sd": np.array([scores.std() for scores in accs]),
+            "mcc_mean": np.array([scores.mean() for scores in mccs]),
+            "mcc_sd": np.array([scores.std() for scores in mccs]),
+            **measured("acc", counts, accuracy, sample.resamples),
+            **measured("mcc", counts, mcc, sample.resamples),
+            **_gains("acc_gain", counts, is_rule, accuracy, sample.resamples),
+            **_gains("mcc_gain", counts, is_rule, mcc, sample.resamples),
+            **_probability_figures(of_ensembles, sample),
+            "same_direction": np.maximum(share_of_rises, 1 - share_of_rises).mean(axis=0),
+        }
+    )
+    # The 0.0 and 1.0 of rules are no probabilities.
+    frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
+    return frame
 
 
 def _gains(

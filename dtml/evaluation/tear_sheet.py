@@ -229,9 +229,7 @@ def net_spread(
     returns without compounding. Days without a spread have no row, and what is traded on them is
     not in the totals; without costs, `cost`, `net` and `net_total` are NaN.
     """
-    # The weight of each stock: equal parts of 1 in the best tenth, of -1 in the worst. All
-    # other weights are 0. A day without a ranking keeps the weights of the day before, which
-    # are 0 before any ranking.
+    # A day without a ranking keeps the weights of the day before, which are 0 before any ranking.
     group_of = score_groups(scores)
     weights = np.zeros(scores.shape)
     for group, side in ((DECILES - 1, 1.0), (0, -1.0)):

@@ -66,31 +66,7 @@ def read_spells(table: Table, stored: str | None) -> tuple[tuple[Spell, ...], st
     )
     if not spells:
         raise UsageError(f"{path}: no member is listed; give rows below {', '.join(COLUMNS)}")
-    # Raise UsageError where two spells of a stock share a day. The spells are sorted by stock
-    # and first day.
-    for before, each in pairwise(spells):
-        if before.stock != each.stock:
-            continue
-        if before.until is not None and before.until <= each.since:
-            continue
-        lines = f"line {before.line} and line {each.line}"
-        if before.until is None:
-            raise UsageError(
-                f"{path}: {lines}: the membership of {before.symbol} since {before.since} has no "
-                f"until, but {each.symbol} joins again on {each.since}; give the first an until, "
-                "or delete one of these lines"
-            )
-        hint = ""
-        # They share a single day, which is the first one's `until` in the file.
-        if last_day_counts and before.until == each.since + timedelta(days=1):
-            hint = (
-                f', or set until = "{EXCLUDED}" in the market\'s file if until is the first day '
-                "after a membership"
-            )
-        raise UsageError(
-            f"{path}: {lines}: memberships of {each.stock} overlap from {each.since} on; correct "
-            f"their dates{hint}"
-        )
+    _refuse_overlaps(path, spells, last_day_counts=last_day_counts)
     return tuple(spells), text
 
 
@@ -188,6 +164,36 @@ def _day(path: Path, line: int, symbol: str, name: str, text: str) -> date | Non
     if name == "until":
         advice += ", or leave the cell empty while the membership lasts"
     raise UsageError(f"{path}: line {line}: {symbol}: {name} is {shown(text)}{advice}")
+
+
+def _refuse_overlaps(path: Path, spells: list[Spell], *, last_day_counts: bool) -> None:
+    """Raise UsageError where two spells of a stock share a day.
+
+    The spells are sorted by stock and first day.
+    """
+    for before, each in pairwise(spells):
+        if before.stock != each.stock:
+            continue
+        if before.until is not None and before.until <= each.since:
+            continue
+        lines = f"line {before.line} and line {each.line}"
+        if before.until is None:
+            raise UsageError(
+                f"{path}: {lines}: the membership of {before.symbol} since {before.since} has no "
+                f"until, but {each.symbol} joins again on {each.since}; give the first an until, "
+                "or delete one of these lines"
+            )
+        hint = ""
+        # They share a single day, which is the first one's `until` in the file.
+        if last_day_counts and before.until == each.since + timedelta(days=1):
+            hint = (
+                f', or set until = "{EXCLUDED}" in the market\'s file if until is the first day '
+                "after a membership"
+            )
+        raise UsageError(
+            f"{path}: {lines}: memberships of {each.stock} overlap from {each.since} on; correct "
+            f"their dates{hint}"
+        )
 
 
 def dated_stays(

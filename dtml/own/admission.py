@@ -385,9 +385,8 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     whole = _panel(history)
     # Only the description is needed, so any small number of sessions is enough.
     description, _values = user_code.values(cut(whole, slice(-EARLY[1], None)))
-    # The default HISTORY, and a smaller one, is always allowed.
     needed_history = description["history"]
-    longest = max(len(whole.sessions) - LEAST, HISTORY)
+    longest = max(len(whole.sessions) - LEAST, HISTORY)  # the default is always allowed
     if needed_history > longest:
         detail = (
             f"HISTORY is {needed_history} sessions, but the audit has bars of "
@@ -422,10 +421,8 @@ def _check_with_changes(
     sessions = _panel(part).sessions
     last = len(sessions) - 1
     history = int(description["history"])
-    # The positions of the sessions after which the future is changed. These are `EARLY` and
-    # `DATES` drawn ones. Those drawn lie in the second half, and not among the first
-    # `history` sessions where the part is longer. `last` is the position of the part's last
-    # session, after which there is no future to change.
+    # The future is changed after these sessions. Those drawn lie in the second half, and not among
+    # the first `history` where the part is longer; after the last there is no future.
     earliest = min(max(last // 2, history), last - 1)
     drawn = np.random.default_rng(0).integers(earliest, last, DATES)
     positions = [int(at) for at in (*EARLY, *drawn) if at < last]
@@ -439,9 +436,6 @@ def _check_with_changes(
     # comes first, although that check is the last below: the first failure of a feature is the one
     # that is reported.
     differences = {("asked_twice", name): "" for name in description["features"]}  # "": none
-    # A part with another future after each position, then rescaled, finally unchanged.
-    # `panel` is that of the part. The findings list the checks in the same order, except that
-    # `asked_twice`, the last here, comes first there (`_check_with_changes`).
     last = len(panel.sessions) - 1
     others = []
     for at in positions:

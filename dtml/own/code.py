@@ -305,28 +305,39 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     if hasattr(fresh, "forward"):
         # A day without any outcome has no rows, and so no step.
         stocks_by_day = [int(stocks) for stocks in has_outcome.sum(axis=1) if stocks]
-        # A torch module that has learned one day in each step, by Adam on squared errors. The
-        # rows are those of all days, one day after the other; `stocks_by_day` counts those of
-        # each. A module may set its learning `rate` and its `epochs`. It is changed in place, and
-        # torch's global generator is seeded.
-        import torch
-
-        torch.manual_seed(0)  # for dropout and other draws while it learns
-        optimiser = torch.optim.Adam(fresh.parameters(), lr=getattr(fresh, "rate", RATE))
-        features_by_day = torch.from_numpy(filled).split(stocks_by_day)
-        outcomes_by_day = torch.from_numpy(y).float().split(stocks_by_day)
-        fresh.train()
-        for _ in range(getattr(fresh, "epochs", EPOCHS)):
-            for features, outcome in zip(features_by_day, outcomes_by_day, strict=True):
-                optimiser.zero_grad()
-                error = fresh(features).reshape(-1) - outcome
-                error.square().mean().backward()
-                optimiser.step()
-        return fresh
+        return _fit_module(fresh, filled, y, stocks_by_day)
     is_classifier = hasattr(fresh, "predict_proba")
     labels = y > 0 if is_classifier else y
     fresh.fit(filled, labels)
     return fresh
+
+
+def _fit_module(
+    module: Any,
+    x: Float[ndarray, "rows features"],
+    y: Float[ndarray, " rows"],
+    stocks_by_day: list[int],
+) -> Any:
+    """Return a torch module that has learned one day in each step, by Adam on squared errors.
+
+    The rows are those of all days, one day after the other; `stocks_by_day` counts those of each.
+    A module may set its learning `rate` and its `epochs`. It is changed in place, and torch's
+    global generator is seeded.
+    """
+    import torch
+
+    torch.manual_seed(0)  # for dropout and other draws while it learns
+    optimiser = torch.optim.Adam(module.parameters(), lr=getattr(module, "rate", RATE))
+    features_by_day = torch.from_numpy(x).split(stocks_by_day)
+    outcomes_by_day = torch.from_numpy(y).float().split(stocks_by_day)
+    module.train()
+    for _ in range(getattr(module, "epochs", EPOCHS)):
+        for features, outcome in zip(features_by_day, outcomes_by_day, strict=True):
+            optimiser.zero_grad()
+            error = module(features).reshape(-1) - outcome
+            error.square().mean().backward()
+            optimiser.step()
+    return module
 
 
 def _fresh(model: Any) -> Any:

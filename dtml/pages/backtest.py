@@ -610,9 +610,8 @@ def backtest_page(
     best = _best(performances, net)
     year = sessions_of_a_year(backtest)
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
-    # The portfolios whose lines are hidden, and those whose lines are dashed. All but the
-    # best and the yardsticks are hidden, none where there is no best one. Dashed are the
-    # paper's portfolios, which cannot be traded.
+    # Only the best and the yardsticks are shown at first, all where none is best. The paper's
+    # portfolios, which cannot be traded, are dashed.
     hidden = set() if best is None else set(net) - {best, *YARDSTICKS}
     dashed = {portfolio for portfolio in net if not _is_traded(portfolio)} - set(YARDSTICKS)
     in_order = {**_compared_lines(net, best), **net}  # the lines that are shown come first

@@ -188,11 +188,6 @@ def night_report(
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
     weekday = pd.Timestamp(night["target"]).day_name()
-    # The page's values of the calibration curves and of the abstention band's coverage.
-    # `curves` has a chart for the probabilities as predicted and one for the calibrated ones,
-    # where there are `bins` of them; `coverage` has a row for each nominal level with an
-    # outcome, and `kept_chart` draws these rows. `by_run` are those of runs by their ids;
-    # `level` is the page's own.
     # An empty frame may have no columns.
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, by_run)}

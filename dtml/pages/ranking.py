@@ -484,6 +484,16 @@ def sheet_values(
                 sql=statements.get(name),
             )
         )
+    return {
+        "answers": sheet_answers(found, unit, strongest),
+        "basis": _basis(sheet, found, unit),
+        "parts_of_sheet": parts,
+        "sheet_tables": _tables(sheet),
+    }
+
+
+def _basis(sheet: TearSheet, found: Answers, unit: str) -> str:
+    """Say in a few sentences what the answers of `sheet_answers` are about."""
     sentences = [f"By {named(sheet.predictor)}, over {count(found.days)} {unit}."]
     if sheet.rule is not None:
         of_rule = sheet.cumulative[sheet.cumulative["predictor"] == sheet.rule]
@@ -497,64 +507,64 @@ def sheet_values(
         sentences.append(
             f"Tradable: the daily return of the best less the worst tenth, {costs} costs."
         )
-    return {
-        "answers": sheet_answers(found, unit, strongest),
-        "basis": " ".join(sentences),
-        "parts_of_sheet": parts,
-        "sheet_tables": [
-            _table(
-                "groups",
-                sheet.groups.sort_values("group", ascending=False),
-                {
-                    "score group, 10 is best": lambda row: count(row["group"]),
-                    "days": lambda row: count(row["days"]),
-                    "mean return a day, bp": lambda row: _bp(row["mean_return"]),
-                    "above all stocks, bp [95 %]": _excess,
-                },
-            ),
-            _table(
-                "halves",
-                sheet.halves,
-                {
-                    "half": lambda row: count(row["half"]),
-                    "first day": lambda row: day(row["first"]),
-                    "last day": lambda row: day(row["last"]),
-                    "days": lambda row: count(row["days"]),
-                    "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
-                },
-            ),
-            _table(
-                "horizons",
-                sheet.horizons,
-                {
-                    "days apart": lambda row: count(row["horizon"]),
-                    "pairs of days": lambda row: count(row["days"]),
-                    "autocorrelation [95 %]": lambda row: with_interval(row, "autocorrelation", 3),
-                    "best tenth replaced": lambda row: percent(row["replaced"]),
-                },
-            ),
-            _table(
-                "legs",
-                sheet.legs,
-                {
-                    "holding period": lambda row: str(row["leg"]).replace("_", " "),
-                    "days": lambda row: count(row["days"]),
-                    "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
-                    "t": lambda row: figure(row["t"], 1),
-                },
-            ),
-            _table(
-                "sectors",
-                sheet.sectors,
-                {
-                    "sector": lambda row: str(row["sector"]),
-                    "days": lambda row: count(row["days"]),
-                    "stock-days": lambda row: count(row["n"]),
-                    "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
-                },
-            ),
-        ],
-    }
+    return " ".join(sentences)
+
+
+def _tables(sheet: TearSheet) -> list[Table]:
+    """Return the tables that are printed on the page; the others are offered as CSV alone."""
+    return [
+        _table(
+            "groups",
+            sheet.groups.sort_values("group", ascending=False),
+            {
+                "score group, 10 is best": lambda row: count(row["group"]),
+                "days": lambda row: count(row["days"]),
+                "mean return a day, bp": lambda row: _bp(row["mean_return"]),
+                "above all stocks, bp [95 %]": _excess,
+            },
+        ),
+        _table(
+            "halves",
+            sheet.halves,
+            {
+                "half": lambda row: count(row["half"]),
+                "first day": lambda row: day(row["first"]),
+                "last day": lambda row: day(row["last"]),
+                "days": lambda row: count(row["days"]),
+                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+            },
+        ),
+        _table(
+            "horizons",
+            sheet.horizons,
+            {
+                "days apart": lambda row: count(row["horizon"]),
+                "pairs of days": lambda row: count(row["days"]),
+                "autocorrelation [95 %]": lambda row: with_interval(row, "autocorrelation", 3),
+                "best tenth replaced": lambda row: percent(row["replaced"]),
+            },
+        ),
+        _table(
+            "legs",
+            sheet.legs,
+            {
+                "holding period": lambda row: str(row["leg"]).replace("_", " "),
+                "days": lambda row: count(row["days"]),
+                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+                "t": lambda row: figure(row["t"], 1),
+            },
+        ),
+        _table(
+            "sectors",
+            sheet.sectors,
+            {
+                "sector": lambda row: str(row["sector"]),
+                "days": lambda row: count(row["days"]),
+                "stock-days": lambda row: count(row["n"]),
+                "rank IC [95 %]": lambda row: with_interval(row, "rank_ic", 3),
+            },
+        ),
+    ]
 
 
 def csv_address(table: pd.DataFrame) -> str:
@@ -575,53 +585,14 @@ def sheet_answers(found: Answers, unit: str, strongest: Row | None = None) -> li
     there is a strongest rule) whether it beats the rules. `strongest` is as in `sheet_values`.
     """
     too_early = f"no interval below {MINIMUM_DAYS} {unit}; {found.days} so far"
-    question = "An order?"
-    rank_ic = f"rank IC {_ratio(found.rank_ic)}"
-    verdict = _verdict(found.rank_ic)
-    if verdict is None:
-        order = Answer(question, TOO_EARLY, f"{rank_ic}; {too_early}")
-    else:
-        order = Answer(question, verdict, rank_ic)
-    # Whether the rank IC is above 0 in both halves, each by its own interval. It is
-    # too early where a half has no interval. Otherwise the answer is No where the rank IC of
-    # a half is not above 0, whatever its interval, and `UNCLEAR` where both are above 0 but
-    # not surely.
-    question = "Steady?"
-    if not found.halves:
-        steadiness = Answer(question, TOO_EARLY, too_early)
-    else:
-        verdicts = [_verdict(half) for half in found.halves]
-        is_above = [half.value > 0 for half in found.halves]
-        word = UNCLEAR
-        if None in verdicts:
-            word = TOO_EARLY
-        elif verdicts == [YES, YES]:
-            word = YES
-        elif not all(is_above):
-            word = NO
-        months = f"{found.positive_months} of {found.months} months above 0"
-        steadiness = Answer(question, word, months)
-    # Whether the best tenth earns more than the worst after costs, by the interval. It
-    # is too early where no spread is known or the net spread has no interval; the answer is
-    # `UNCLEAR` where costs are unknown.
-    question = "Tradable?"
-    gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
-    if pd.isna(found.gross.value):
-        trade = Answer(question, TOO_EARLY, too_early)
-    elif pd.isna(found.net.value):
-        trade = Answer(
-            question,
-            UNCLEAR,
-            f"{gross}; the costs of the market are unknown",
-        )
-    else:
-        ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
-        net = f"{found.net.value / BASIS_POINT:+.1f} bp {ends}".strip()
-        word = _verdict(found.net) or TOO_EARLY
-        trade = Answer(question, word, net, unit="a day after costs")
-    if strongest is None:
-        return [order, steadiness, trade]
-    return [order, steadiness, trade, _beside_rules(strongest, too_early)]
+    found_answers = [
+        _order(found, too_early),
+        _steadiness(found, too_early),
+        _trade(found, too_early),
+    ]
+    if strongest is not None:
+        found_answers.append(_beside_rules(strongest, too_early))
+    return found_answers
 
 
 def _verdict(estimate: Estimate) -> str | None:
@@ -631,6 +602,60 @@ def _verdict(estimate: Estimate) -> str | None:
     if estimate.low > 0:
         return YES
     return NO if estimate.high < 0 else UNCLEAR
+
+
+def _order(found: Answers, too_early: str) -> Answer:
+    """Return whether the rank IC is above 0, by its interval; it is too early without one."""
+    question = "An order?"
+    rank_ic = f"rank IC {_ratio(found.rank_ic)}"
+    verdict = _verdict(found.rank_ic)
+    if verdict is None:
+        return Answer(question, TOO_EARLY, f"{rank_ic}; {too_early}")
+    return Answer(question, verdict, rank_ic)
+
+
+def _steadiness(found: Answers, too_early: str) -> Answer:
+    """Return whether the rank IC is above 0 in both halves, each by its own interval.
+
+    It is too early where a half has no interval. Otherwise the answer is No where the rank IC of a
+    half is not above 0, whatever its interval, and `UNCLEAR` where both are above 0 but not surely.
+    """
+    question = "Steady?"
+    if not found.halves:
+        return Answer(question, TOO_EARLY, too_early)
+    verdicts = [_verdict(half) for half in found.halves]
+    is_above = [half.value > 0 for half in found.halves]
+    word = UNCLEAR
+    if None in verdicts:
+        word = TOO_EARLY
+    elif verdicts == [YES, YES]:
+        word = YES
+    elif not all(is_above):
+        word = NO
+    months = f"{found.positive_months} of {found.months} months above 0"
+    return Answer(question, word, months)
+
+
+def _trade(found: Answers, too_early: str) -> Answer:
+    """Return whether the best tenth earns more than the worst after costs, by the interval.
+
+    It is too early where no spread is known or the net spread has no interval; the answer is
+    `UNCLEAR` where costs are unknown.
+    """
+    question = "Tradable?"
+    gross = f"{found.gross.value / BASIS_POINT:+.1f} bp before costs"
+    if pd.isna(found.gross.value):
+        return Answer(question, TOO_EARLY, too_early)
+    if pd.isna(found.net.value):
+        return Answer(
+            question,
+            UNCLEAR,
+            f"{gross}; the costs of the market are unknown",
+        )
+    ends = between(found.net.low / BASIS_POINT, found.net.high / BASIS_POINT, 1, signed=True)
+    net = f"{found.net.value / BASIS_POINT:+.1f} bp {ends}".strip()
+    word = _verdict(found.net) or TOO_EARLY
+    return Answer(question, word, net, unit="a day after costs")
 
 
 def _beside_rules(strongest: Row, too_early: str) -> Answer:

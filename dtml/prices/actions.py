@@ -39,13 +39,30 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     stocks = bars[bars["symbol"] != index_symbol]
     if stocks.empty:
         return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
-    # A row for each bar with its log changes from the bar before, NaN for the first bar. Its
-    # columns are `symbol`, `session`, `dividend` and `split` of the bar; the log changes
-    # `close`, `price` (that of the returns) and `step` (of adj_close / close); `paid`, the
-    # dividend as a share of the close before, NaN without one; and `scatter`, the standard
-    # deviation of the stock's changes of `price`, at least `LEAST_SCATTER`, estimated by
-    # their median size so that outliers do not count.
-    rows = stocks.sort_values(["symbol", "session"], ignore_index=True)
+    days = _daily_changes(stocks, returns)
+    warnings = [_undivided(days)]
+    if returns == "adj_close":
+        # Of a stock that several of these three report, the first row is kept.
+        warnings += [_wrongly_deducted(days), _not_paid(days), _hundredfold_falls(days)]
+    doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
+    return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
+
+
+def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which bars have a recorded split or dividend."""
+    return bars["split"].notna() | bars["dividend"].notna()
+
+
+def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
+    """Return a row for each bar with its log changes from the bar before, NaN for the first bar.
+
+    Its columns are `symbol`, `session`, `dividend` and `split` of the bar; the log changes `close`,
+    `price` (that of the returns) and `step` (of adj_close / close); `paid`, the dividend as a share
+    of the close before, NaN without one; and `scatter`, the standard deviation of the stock's
+    changes of `price`, at least `LEAST_SCATTER`, estimated by their median size so that outliers do
+    not count.
+    """
+    rows = bars.sort_values(["symbol", "session"], ignore_index=True)
     symbol = rows["symbol"]
     prices = pd.DataFrame(
         {
@@ -66,9 +83,15 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     median_size = sizes.groupby(symbol).median()
     scatter = (median_size * NORMAL).clip(lower=LEAST_SCATTER)
     days["scatter"] = symbol.map(scatter)
-    # The stocks whose price moves by about the ratio of a split on the day of that split.
-    # That happens if the prices before were not divided by it. Only a move of more than
-    # `UNUSUAL` scatters counts, so that the smallest splits are not judged.
+    return days
+
+
+def _undivided(days: pd.DataFrame) -> pd.DataFrame:
+    """Return the stocks whose price moves by about the ratio of a split on the day of that split.
+
+    That happens if the prices before were not divided by it. Only a move of more than `UNUSUAL`
+    scatters counts, so that the smallest splits are not judged.
+    """
     splits = days[days["split"].notna()]
     moved = splits["price"].abs()
     # An undivided price moves by -log(split), a divided one by an ordinary return.
@@ -82,38 +105,26 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
         f"(the split-adjusted return is {np.exp(row.price) * row.split - 1:+.1%})"
         for row in undivided.itertuples()
     ]
-    warnings = [_newest_day_of_each_stock(undivided["symbol"], UNDIVIDED, values)]
-    if returns == "adj_close":
-        # These three give the same reason, `CONTRADICTED`. Of a stock that several of them report,
-        # the first row is kept.
-        # The stocks whose adjusted close does not deduct a recorded dividend as it should. The
-        # deduction differs from the dividend by more than `DIFFERENCE`. In `days`, `step` is the
-        # log change of adj_close / close, `paid` the dividend as a share of the close before. Days
-        # with a split are left out: adj_close / close may then step by the split too.
-        # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-
-        # day.
-        deduction = -np.expm1(-days["step"])
-        bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
-        # False on days without a dividend, where `paid` is NaN.
-        differs = (deduction - days["paid"]).abs() > bound
-        contradicted = days.assign(deduction=deduction)[days["split"].isna() & differs]
-        values = [
-            f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the previous close is "
-            f"recorded, but adj_close takes out {row.deduction:.1%}"
-            for row in contradicted.itertuples()
-        ]
-        warnings += [
-            _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values),
-            _not_paid(days),
-            _hundredfold_falls(days),
-        ]
-    doubtful = pd.concat(warnings, ignore_index=True).drop_duplicates(["symbol", "reason"])
-    return doubtful.sort_values(["symbol", "reason"], ignore_index=True)
+    return _newest_day_of_each_stock(undivided["symbol"], UNDIVIDED, values)
 
 
-def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which bars have a recorded split or dividend."""
-    return bars["split"].notna() | bars["dividend"].notna()
+def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
+    """Return the stocks whose adjusted close does not deduct a recorded dividend as it should.
+
+    Days with a split are left out: adj_close / close may then step by the split too.
+    """
+    # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-day.
+    deduction = -np.expm1(-days["step"])
+    bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
+    # False on days without a dividend, where `paid` is NaN.
+    differs = (deduction - days["paid"]).abs() > bound
+    contradicted = days.assign(deduction=deduction)[days["split"].isna() & differs]
+    values = [
+        f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the previous close is "
+        f"recorded, but adj_close takes out {row.deduction:.1%}"
+        for row in contradicted.itertuples()
+    ]
+    return _newest_day_of_each_stock(contradicted["symbol"], CONTRADICTED, values)
 
 
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:

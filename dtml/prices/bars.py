@@ -169,31 +169,8 @@ def check(
         )
     rows = bars.reset_index(drop=True)  # below, the label of a row is its position
     judged = _Judged.of(rows, returns)
-    # Which bars have each fault of the date: by three of `MISPLACED`, a flag for each
-    # bar. The session under way is the first after `closed_until`, the last closed one: its
-    # bars are an `open_session`, all others after `closed_until` a `future_session`. A day
-    # that is none of `sessions` is `not_a_session`, and may have a second fault.
-    calendar_days = sessions.to_numpy("datetime64[ns]")
-    closed = np.datetime64(closed_until, "ns")
-    under_way = calendar_days[calendar_days > closed][:1]  # none where the sessions end before
-    is_open = np.isin(judged.session, under_way)
-    faults = {
-        "future_session": (judged.session > closed) & ~is_open,
-        "open_session": is_open,
-        "not_a_session": ~np.isin(judged.session, calendar_days),
-    }
-    # The rows that share symbol and session. All of them are marked where they differ, as any
-    # of them may be correct. Where they are equal in every column the first is a good bar,
-    # and only its repeats are marked.
-    is_shared = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
-    if not is_shared.any():
-        faults["duplicate_session"] = is_shared
-    else:
-        # A symbol and session whose rows are all equal keeps one row here, the first.
-        distinct = rows[is_shared].drop_duplicates()
-        is_single = ~distinct.duplicated(["symbol", "session"], keep=False)
-        good_rows = distinct.index[is_single]
-        faults["duplicate_session"] = np.asarray(is_shared & ~rows.index.isin(good_rows))
+    faults = _calendar_faults(judged.session, sessions, closed_until)
+    faults["duplicate_session"] = _duplicates(rows)
     faults |= _price_faults(rows, judged)
 
     misplaced = np.logical_or.reduce([faults[reason] for reason in MISPLACED])
@@ -290,6 +267,42 @@ class _Evidence:
     change: Values
     share: Values
     extent: Values
+
+
+def _calendar_faults(
+    session: ndarray, sessions: pd.DatetimeIndex, closed_until: date
+) -> dict[str, Flags]:
+    """Return which bars have each fault of the date: by three of `MISPLACED`, a flag for each bar.
+
+    The session under way is the first after `closed_until`, the last closed one: its bars are an
+    `open_session`, all others after `closed_until` a `future_session`. A day that is none of
+    `sessions` is `not_a_session`, and may have a second fault.
+    """
+    calendar_days = sessions.to_numpy("datetime64[ns]")
+    closed = np.datetime64(closed_until, "ns")
+    under_way = calendar_days[calendar_days > closed][:1]  # none where the sessions end before
+    is_open = np.isin(session, under_way)
+    return {
+        "future_session": (session > closed) & ~is_open,
+        "open_session": is_open,
+        "not_a_session": ~np.isin(session, calendar_days),
+    }
+
+
+def _duplicates(rows: pd.DataFrame) -> Flags:
+    """Return the rows that share symbol and session.
+
+    All of them are marked where they differ, as any of them may be correct. Where they are equal in
+    every column the first is a good bar, and only its repeats are marked.
+    """
+    is_shared = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
+    if not is_shared.any():
+        return is_shared
+    # A symbol and session whose rows are all equal keeps one row here, the first.
+    distinct = rows[is_shared].drop_duplicates()
+    is_single = ~distinct.duplicated(["symbol", "session"], keep=False)
+    good_rows = distinct.index[is_single]
+    return np.asarray(is_shared & ~rows.index.isin(good_rows))
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:

@@ -91,9 +91,7 @@ def compare(
     values that differed before; those that can be compared now and agree are returned too.
     """
     pairs = _pairs(stored, second, sessions)
-    # The comparison of each field, by its name. The names are `BAR`, `SCALE` if closes are
-    # compared, and each of the `fields`. Prices of a bar that differs by one factor count as
-    # differing here too; `_rows` leaves them out.
+    # Prices of a bar that differs by one factor count as differing here; `_rows` leaves them out.
     prices = {name: _price(pairs, name) for name in PRICES}
     is_scaled = _is_scaled(prices)
     factor = (1 + prices["close"].difference).where(is_scaled, 1.0)

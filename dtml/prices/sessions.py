@@ -224,34 +224,36 @@ def require_session(calendar: AnyCalendar, day: date) -> date:
 def _exchange(calendar: AnyCalendar) -> _Exchange:
     """Build an exchange's sessions, once a process: XKRX alone takes a second or two."""
     if isinstance(calendar, Calendar):
-        library = _exchange(calendar.code)
-        # The library's exchange with the sessions that a user's calendar adds and removes. After
-        # the library's last session, each usual weekday up to `known_to` is added. Of all days,
-        # `holidays` are removed and `extra` ones added. Sessions that the library does not have
-        # open and close at the exchange's usual local times.
-        week = usual_week(calendar.code, library.last)  # of the last year that the library knows
-        # The days after the library's last session; none where the user's calendar knows no later
-        # day.
-        following = pd.date_range(
-            library.last + timedelta(days=1), calendar.known_to or library.last
-        )
-        usual = following[following.day_of_week.isin(list(week.weekdays))]
-        holidays = pd.DatetimeIndex(calendar.holidays)
-        sessions = library.sessions.union(usual).difference(holidays)
-        sessions = sessions.union(pd.DatetimeIndex(calendar.extra)).as_unit("ns")
-        # The most common time from midnight to the open in the last year, of about 250 sessions.
-        local_opens = library.opens.tz_convert(library.timezone).tz_localize(None)
-        since_midnight = local_opens - library.sessions
-        usual_open = since_midnight[-250:].value_counts().index[0].to_pytimedelta()
-        return replace(
-            library,
-            sessions=sessions,
-            opens=_moments(library, library.opens, sessions, usual_open),
-            closes=_moments(library, library.closes, sessions, week.close),
-            first=sessions[0].date(),
-            last=sessions[-1].date(),
-        )
+        return _with_given_sessions(_exchange(calendar.code), calendar)
     return _known_exchange(calendar)
+
+
+def _with_given_sessions(library: _Exchange, calendar: Calendar) -> _Exchange:
+    """Return the library's exchange with the sessions that a user's calendar adds and removes.
+
+    After the library's last session, each usual weekday up to `known_to` is added. Of all days,
+    `holidays` are removed and `extra` ones added. Sessions that the library does not have open and
+    close at the exchange's usual local times.
+    """
+    week = usual_week(calendar.code, library.last)  # of the last year that the library knows
+    # None where the user's calendar knows no later day.
+    following = pd.date_range(library.last + timedelta(days=1), calendar.known_to or library.last)
+    usual = following[following.day_of_week.isin(list(week.weekdays))]
+    holidays = pd.DatetimeIndex(calendar.holidays)
+    sessions = library.sessions.union(usual).difference(holidays)
+    sessions = sessions.union(pd.DatetimeIndex(calendar.extra)).as_unit("ns")
+    # The most common time from midnight to the open in the last year, of about 250 sessions.
+    local_opens = library.opens.tz_convert(library.timezone).tz_localize(None)
+    since_midnight = local_opens - library.sessions
+    usual_open = since_midnight[-250:].value_counts().index[0].to_pytimedelta()
+    return replace(
+        library,
+        sessions=sessions,
+        opens=_moments(library, library.opens, sessions, usual_open),
+        closes=_moments(library, library.closes, sessions, week.close),
+        first=sessions[0].date(),
+        last=sessions[-1].date(),
+    )
 
 
 def _known_exchange(code: str) -> _Exchange:

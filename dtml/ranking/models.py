@@ -4,7 +4,7 @@ A fitted ranker holds only arrays, so that it can be stored as tensors, which ru
 are read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,10 +149,31 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
     )
     model.fit(known_features, known_outcome)
     # A regression has a single tree in each step.
-    trees = [trees[0].nodes for trees in model._predictors]
-    # Scikit-learn's trees as arrays. The mean outcome that they start from does not
-    # affect a ranking and is left out. Trees are padded to the largest number of nodes; no
-    # row of features reaches a node of the padding.
+    return _as_arrays([trees[0].nodes for trees in model._predictors])
+
+
+def _known_rows(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
+    """Return the rows whose outcome is known, without a copy if all are.
+
+    Raises DtmlError without such rows.
+    """
+    has_outcome = np.isfinite(outcome)
+    if not has_outcome.any():
+        raise DtmlError(
+            "no stock-day of the training span has a known outcome: check that the stocks that are "
+            "constituents on its days have prices there"
+        )
+    if has_outcome.all():
+        return features, outcome
+    return features[has_outcome], outcome[has_outcome]
+
+
+def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
+    """Return scikit-learn's trees as arrays.
+
+    The mean outcome that they start from does not affect a ranking and is left out. Trees are
+    padded to the largest number of nodes; no row of features reaches a node of the padding.
+    """
     shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded
     column = np.zeros(shape, dtype=np.int64)
     threshold = np.zeros(shape)
@@ -180,22 +201,6 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
         value=value,
         depth=max(int(nodes["depth"].max()) for nodes in trees),
     )
-
-
-def _known_rows(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
-    """Return the rows whose outcome is known, without a copy if all are.
-
-    Raises DtmlError without such rows.
-    """
-    has_outcome = np.isfinite(outcome)
-    if not has_outcome.any():
-        raise DtmlError(
-            "no stock-day of the training span has a known outcome: check that the stocks that are "
-            "constituents on its days have prices there"
-        )
-    if has_outcome.all():
-        return features, outcome
-    return features[has_outcome], outcome[has_outcome]
 
 
 def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:

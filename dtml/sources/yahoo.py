@@ -84,8 +84,8 @@ def read_chart(http_status: int, host: str, content: bytes) -> Json:
         raise AnswerError("malformed", f"Yahoo sent no prices: HTTP {http_status}, {reason}")
     chart = answer["chart"] or {}
     for result in chart.get("result") or []:
-        # Put nulls where the adjusted closes of a stock are missing; yfinance would take its
-        # closes. Those of an index are its closes. A result without closes is left as it is.
+        # yfinance would take a stock's closes for missing adjusted ones; those of an index are its
+        # closes.
         indicators = result.get("indicators") or {}
         closes = _first(indicators.get("quote")).get("close")
         adjusted = _first(indicators.get("adjclose")).get("adjclose")

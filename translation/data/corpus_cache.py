@@ -60,9 +60,8 @@ def cache_corpus(
         for _ in corpus.pairs():  # only to raise now, not after the training, for a mistake in it
             pass
     corpus_hash = hash_of(recipe.train, recipe.validation)
-    # The cached files are made again if one of these changes. Without a size, it is chosen for the
-    # minutes of the training, so these count. What else decides it, such as the number of seeds and
-    # the speed of the machine, does not: a size stays.
+    # The minutes choose a size that is not given. What else decides it, such as the number of seeds
+    # and the speed of the machine, is left out, so that a size stays.
     size_or_minutes = recipe.size or recipe.training.get("minutes")
     settings = [size_or_minutes, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
     key = json.dumps([corpus_hash, *settings])

@@ -396,7 +396,7 @@ class _Beams:
             [not sentence.done for sentence in self.sentences],
             device=end_scores.device,
         )
-        # The best are taken from all ends and continuations of a sentence, as many as it has beams.
+        # Of a sentence's ends and continuations together, as many as it has beams.
         count = self.how.beams
         both_ways = torch.cat([end_scores, continued_scores], dim=-1)
         best = both_ways.topk(count).indices

@@ -119,8 +119,7 @@ class IncrementalTransformer:
     """
 
     def __init__(self, network: Transformer) -> None:
-        # A copy that shares the parameters and multiplies by `fast_linear`: deepcopy takes the
-        # objects in `shared` for already copied.
+        # Shares the parameters: deepcopy takes the objects in `shared` for already copied.
         shared = {id(parameter): parameter for parameter in network.parameters()}
         self.network = copy.deepcopy(network, shared)
         for module in self.network.modules():

@@ -361,8 +361,8 @@ def _updates(
         generator = torch.Generator().manual_seed(order_seed)
         batches = batch_indices(examples, config.batch_tokens, generator)
         progress.batches = len(batches)
-        # Only an update that is the first of its epoch may have fewer batches than `accumulate`: a
-        # small corpus has no more.
+        # The first update of an epoch may have fewer batches than `accumulate`: a small corpus has
+        # no more.
         while 0 == progress.place < progress.batches or (
             progress.place + config.accumulate <= progress.batches
         ):

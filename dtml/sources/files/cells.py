@@ -162,10 +162,6 @@ def days_of(
     if not any(isinstance(cell, str | int | float) for cell in cells):
         return _read_as(cells, timezone, ISO)
     if formats:
-        # The dates in the cells by the one of several formats that reads all of them. Where none
-        # reads all, the format that reads most counts (of several, the first), and the cells that
-        # it cannot read are None. AmbiguousDateError is raised where the first two formats that
-        # read all differ.
         readings = {pattern: _read_as(cells, timezone, pattern) for pattern in formats}
         filled_cells = sum(value is not None for value in cells)
         counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}

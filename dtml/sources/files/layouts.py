@@ -240,8 +240,6 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
                 "which every bar needs: download it again with these columns"
             )
         of_header |= known.fields
-    # The positions of the columns that a market's file names. Raises UsageError for one that
-    # is missing.
     keys = [header_key(name) for name in header]
     columns = {}
     for name, written in stated.headers.items():

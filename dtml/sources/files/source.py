@@ -180,8 +180,7 @@ class FileSource(Source):
         reached_by_most = dates[stocks * 2 > usual]
         if reached_by_most[-1] < dates[-1]:
             reached = reached_by_most[-1]
-            # The error that names a row dated after `reached`, the last date of most stocks. It is
-            # the first such row of the table with the latest date.
+            # The first such row of the table with the latest date.
             table = max(tables, key=TableFile.last_session)
             row = int(np.flatnonzero(table.sessions > reached)[0])
             symbol = f" ({shown(table.symbol_of(row))})" if table.has_symbols else ""

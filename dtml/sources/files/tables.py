@@ -221,8 +221,8 @@ class TableFile:
         field and a ticker (`yfinance`), and those with a column of closes for each stock (`wide`).
         In any other table, a column without a name may be that of the dates (`_dates_position`).
         """
-        # What the market's file states; nothing for an index that only fits without it. The file
-        # of an index may be in another layout than the prices.
+        # An index's own file may be in another layout than the prices: then it fits only without
+        # [columns].
         unstated = Columns()
         is_optional = self.is_stated_optional and self.stated != unstated
         if not is_optional or self._is_read_by(self.stated):

@@ -54,23 +54,12 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     FeedError, with the name of the feed, what was found and what to do, where it is refused; errors
     of `OwnFeed.fetch` are raised too.
     """
-    # The symbols to ask for, each with the first session to ask for. These are the index, if
-    # it is in `first`, and the first, the middle and the last of the stocks. A symbol is
-    # asked for from its first session on, but only for the last `SESSIONS` sessions.
-    index = feed.market.index.symbol
-    stocks = [symbol for symbol in first if symbol != index]
-    places = sorted({0, len(stocks) // 2, len(stocks) - 1}) if stocks else []
-    chosen = [stocks[place] for place in places[:STOCKS]]
-    if index in first:
-        chosen.insert(0, index)
-    recent = sessions_between(feed.market.calendar, min(first.values()), last)[-SESSIONS:]
-    begin = recent[0].date() if len(recent) else last
-    asked = {symbol: max(first[symbol], begin) for symbol in chosen}
+    asked = _probe(feed, first, last)
     answer = feed.fetch(asked, last)
     silent = _why_silent(answer)
     if silent is not None:
         return silent
-    if not (len(answer.bars)):
+    if not len(answer.bars):
         details = [str(detail) for detail in answer.outcomes["detail"] if detail]
         reason = f" ({details[0]})" if details else ""
         raise _refused(
@@ -80,7 +69,7 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
         )
     _require_sessions(feed, answer.bars)
     doubled = answer.bars[answer.bars.duplicated(["symbol", "session"])]
-    if not (doubled.empty):
+    if not doubled.empty:
         bar = doubled.iloc[0]
         raise _refused(
             feed,
@@ -121,6 +110,23 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     if silent is None:
         _require_past_stays(feed, earlier.bars, answer.bars, earlier_last, last)
     return silent
+
+
+def _probe(feed: OwnFeed, first: Mapping[str, date], last: date) -> dict[str, date]:
+    """Return the symbols to ask for, each with the first session to ask for.
+
+    These are the index, if it is in `first`, and the first, the middle and the last of the stocks.
+    A symbol is asked for from its first session on, but only for the last `SESSIONS` sessions.
+    """
+    index = feed.market.index.symbol
+    stocks = [symbol for symbol in first if symbol != index]
+    places = sorted({0, len(stocks) // 2, len(stocks) - 1}) if stocks else []
+    chosen = [stocks[place] for place in places[:STOCKS]]
+    if index in first:
+        chosen.insert(0, index)
+    recent = sessions_between(feed.market.calendar, min(first.values()), last)[-SESSIONS:]
+    begin = recent[0].date() if len(recent) else last
+    return {symbol: max(first[symbol], begin) for symbol in chosen}
 
 
 def _why_silent(answer: Fetched) -> Unanswered | None:
@@ -169,25 +175,7 @@ def _require_past_stays(
             f"whether it is asked for bars up to {earlier_last} or to {last}",
             "let the bars of a day depend on no later day, and include those of `last` itself",
         )
-    later = bars[~is_past]
-    pairs = _pairs(earlier, past)
-    # Pairs whose second values are scaled to the first, where later actions may scale
-    # them. These actions are the splits and dividends recorded in `later`, the bars after the
-    # pairs. The factor is that of a stock's first pair that has both values, so a change that
-    # is no factor stays. The volume of a stock with a split is made the same in both answers,
-    # so that it is not compared: it is rounded to whole shares.
-    splits = set(later.loc[later["split"].notna(), "symbol"])
-    dividends = set(later.loc[later["dividend"].notna(), "symbol"])
-    has_split = pairs["symbol"].isin(splits)
-    has_any = has_split | pairs["symbol"].isin(dividends)
-    pairs = pairs.copy()
-    for column in OF_SPLITS:
-        other = f"{column}_other"
-        ratio = (pairs[column] / pairs[other]).groupby(pairs["symbol"]).transform("first")
-        may_change = has_any if column in OF_DIVIDENDS else has_split
-        pairs[other] = pairs[other].where(~may_change, pairs[other] * ratio)
-    pairs["volume_other"] = pairs["volume_other"].where(~has_split, pairs["volume"])
-    found = _difference(pairs)
+    found = _difference(_without_actions(_pairs(earlier, past), bars[~is_past]))
     if found is not None:
         raise _refused(
             feed,
@@ -209,6 +197,28 @@ def _in_one_alone(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series | None:
 def _pairs(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return the bars of two answers side by side; columns of the second end with `_other`."""
     return one.merge(other, on=["symbol", "session"], suffixes=("", "_other"))
+
+
+def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
+    """Return pairs whose second values are scaled to the first, where later actions may scale them.
+
+    These actions are the splits and dividends recorded in `later`, the bars after the pairs. The
+    factor is that of a stock's first pair that has both values, so a change that is no factor
+    stays. The volume of a stock with a split is made the same in both answers, so that it is not
+    compared: it is rounded to whole shares.
+    """
+    splits = set(later.loc[later["split"].notna(), "symbol"])
+    dividends = set(later.loc[later["dividend"].notna(), "symbol"])
+    has_split = pairs["symbol"].isin(splits)
+    has_any = has_split | pairs["symbol"].isin(dividends)
+    pairs = pairs.copy()
+    for column in OF_SPLITS:
+        other = f"{column}_other"
+        ratio = (pairs[column] / pairs[other]).groupby(pairs["symbol"]).transform("first")
+        may_change = has_any if column in OF_DIVIDENDS else has_split
+        pairs[other] = pairs[other].where(~may_change, pairs[other] * ratio)
+    pairs["volume_other"] = pairs["volume_other"].where(~has_split, pairs["volume"])
+    return pairs
 
 
 def _difference(pairs: pd.DataFrame) -> _Difference | None:

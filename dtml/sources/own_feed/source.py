@@ -71,43 +71,7 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
                 f"{code.name} took more than {seconds:g} s: raise the environment variable "
                 "DTML_FEED_SECONDS to allow more"
             )
-        # Read the answer that a process left in a folder. Raises FeedError where there is none,
-        # and where it is an error of the code. A feed that could not be reached gives an answer:
-        # its `status` says so. The exit status is minus the number of the signal that killed the
-        # process, if one did.
-        file = folder / "answer.json"
-        answer_text = file.read_text() if file.exists() else ""
-        if exit_status < 0:
-            killer = signal.Signals(-exit_status).name
-            raise FeedError(
-                f"the process of {code.name} was killed by {killer} before it answered: run the "
-                "feed by itself to see whether a library crashes or memory runs out (the process "
-                f"may use {gigabytes:g} GiB; the environment variable DTML_FEED_GIGABYTES changes "
-                "this limit)"
-            )
-        if exit_status or not answer_text:
-            raise FeedError(
-                f"the process of {code.name} ended with exit status {exit_status} before it "
-                "answered: check that its code does not end the process, as sys.exit does, and "
-                "that the folder for temporary files has free space"
-            )
-        description = json.loads(answer_text)
-        if "status" in description:
-            return Answer(
-                description=description,
-                bars=no_bars(),
-                status=description["status"],
-                detail=description["error"],
-            )
-        if "error" in description:
-            error = description["error"]
-            if "MemoryError" in error:
-                error = (
-                    f"{error} (it may use {gigabytes:g} GiB: raise the environment variable "
-                    "DTML_FEED_GIGABYTES to allow more)"
-                )
-            raise FeedError(error)
-        return Answer(description=description, bars=_bars(folder / "answer.npz"))
+        return _answer_in(folder, exit_status, code, gigabytes)
 
 
 def _run(folder: Path, code: FeedCode, market: Market, seconds: float) -> int | None:
@@ -129,6 +93,48 @@ def _run(folder: Path, code: FeedCode, market: Market, seconds: float) -> int | 
         raise FeedError(f"the server of {code.name} was killed: fetch again") from error
     finally:
         server.end()
+
+
+def _answer_in(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) -> Answer:
+    """Read the answer that a process left in a folder.
+
+    Raises FeedError where there is none, and where it is an error of the code. A feed that could
+    not be reached gives an answer: its `status` says so. The exit status is minus the number of the
+    signal that killed the process, if one did.
+    """
+    file = folder / "answer.json"
+    answer_text = file.read_text() if file.exists() else ""
+    if exit_status < 0:
+        killer = signal.Signals(-exit_status).name
+        raise FeedError(
+            f"the process of {code.name} was killed by {killer} before it answered: run the "
+            "feed by itself to see whether a library crashes or memory runs out (the process "
+            f"may use {gigabytes:g} GiB; the environment variable DTML_FEED_GIGABYTES changes "
+            "this limit)"
+        )
+    if exit_status or not answer_text:
+        raise FeedError(
+            f"the process of {code.name} ended with exit status {exit_status} before it "
+            "answered: check that its code does not end the process, as sys.exit does, and "
+            "that the folder for temporary files has free space"
+        )
+    description = json.loads(answer_text)
+    if "status" in description:
+        return Answer(
+            description=description,
+            bars=no_bars(),
+            status=description["status"],
+            detail=description["error"],
+        )
+    if "error" in description:
+        error = description["error"]
+        if "MemoryError" in error:
+            error = (
+                f"{error} (it may use {gigabytes:g} GiB: raise the environment variable "
+                "DTML_FEED_GIGABYTES to allow more)"
+            )
+        raise FeedError(error)
+    return Answer(description=description, bars=_bars(folder / "answer.npz"))
 
 
 def _bars(file: Path) -> pd.DataFrame:

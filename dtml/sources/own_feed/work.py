@@ -238,34 +238,10 @@ def main(folder: Path) -> None:
         try:
             description, arrays = _answer(task)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if frame.filename == task["name"]]
-            place = f"{task['name']}, line {lines[-1]}: " if lines else f"{task['name']}: "
-            kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
-            message = f"{place}{kind}{' '.join(str(error).split())}"
-            if isinstance(error, OSError) and error.errno in FORBIDDEN:
-                gigabytes = task["memory"] / 2**30
-                words = (
-                    f"{message} (a feed may write only in its working folder, which is then "
-                    f"deleted, and no file above {gigabytes:g} GiB, nor any where Linux's "
-                    "Landlock is missing; it may read only what your user may read)"
-                )
-            else:
-                words = message
-            response = getattr(error, "response", None)  # of the packages requests and httpx
-            numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
-            if TOO_MANY_REQUESTS in numbers:
-                status = "rate_limited"
-            # Of the network, of a file that is not there yet, and of the package requests.
-            elif isinstance(error, OSError) and error.errno not in FORBIDDEN:
-                status = "unreachable"
-            else:
-                status = None
-            description = {"error": words} if status is None else {"error": words, "status": status}
+            description = _failure(error, task)
             arrays = {}
-        # The values of the variables that the market's file names, the longest first. Each is
-        # there in all the forms in which an error may show it: as it is, as Python's repr writes
-        # it, and as an address does. Those shorter than `SHORTEST_SECRET` are left out.
+        # The longest first, in every form in which an error may show it: plain, as Python's repr
+        # writes it, and in an address.
         values = {os.environ.get(name, "") for name in task["environment"]}
         forms = {form(value) for value in values for form in (str, repr, _quoted, quote_plus)}
         long_enough = [form for form in forms if len(form) >= SHORTEST_SECRET]
@@ -330,8 +306,7 @@ def load(task: Task) -> tuple[Any, str]:
         exec(compile(task["text"], task["name"], "exec"), feed.__dict__)  # noqa: S102 - it is what the user asks for
         feed = getattr(feed, SOURCE, feed)
         code = task["text"]
-    if isinstance(feed, type):
-        # The market as its file describes it, for a feed that needs more than symbols.
+    if isinstance(feed, type):  # a class gets the market, as it may need more than symbols
         if task["market_file"]:
             market = load_market_file(Path(task["market_file"]), task["market_text"])
         else:
@@ -354,6 +329,30 @@ def _asked(feed: Any, name: str) -> object:
     """Return the answer of a method that a feed may lack; None where it does."""
     method = getattr(feed, name, None)
     return method() if callable(method) else None
+
+
+def _failure(error: Exception, task: Task) -> Task:
+    """Describe an exception: in words, and with a status where the feed could not be reached."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == task["name"]]
+    place = f"{task['name']}, line {lines[-1]}: " if lines else f"{task['name']}: "
+    kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
+    message = f"{place}{kind}{' '.join(str(error).split())}"
+    if isinstance(error, OSError) and error.errno in FORBIDDEN:
+        gigabytes = task["memory"] / 2**30
+        message += (
+            " (a feed may write only in its working folder, which is then deleted, and no file "
+            f"above {gigabytes:g} GiB, nor any where Linux's Landlock is missing; it may read only "
+            "what your user may read)"
+        )
+    response = getattr(error, "response", None)  # of the packages requests and httpx
+    numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
+    if TOO_MANY_REQUESTS in numbers:
+        return {"error": message, "status": "rate_limited"}
+    # Of the network, of a file that is not there yet, and of the package requests.
+    if isinstance(error, OSError) and error.errno not in FORBIDDEN:
+        return {"error": message, "status": "unreachable"}
+    return {"error": message}
 
 
 def _quoted(value: str) -> str:
