@@ -300,38 +300,17 @@ def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]
         if not chain and first is None:
             return []
         begins = chain[0]["as_of"] if chain else first
-        complete = nights.complete_nights(conn, market)
         # By night, of its last link: a later link of a night replaces the earlier one.
         linked = {link["as_of"]: json.loads(link["link"])["finished_at"] for link in chain}
         due = []
-        for night in complete:
+        for night in nights.complete_nights(conn, market):
             is_linked = linked.get(night["as_of"]) == night["finished_at"].isoformat()
             if night["as_of"] >= begins and not is_linked:
                 due.append(night)
-        due = sorted(due, key=lambda night: (night["finished_at"], night["as_of"]))
+        due.sort(key=lambda night: (night["finished_at"], night["as_of"]))
         if not due:
             return []
-        known_after = max((link["known_at"] for link in chain), default=None)
-        covered = []
-        for number, night in enumerate(due, start=len(chain) + 1):
-            known_until = night[
-                "known_at"
-            ]  # never before that of the link before, as in `nights_of`
-            if known_after is not None:
-                known_until = max(known_until, known_after)
-            covered.append(
-                NightOfLink(
-                    number=number,
-                    as_of=night["as_of"],
-                    run_id=night["run_id"],
-                    ranker_id=rankings.ranker_of_night(
-                        conn, market, night["target"], night["finished_at"]
-                    ),
-                    known_after=known_after,
-                    known_until=known_until,
-                )
-            )
-            known_after = known_until
+        covered = _nights_of_new_links(conn, market, due, chain)
         parts = read_parts(conn, market, covered)
         constituents = constituents_digest(conn, market)
         for night, of_link in zip(due, covered, strict=True):
@@ -371,6 +350,31 @@ def extend(engine: Engine, market: str, first: date | None = None) -> list[Link]
             nights.save_link(conn, link)
             chain.append(link)
     return chain[-len(due) :]
+
+
+def _nights_of_new_links(
+    conn: Connection, market: str, due: Sequence[Night], chain: Sequence[Link]
+) -> list[NightOfLink]:
+    known_after = max((link["known_at"] for link in chain), default=None)
+    covered = []
+    for number, night in enumerate(due, start=len(chain) + 1):
+        known_until = night["known_at"]  # never before that of the link before, as in `nights_of`
+        if known_after is not None:
+            known_until = max(known_until, known_after)
+        covered.append(
+            NightOfLink(
+                number=number,
+                as_of=night["as_of"],
+                run_id=night["run_id"],
+                ranker_id=rankings.ranker_of_night(
+                    conn, market, night["target"], night["finished_at"]
+                ),
+                known_after=known_after,
+                known_until=known_until,
+            )
+        )
+        known_after = known_until
+    return covered
 
 
 def is_frozen(engine: Engine, market: str) -> bool:

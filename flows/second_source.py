@@ -224,7 +224,8 @@ def _compare(
         rows = [
             (symbol, "unreachable", 0, found.failure) for symbol in batch if symbol not in answered
         ]
-        found.outcomes.extend([pd.DataFrame(rows, columns=list(OUTCOME_COLUMNS))] if rows else [])
+        if rows:
+            found.outcomes.append(pd.DataFrame(rows, columns=list(OUTCOME_COLUMNS)))
     not_asked = [(symbol, "not_asked", 0, "the comparison had ended") for symbol in symbols]
     # Without any outcome the source failed before the first batch: `failure` says so for all.
     if not_asked and found.outcomes:

@@ -249,13 +249,12 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     start = history_start(context, first_training)
     with reading(context.engine) as conn:
         bars = prices.prices(conn, context.name, start, plan.last)
-    # Those before the training, as the last outcome that it knows is that of its own day.
+    # Without the day of the training, whose outcome it does not know.
     days_before = _days_with_history(context, bars).searchsorted(pd.Timestamp(first_training))
     if days_before < context.experiment.needed_days:
         raise _error_before_history(context, plan.first, last)
     if plan.prices_known == "then":
         # Later days need no check: a night of which too few bars were known is refused by itself.
-        calendar = context.market.calendar
         moment = session_open(calendar, next_session(calendar, first_training))
         with reading(context.engine) as conn:
             known_bars = prices.prices(
@@ -625,31 +624,34 @@ def run_backtest(
             stored = stored_backtest(backtest.context.engine, backtest.id)
             assert stored is not None
             if not stored.page.exists():
-                record = read_record(backtest, scored_bars(backtest))
-                with reading(backtest.context.engine) as conn:
-                    returns = backtests.backtest_returns(conn, backtest.id)
-                    band_counts = calibration.fold_counts(conn, backtest.id)
-                rolling = rolling_mcc(record.directions(), record.movement, record.target)
-                rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
-                rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
-                is_known = np.isfinite(record.movement)
-                settled_probability = np.where(is_known, record.probability, np.nan)
-                page = backtest_page(
-                    backtest=stored.row,
-                    folds=stored.folds,
-                    scores=stored.scores,
-                    tracks=returns,
-                    performances=stored.portfolios,
-                    rolling=rolling,
-                    curve=calibration_curve(settled_probability, record.movement > 0),
-                    coverage=coverage(band_counts),
-                )
-                write_page(stored.page, page)
+                write_page(stored.page, _page(backtest, stored))
             return stored
     except Timeout as error:
         raise DtmlError(
             f"another process is running the backtest {backtest.id}: wait until it ends"
         ) from error
+
+
+def _page(backtest: Backtest, stored: Result) -> str:
+    record = read_record(backtest, scored_bars(backtest))
+    with reading(backtest.context.engine) as conn:
+        returns = backtests.backtest_returns(conn, backtest.id)
+        band_counts = calibration.fold_counts(conn, backtest.id)
+    rolling = rolling_mcc(record.directions(), record.movement, record.target)
+    rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
+    rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
+    is_known = np.isfinite(record.movement)
+    settled_probability = np.where(is_known, record.probability, np.nan)
+    return backtest_page(
+        backtest=stored.row,
+        folds=stored.folds,
+        scores=stored.scores,
+        tracks=returns,
+        performances=stored.portfolios,
+        rolling=rolling,
+        curve=calibration_curve(settled_probability, record.movement > 0),
+        coverage=coverage(band_counts),
+    )
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
@@ -662,24 +664,26 @@ def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
     for number, card in enumerate(runner(jobs), start=1):
         _store_fold(backtest, card)
         on_fold(number)
-    seconds = None if is_resumed else time.perf_counter() - start
+    _score_and_store(backtest, None if is_resumed else time.perf_counter() - start)
+
+
+def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
     context = backtest.context
     bars = scored_bars(backtest)
     survivorship = _survivorship(backtest, bars)
     record = read_record(backtest, bars)
-    # Only the model's rows of the protocol "all" have ranks too; those of single stocks have none.
     scores = slice_scores(
         record.directions(), record.movement, record.target, record.fold, record.symbols
     )
     ranks = rank_ics_by_slice(
         record.probability, record.losers, record.movement, record.target, record.fold
     )
+    # Only these rows have figures of ranks, and none is of a single stock.
     ranks = ranks.assign(predictor=MODEL, protocol="all")
     scores = scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
     traded = _trade_portfolios(backtest, record, bars)
     year = sessions_a_year(context.market.calendar)
-    # Earlier backtests count too: the more strategies are tried, the better the best looks by
-    # chance.
+    # Earlier backtests count too: the best of many strategies looks good by chance.
     with reading(backtest.context.engine) as conn:
         yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
     trials = list(yearly / np.sqrt(year))
@@ -690,7 +694,6 @@ def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
     best_by_chance = 0.0
     if np.isfinite(trials).any():
         best_by_chance = expected_best(trials) * np.sqrt(year)
-    # The trials concern only the portfolios that follow predictions.
     rows: list[dict[str, Any]] = []
     for name, track in traded.tracks.items():
         figures = performance(

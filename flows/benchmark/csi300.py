@@ -209,16 +209,15 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     table = Table.read()
     last = table.test[1]
     data_set = read_set(market_of(files.members, last), files, LEG, last)
-    # A network is trained once, on all days before the test; the validation chooses its epoch.
     sessions = data_set.history.panel.sessions
-    first, last = (pd.Timestamp(day) for day in table.validation)
-    validation = int(((sessions >= first) & (sessions <= last)).sum())
+    begin, end = (pd.Timestamp(day) for day in table.validation)
+    validation = int(((sessions >= begin) & (sessions <= end)).sum())
     configs = [
         replace(
             RelativeConfig.for_network(name, seeds),
             sessions=len(sessions),  # no day is too old
             validation=validation,
-            folds=1,
+            folds=1,  # a network is trained once
         )
         for name in networks
     ]

@@ -227,7 +227,7 @@ class PublishedExperiment:
         test_days: dict[int, Windows] = {}
         for window in self.windows:
             days = self._days_of(self._build_windows(bars, window), self.paper.test)
-            # Without this, the day after the last bar would be the last one, with no outcome.
+            # Else the last day would be the one after the last bar, which has no outcome.
             has_return = days.movement.isfinite().any(dim=1)  # [days], of any stock
             day_places = has_return.nonzero()  # [days with a return, 1]
             test_days[window] = days.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
@@ -496,40 +496,43 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         number = ids_of_set.index(benchmark_id) + 1
         page_file = page_of("benchmark", row)
         if not page_file.exists():
-            # Of the stock-days of the scoreboard's protocol "all": with an outcome, predicted by
-            # every model.
-            history = predictions.prediction_history(
-                conn,
-                market=row["market"],
-                kind="benchmark",
-                first=row["test_first"],
-                last=row["test_last"],
-            )
-            models = scores[~scores["is_rule"]]
-            runs = dict(zip(models["predictor"], models["run_id"], strict=True))
-            is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
-            has_outcome = history["realised_return"].notna()
-            # A row a stock-day, a column a run. `dropna` leaves the stock-days that every model
-            # predicted.
-            probabilities = (
-                history[is_of_run & has_outcome]
-                .pivot(
-                    index=["target", "symbol", "realised_return"],
-                    columns="run_id",
-                    values="probability",
-                )
-                .dropna()
-            )
-            rose = probabilities.index.get_level_values("realised_return") > 0
-            curves = {
-                name: calibration_curve(probabilities[run].to_numpy(), rose)
-                for name, run in runs.items()
-            }
             page = benchmark_page(
-                benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number
+                benchmark=row,
+                scores=scores,
+                seed_scores=seeds,
+                curves=_calibration_curves(conn, row, scores),
+                number=number,
             )
             write_page(page_file, page)
     return Benchmark(row=row, scores=scores, seeds=seeds, number=number, page=page_file)
+
+
+def _calibration_curves(
+    conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame
+) -> dict[str, pd.DataFrame]:
+    history = predictions.prediction_history(
+        conn,
+        market=row["market"],
+        kind="benchmark",
+        first=row["test_first"],
+        last=row["test_last"],
+    )
+    models = scores[~scores["is_rule"]]
+    runs = dict(zip(models["predictor"], models["run_id"], strict=True))
+    is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
+    has_outcome = history["realised_return"].notna()
+    # [stock-days runs], of the stock-days that every model predicted, as in the protocol "all".
+    probabilities = (
+        history[is_of_run & has_outcome]
+        .pivot(
+            index=["target", "symbol", "realised_return"], columns="run_id", values="probability"
+        )
+        .dropna()
+    )
+    rose = probabilities.index.get_level_values("realised_return") > 0
+    return {
+        name: calibration_curve(probabilities[run].to_numpy(), rose) for name, run in runs.items()
+    }
 
 
 def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
@@ -600,27 +603,7 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
     ]
     # Seeds are scored on none but the stock-days that all predictors have.
     is_common = common_stock_days(predictors, test.movement, test.days.target)
-    movement = np.where(is_common, test.movement, np.nan)
-    rows: list[dict[str, Any]] = []
-    for name, trials in chosen.models.items():
-        for number, trial in enumerate(trials):
-            acc, mcc = member_scores(test.probabilities[name][number], movement)
-            for position, member in enumerate(trial.members):
-                rows.append(
-                    {
-                        "predictor": name,
-                        "configuration": number,
-                        "seed": member.seed,
-                        "settings": trial.settings,
-                        "kept": number == 0,  # the chosen trial comes first
-                        "best_epoch": member.best_epoch,
-                        "validation_acc": member.validation_acc,
-                        "validation_loss": member.validation_loss,
-                        "acc": acc[position],
-                        "mcc": mcc[position],
-                    }
-                )
-    seeds = pd.DataFrame(rows)
+    seeds = _seed_rows(chosen, test, np.where(is_common, test.movement, np.nan))
     train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": test.days}
     config: dict[str, Any] = {name: trials[0].settings for name, trials in chosen.models.items()}
@@ -677,6 +660,29 @@ def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) 
     return {
         f"published_{name}": np.nan if figure is None else getattr(figure, name) for name in names
     }
+
+
+def _seed_rows(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for name, trials in chosen.models.items():
+        for number, trial in enumerate(trials):
+            acc, mcc = member_scores(test.probabilities[name][number], movement)
+            for position, member in enumerate(trial.members):
+                rows.append(
+                    {
+                        "predictor": name,
+                        "configuration": number,
+                        "seed": member.seed,
+                        "settings": trial.settings,
+                        "kept": number == 0,  # the chosen trial comes first
+                        "best_epoch": member.best_epoch,
+                        "validation_acc": member.validation_acc,
+                        "validation_loss": member.validation_loss,
+                        "acc": acc[position],
+                        "mcc": mcc[position],
+                    }
+                )
+    return pd.DataFrame(rows)
 
 
 def _store_run(

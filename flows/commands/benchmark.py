@@ -77,15 +77,12 @@ def benchmark(
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
-    given = {
+    is_given = {
         "--members": members is not None,
         "--epochs": epochs is not None,
         "--grid": with_grid,
         "--with": networks is not None,
         "--leg": leg != "next_close",
-    }
-    is_given = {
-        **given,
         "--index": request.index is not None,
         "--source": request.source is not None,
         "--device": request.device != "auto",

@@ -199,16 +199,14 @@ def fetch(
                 prose=("reason",),
             )
     # Last, so that the result is printed even if the command then fails.
-    # The status no_data does not count: the source answered that it has no bar of these sessions.
+    index = context.market.index.symbol
     failures = fetch_result.failures
-    is_missing = (failures["symbol"] == context.market.index.symbol) & (
-        failures["status"] != "no_data"
-    )
+    # With no_data, the source answered that it has no bar of these sessions.
+    is_missing = (failures["symbol"] == index) & (failures["status"] != "no_data")
     if is_missing.any():
         failure = failures[is_missing].iloc[0]
         raise DtmlError(
-            f"the index {context.market.index.symbol} is missing ({failure['status']}: "
-            f"{failure['detail']}), but every "
+            f"the index {index} is missing ({failure['status']}: {failure['detail']}), but every "
             "night needs it: fetch again once the source delivers the index or, for prices from "
             "files, its file is corrected"
         )

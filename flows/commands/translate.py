@@ -36,7 +36,7 @@ def model_row(card: Card, scores: Any) -> dict[str, Any]:
 
     `scores` is the frame that `db.rows.translations.scores` returns.
     """
-    # Scores of a comparison with another model do not count.
+    # Without scores of a comparison with another model.
     scores_alone = scores[(scores["model"] == card.name) & scores["against"].isna()]
     newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
     figures = [
@@ -220,14 +220,13 @@ def text(
         print_json(documents)
         return
     for source, result in zip(sources, results, strict=True):
-        with_scores = best != 1
         if result.warning is not None:
             beginning = source if len(source) < 60 else f"{source[:57]}..."
             log.warning("%s: %s", beginning, result.warning)
         for translation, score in result.best:
             line = " ".join(translation.splitlines())
             # Not by `out.print`: Rich would take some translations for markup.
-            if with_scores:
+            if best != 1:
                 out.file.write(f"{score:8.3f}  {line}\n")
             else:
                 out.file.write(f"{line}\n")

@@ -93,9 +93,10 @@ def state_of_night(
         "next": _next(times),
         "hindsight": hindsight,
         "is_hindsight": (
-            False
-            if night["status"] not in nights.COMPLETE or night["finished_at"] is None
-            else night["target"] is not None and night["finished_at"].date() > night["target"]
+            night["status"] in nights.COMPLETE
+            and night["finished_at"] is not None
+            and night["target"] is not None
+            and night["finished_at"].date() > night["target"]
         ),
     }
 
@@ -381,10 +382,13 @@ def changes(
     market = night["market"]
     sentences = []
     champion = rankings.champion(conn, market, night["target"])
-    if before is not None and champion is not None and champion["replaced"]:
-        is_new = champion["since"] > target_of(before)
-        if is_new:
-            sentences.append(f"{promotion_words(champion)}.")
+    if (
+        before is not None
+        and champion is not None
+        and champion["replaced"]
+        and champion["since"] > target_of(before)
+    ):
+        sentences.append(f"{promotion_words(champion)}.")
     drifted = _new_drift(conn, night, before)
     if drifted:
         sentences.append(drift_words(drifted))
@@ -396,9 +400,8 @@ def changes(
     model_before = None if before is None else before["run_id"]
     if night["run_id"] and model_before not in (None, night["run_id"]):
         sentences.append(f"New model: {night['run_id']}.")
-    # A stock that was not ranked the night before has `moved` NaN, and is not among them.
     top = ranking.head(END_STOCKS)
-    place_before = top["place"] + top["moved"]
+    place_before = top["place"] + top["moved"]  # NaN if it was not ranked the night before
     new_at_top: list[str] = top.loc[place_before > END_STOCKS, "symbol"].tolist()
     if len(new_at_top) == END_STOCKS:
         sentences.append(

@@ -189,15 +189,15 @@ def market_page(
         "choices": REFRESH_S,
         "works": [work for work in other_work(conn, now) if work.market == market],
     }
-    # A night has no target where the calendar ended before the session that it predicts.
-    if night is not None and night["target"] is None:
-        common["target"] = f"the session after {night['as_of']}"
-    elif night is not None:
-        common["target"] = str(night["target"])
     if night is None:
         models = head(conn, runs.models(market), NIGHTS)
         return {**common, "models": records(models)}
 
+    # A night has no target where the calendar ended before the session that it predicts.
+    if night["target"] is None:
+        common["target"] = f"the session after {night['as_of']}"
+    else:
+        common["target"] = str(night["target"])
     run = None
     if night["run_id"] is not None:
         run = runs.model(conn, night["run_id"])
@@ -409,8 +409,7 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
         banded = directions.drop(columns="direction").merge(
             bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
         )
-        # For rows that are no rise or fall, or have no outcome, this has no meaning: `where` below
-        # drops it.
+        # Without meaning in the rows that `where` drops below.
         is_correct = (banded["direction"] == "rise") == (banded["realised_return"] > 0)
         has_outcome = banded["realised_return"].notna()
         is_decided = banded["direction"].isin(["rise", "fall"]) & has_outcome

@@ -231,12 +231,11 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the model's running figures beside those of the best naive rule over as many nights.
 
     `scores` are those of one session: the columns of the view daily_score. The model's MCC and the
-    ends of its interval are `mcc`, `mcc_low` and `mcc_high`. Those of the
-    strongest rule by MCC are `mcc_rule`, `mcc_rule_low` and `mcc_rule_high`, `mcc_rule_name` is its
-    name, and `mcc_verdict` the verb of `beside_strongest_rule`. The keys for ACC are the same with
-    `acc`, of the rule with the best ACC. `scored_until`
-    is the session; `nights` and `n` are the nights and stock-days that the figures count. What is
-    unknown is None.
+    ends of its interval are `mcc`, `mcc_low` and `mcc_high`. Those of the strongest rule by MCC are
+    `mcc_rule`, `mcc_rule_low` and `mcc_rule_high`, `mcc_rule_name` is its name, and `mcc_verdict`
+    the verb of `beside_strongest_rule`. The keys for ACC are the same with `acc`, of the rule with
+    the best ACC. `scored_until` is the session; `nights` and `n` are the nights and stock-days that
+    the figures count. What is unknown is None.
     """
     keys = ["scored_until", "nights", "n"]
     for figure in FIGURES:

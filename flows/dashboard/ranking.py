@@ -86,7 +86,6 @@ def _page(
     rule = None if strongest is None else strongest["other"]
     names = [name for name in (predictor, rule) if name is not None]
     scores_of_nights = stored_scores.ranking_scores_of_nights
-    predictor = names[0]
     log = frame(conn, nights.night_log(market)).dropna(subset="target")
     targets = log["target"].nlargest(NIGHTS)
     first = date.min if targets.empty else targets.min().date()
@@ -101,20 +100,6 @@ def _page(
     log = frame(conn, nights.night_log(market)).dropna(subset=["target", "predictions"])
     left_out = log["gaps"].map(lambda gaps: len(gaps or []))
     counts = (log["predictions"].astype(int) + left_out).set_axis(log["target"])
-    scores = tables["legs"]
-    rows = []
-    for leg, daily in scores.groupby("leg"):
-        rank_ic = daily["rank_ic"].to_numpy(dtype=float)
-        overlap = overlap_of(cast(Leg, leg))
-        rows.append(
-            {
-                "leg": leg,
-                "days": int(np.isfinite(rank_ic).sum()),
-                **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
-                "t": rank_ic_t(rank_ic, overlap=overlap),
-            }
-        )
-    columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
     sheet = TearSheet(
         predictor=predictor,
         rule=rule,
@@ -122,7 +107,7 @@ def _page(
         overlap=overlap_of(cast(Leg, leg)),
         **_figures_of_days(tables, names, predictor, leg),
         **_figures_of_stocks(ranked, tables["legs"], leg, costs),
-        legs=pd.DataFrame(rows, columns=columns),
+        legs=_by_leg(tables["legs"]),
         coverage=coverage(
             ranked.sessions,
             counts.reindex(ranked.sessions).fillna(0).to_numpy(dtype=int),
@@ -171,6 +156,24 @@ def _strongest_rule(
     of_rules = {str(rule): daily[rule].to_numpy() for rule in rules if rule in daily}
     overlap = overlap_of(cast(Leg, leg))
     return beside_rules(daily[predictor].to_numpy(), of_rules, overlap=overlap)
+
+
+def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    # The store has running figures for the market's own leg alone.
+    for leg, daily in scores.groupby("leg"):
+        rank_ic = daily["rank_ic"].to_numpy(dtype=float)
+        overlap = overlap_of(cast(Leg, leg))
+        rows.append(
+            {
+                "leg": leg,
+                "days": int(np.isfinite(rank_ic).sum()),
+                **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
+                "t": rank_ic_t(rank_ic, overlap=overlap),
+            }
+        )
+    columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _figures_of_days(

@@ -114,7 +114,6 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
     running_stages = [stage for stage in stages if stage["status"] == "running"]
     current_stage = running_stages[-1] if running_stages else None
     is_alive = is_held(conn, market)
-    as_of = night["as_of"]
     spent_s = 0.0
     left_s: float | None = 0.0
     stage_words = "between two stages"
@@ -143,7 +142,7 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
         "before": previous_night,
         "work": Work(
             kind="night",
-            name=day(as_of),
+            name=day(night["as_of"]),
             stage=stage_words,
             done=done,
             left_s=left_s,

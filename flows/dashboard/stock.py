@@ -65,9 +65,14 @@ def stock_page(
     the last session with a prediction or a price, None without any.
 
     `spans` has the scores over the same predictions, `whole` the scores over all predictions of the
-    stock by kind of model. Scores go by the raw probability, without a band. `_in_newest_night`,
-    `_in_account`, `_months`, `_explained` and `attention_tables` describe the other keys. Raises
-    UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or stock.
+    stock by kind of model. Scores go by the raw probability, without a band. `months` are those of
+    the newest SHOWN predictions, the newest first.
+
+    Of the market's newest night, `stock` is the row of the stock, None without one, `stocks` has
+    all symbols, and `ranked` is how many have a place. `moved` is the number of places gained since
+    the stock's ranking before, None where it is not known and with a `last`. `_disagrees`,
+    `_in_account`, `_explained` and `attention_tables` describe the other keys. Raises UsageError
+    for an unknown kind or a wrong span, NotThereError for an unknown market or stock.
     """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)

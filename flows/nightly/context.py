@@ -191,8 +191,8 @@ def quotes_on(
     last = sessions[-1].date()
     rejected = stored_prices.rejected_bars(conn, market.name, first, last)
     is_index = bars["symbol"] == market.index.symbol
-    # A bar rejected by another fetch for a reason of HINDSIGHT is left out: its price came back.
     key = ["symbol", "session"]
+    # Another fetch rejected the same bar for a reason of HINDSIGHT: its price came back.
     came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
     leapt = rejected[rejected["reason"] == "unexplained_return"]
     return Quotes.of(

@@ -282,8 +282,8 @@ def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
     None if no symbol's do. Dates on no session are shifted, or those of another exchange. For a
     symbol with at least `ENOUGH` bars, the share alone proves it. For one with fewer bars, but at
     least `ENOUGH_TO_SHIFT`, the bars must also fit the sessions better if all are dated a day later
-    or earlier. If no symbol is wrong by these rules, all bars are judged together
-    (`_shifted_together`).
+    or earlier. If no symbol is wrong by these rules, all bars are judged together: their dates are
+    shifted if all would lie on sessions a day later, or a day earlier.
     """
     if bars.empty:
         return None
@@ -500,69 +500,7 @@ def fetch_bars(
         else tempfile.TemporaryDirectory(prefix="dtml-fetch-") as folder
     ):
         parts = list(_parts(context, wanted, Path(folder)))
-        # In one transaction, so that all bars are known from the same moment.
-        result = FetchResult.of([part.fetched for part in parts])
-        computed_index = _computed_index(context, wanted, parts)
-        with transaction(context.engine) as conn:
-            known_at = known_at or fetches.next_known_at(conn, context.name)
-            stored = prices.append_prices(
-                conn, context.name, computed_index, source="constituents", known_at=known_at
-            )
-            for part in parts:
-                stored += prices.append_prices(
-                    conn, context.name, part.accepted, source=context.source.name, known_at=known_at
-                )
-            for part in parts:
-                prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
-                prices.record_warnings(
-                    conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at
-                )
-            if any(part.judged for part in parts):
-                twins = same_bars(conn, context, wanted.last)
-                prices.record_warnings(
-                    conn,
-                    context.name,
-                    context.market.symbols,
-                    twins,
-                    known_at=known_at,
-                    reason=SAME_BARS,
-                )
-                doubtful = pd.concat([result.doubtful, twins], ignore_index=True)
-                result = replace(result, doubtful=doubtful)
-            prices.record_rejected(
-                conn, context.name, result.rejected, source=context.source.name, known_at=known_at
-            )
-            # Symbols without an answer, or of which the source has no data, are left out: the next
-            # fetch asks for them from the same session again.
-            answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
-            answered |= set(computed_index["symbol"])
-            earlier = {
-                symbol: day
-                for symbol, day in wanted.first.items()
-                if day < wanted.asked_from.get(symbol, date.max)
-            }
-            markets.note_asked(
-                conn,
-                context.name,
-                {symbol: earlier[symbol] for symbol in answered & earlier.keys()},
-            )
-            result = replace(result, stored=stored)
-            fetches.save_fetch(
-                conn,
-                {
-                    "market": context.name,
-                    "source": context.source.name,
-                    "code": context.feed_code,
-                    "known_at": known_at,
-                    "as_of": as_of,
-                    "asked": result.asked,
-                    "restated": result.restated,
-                    "failures": result.failures[FAILURE].to_dict("records"),
-                    "fetched": result.fetched,
-                    "stored": result.stored,
-                    "rejected": len(result.rejected),
-                },
-            )
+        result = _store_parts(context, as_of, known_at, wanted, parts)
     log.info(
         "%s: %d bars fetched, %d new, %d rejected",
         context.name,
@@ -571,6 +509,76 @@ def fetch_bars(
         len(result.rejected),
     )
     return replace(result, first=wanted.asked)
+
+
+def _store_parts(
+    context: MarketContext,
+    as_of: date,
+    known_at: datetime | None,
+    wanted: _Wanted,
+    parts: Sequence[_Part],
+) -> FetchResult:
+    """Store all parts in one transaction, so that all bars are known from the same moment."""
+    result = FetchResult.of([part.fetched for part in parts])
+    computed_index = _computed_index(context, wanted, parts)
+    with transaction(context.engine) as conn:
+        known_at = known_at or fetches.next_known_at(conn, context.name)
+        stored = prices.append_prices(
+            conn, context.name, computed_index, source="constituents", known_at=known_at
+        )
+        for part in parts:
+            stored += prices.append_prices(
+                conn, context.name, part.accepted, source=context.source.name, known_at=known_at
+            )
+        for part in parts:
+            prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
+            prices.record_warnings(
+                conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at
+            )
+        if any(part.judged for part in parts):
+            twins = same_bars(conn, context, wanted.last)
+            prices.record_warnings(
+                conn,
+                context.name,
+                context.market.symbols,
+                twins,
+                known_at=known_at,
+                reason=SAME_BARS,
+            )
+            doubtful = pd.concat([result.doubtful, twins], ignore_index=True)
+            result = replace(result, doubtful=doubtful)
+        prices.record_rejected(
+            conn, context.name, result.rejected, source=context.source.name, known_at=known_at
+        )
+        # The next fetch asks for all other symbols from the same session again.
+        answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
+        answered |= set(computed_index["symbol"])
+        earlier = {
+            symbol: day
+            for symbol, day in wanted.first.items()
+            if day < wanted.asked_from.get(symbol, date.max)
+        }
+        markets.note_asked(
+            conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()}
+        )
+        result = replace(result, stored=stored)
+        fetches.save_fetch(
+            conn,
+            {
+                "market": context.name,
+                "source": context.source.name,
+                "code": context.feed_code,
+                "known_at": known_at,
+                "as_of": as_of,
+                "asked": result.asked,
+                "restated": result.restated,
+                "failures": result.failures[FAILURE].to_dict("records"),
+                "fetched": result.fetched,
+                "stored": result.stored,
+                "rejected": len(result.rejected),
+            },
+        )
+    return result
 
 
 @dataclass(frozen=True)
@@ -642,7 +650,7 @@ def _checked_part(
 ) -> _Part:
     """Fetch the restated symbols of a part again from their start, and check all bars of the part.
 
-    Raises DtmlError where dates or the index are wrong, by the `require_` functions of `checks`.
+    Raises DtmlError where dates or the index are wrong.
     """
     is_part = len(wanted.asked) > SYMBOLS_AT_ONCE
     market_size = len(brought.outcomes) if is_part else len(context.market.symbols)
@@ -687,36 +695,23 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
         asked = markets.instruments(conn, context.name).set_index("symbol")["asked_from"].dropna()
-        calendar = context.market.calendar
-        warnings = prices.price_warnings(conn, context.name)
-        stocks = warnings.loc[warnings["reason"] == CONTRADICTED, "symbol"].unique()
-        if not len(stocks):
-            unadjusted_from = {}
-        else:
-            begin = sessions_up_to(calendar, as_of, LATE)[0].date()
-            bars = prices.prices(conn, context.name, begin, as_of, symbols=stocks)
-            ex_days = bars[bars["dividend"].notna()].groupby("symbol")["session"].max()
-            unadjusted_from = {
-                str(symbol): sessions_up_to(calendar, day.date(), 2)[0].date()
-                for symbol, day in ex_days.items()
-            }
+        unadjusted_from = _before_unadjusted_dividends(conn, context, as_of)
     newest_stored = {str(symbol): session for symbol, session in stored.items()}
     asked_from = {str(symbol): day.date() for symbol, day in asked.items()}
+    start = history_start(context, as_of)
+    symbols = (context.market.index.symbol, *context.market.symbols)
     if whole:
-        # A restatement may change any bar: up to the newest stored.
-        start = history_start(context, as_of)
-        symbols = (context.market.index.symbol, *context.market.symbols)
+        # A restatement may change any stored bar.
         first = {symbol: min(start, asked_from.get(symbol, start)) for symbol in symbols}
         stored_days = [day.date() for symbol, day in newest_stored.items() if symbol in first]
         last = max([as_of, *stored_days])
     else:
-        # What is fetched always meets what is stored, so that no session between is left out.
-        start = history_start(context, as_of)
+        # What is fetched meets what is stored, so that no session between is left out.
         # A symbol without bars begins with the longest history of the market.
         market_start = min([start, *asked_from.values()])
         first = {}
         last = as_of
-        for symbol in (context.market.index.symbol, *context.market.symbols):
+        for symbol in symbols:
             newest = newest_stored.get(symbol)
             # Nothing was stored or answered, or the history must now begin earlier than it did.
             if newest is None or symbol not in asked_from or start < asked_from[symbol]:
@@ -737,6 +732,28 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         computed=frozenset({index.symbol}) if index.of_constituents else frozenset(),
         whole=whole,
     )
+
+
+def _before_unadjusted_dividends(
+    conn: Connection, context: MarketContext, as_of: date
+) -> dict[str, date]:
+    """Return the session before the last ex-day of each stock whose prices contradict a dividend.
+
+    A source may adjust the past days after it recorded the dividend. Only bars from before the
+    ex-day show that, so they are asked for again, until `LATE` sessions have passed.
+    """
+    calendar = context.market.calendar
+    warnings = prices.price_warnings(conn, context.name)
+    stocks = warnings.loc[warnings["reason"] == CONTRADICTED, "symbol"].unique()
+    if not len(stocks):
+        return {}
+    begin = sessions_up_to(calendar, as_of, LATE)[0].date()
+    bars = prices.prices(conn, context.name, begin, as_of, symbols=stocks)
+    ex_days = bars[bars["dividend"].notna()].groupby("symbol")["session"].max()
+    return {
+        str(symbol): sessions_up_to(calendar, day.date(), 2)[0].date()
+        for symbol, day in ex_days.items()
+    }
 
 
 def _with_restated_histories(

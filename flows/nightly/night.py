@@ -181,29 +181,7 @@ def _locked_night(
             fetch_result = stored_stage("fetch", bars_of_night)
             fetched.append(fetch_result)
             night_bars = NightBars(context, as_of, known_at)
-            short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
-            if short is not None:
-                index = context.market.index
-                lacks_the_index = short.missing == {index.symbol}
-                # As for `dtml predict`, or where the store has later bars.
-                if fetch_result.outcomes.empty:
-                    cause = (
-                        "the source was not asked for that session: run `dtml fetch "
-                        f"{context.name} --again`, which asks for the whole history, with --prices "
-                        "FILE if the prices come from files"
-                    )
-                else:
-                    missing = short.missing
-                    # A computed index: its stocks are what did not come.
-                    if lacks_the_index and index.of_constituents:
-                        missing = set(context.constituents(night_bars.as_of))
-                    cause = _cause(fetch_result, missing, night_bars.as_of)
-                message = f"{short.what}: {cause}{words_of_lost_bars(context, night_bars.as_of)}"
-                if lacks_the_index and not index.of_constituents and context.source.name == "files":
-                    raise DtmlError(
-                        f"{message}; if another file has the index, give that file with --index"
-                    )
-                raise DtmlError(message)
+            _require_bars(context, night_bars, fetch_result)
             _require_target(context, night_bars, stored_stage)
             _predict(context, night_bars, stored_stage, fetch_result, only_stored=only_stored)
         # The night is complete now, so that a failure of these stages does not refuse it.
@@ -211,6 +189,28 @@ def _locked_night(
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(row=finished, report=report, fetch_result=fetch_result, scored=scored)
+
+
+def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: FetchResult) -> None:
+    short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
+    if short is None:
+        return
+    index = context.market.index
+    lacks_the_index = short.missing == {index.symbol}
+    if fetch_result.outcomes.empty:  # as for `dtml predict`, or where the store has later bars
+        cause = (
+            f"the source was not asked for that session: run `dtml fetch {context.name} --again`, "
+            "which asks for the whole history, with --prices FILE if the prices come from files"
+        )
+    else:
+        missing = short.missing
+        if lacks_the_index and index.of_constituents:  # computed: its stocks are what did not come
+            missing = set(context.constituents(night_bars.as_of))
+        cause = _cause(fetch_result, missing, night_bars.as_of)
+    message = f"{short.what}: {cause}{words_of_lost_bars(context, night_bars.as_of)}"
+    if lacks_the_index and not index.of_constituents and context.source.name == "files":
+        raise DtmlError(f"{message}; if another file has the index, give that file with --index")
+    raise DtmlError(message)
 
 
 def _start(context: MarketContext, as_of: date) -> None:

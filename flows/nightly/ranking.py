@@ -427,8 +427,7 @@ def rank_night(
     as_of = night_bars.as_of
     own = trained.rankers.own
     own_history = own.description["history"] if own else 0
-    # `USUAL_SESSIONS` covers these. If own code reads more, the night reads all its bars a second
-    # time.
+    # More than `USUAL_SESSIONS`, as own code may need, makes the night read all its bars again.
     sessions_read = max(RANKER_SESSIONS, own_history) + SESSIONS_FOR_GAPS
     first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
     bars, _ = night_bars.known(first)

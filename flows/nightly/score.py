@@ -144,7 +144,7 @@ def record_outcomes(
         counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
         scores = _scores(counts_of_all_days, changed)
         stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
-    # Days that were never counted are counted too: a benchmark may have stored the outcome first.
+    # A benchmark may have stored an outcome before its night was run.
     never_counted = stored_outcomes.uncounted(conn, context.name, date.max)  # whatever their day
     days = sorted({day.date() for day in changed}.union(never_counted))
     if not days:

@@ -103,7 +103,7 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
     of_predictor = cumulative[0]  # the first of the two names above
     spread = decile_spreads(*both_known(scores, days.returns[spread_leg]))
     members = market.is_constituent(days.sessions, days.symbols).sum(axis=1)
-    rows = _scores_by(figures, days.predictor, "sector").rename(columns={"value": "sector"})
+    sectors = _scores_by(figures, days.predictor, "sector").rename(columns={"value": "sector"})
     return TearSheet(
         predictor=days.predictor,
         rule=days.rule,
@@ -118,7 +118,7 @@ def walk_sheet(days: WalkedDays, leg: Leg, figures: pd.DataFrame, market: Market
         ),
         horizons=by_horizon(scores),
         legs=_scores_by(figures, days.predictor, "all")[LEG_COLUMNS],
-        sectors=rows[SECTOR_COLUMNS],
+        sectors=sectors[SECTOR_COLUMNS],
         coverage=coverage(days.sessions, members, scores, outcome),
         overlap=overlap,
     )

@@ -96,7 +96,7 @@ def watch_markets(
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Store each alert once, log and emit (`_emit`) new ones, and send all that wait.
+    """Store each alert once, log and emit new ones, and send all that wait.
 
     Returns the new ones. Raises StoreError where they cannot be stored.
     """

@@ -216,8 +216,7 @@ def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int
             for run in _runs(client, current, unfinished):
                 crashed: State[Any] = Crashed(message="its service ended")
                 client.set_flow_run_state(run.id, crashed, force=True)
-            # A server stores how many slots are taken, not by which runs: those of killed runs
-            # would stay taken.
+            # The server does not know by which runs slots are taken: killed runs would keep them.
             for deployment_id in current:
                 free = GlobalConcurrencyLimitUpdate(active_slots=0)
                 client.update_global_concurrency_limit(f"deployment:{deployment_id}", free)

@@ -179,7 +179,7 @@ def _start(
     socket_number = listening.fileno()
     kind = "with-schedules" if with_schedules else "temporary"
     command = [sys.executable, "-P", "-m", "flows.service.guarded_server"]
-    # Without the variables of PostgreSQL and most of dtml's, as some of these hold secrets.
+    # The others of dtml, and those of PostgreSQL, may hold secrets.
     needed_names = ("DTML_DATA", "DTML_DEBUG")
     environment = {
         name: value

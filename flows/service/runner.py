@@ -84,15 +84,7 @@ class Service:
                 if request.market_file is not None
             ]
             schedules.append(
-                (
-                    watching,
-                    (
-                        {
-                            "markets": list(self.markets),
-                            "market_files": market_files,
-                        }
-                    ),
-                )
+                (watching, {"markets": list(self.markets), "market_files": market_files})
             )
         return schedules
 
@@ -147,10 +139,9 @@ def service_of(
     sources.extend((name, None) for name in names if name not in names_of_files)
     sources.extend((str(file), file.absolute()) for file in files)
     if not sources:
-        may_be_none = translations is not None
         with reading(open_store()) as conn:
             stored_markets = sorted(nights.nights(conn)["market"].unique())
-        if not stored_markets and not may_be_none:
+        if not stored_markets and translations is None:
             raise UsageError(
                 "the store has no night of any market yet: name a market, as in `dtml serve "
                 "simulated`"

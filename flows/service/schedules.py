@@ -87,7 +87,7 @@ def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
     minutes = due.seconds // 60  # of the day: `due.seconds` leaves out the whole days
     hour, minute = divmod(minutes, 60)
     # Sunday is 0 in a cron, not 6 as in Python.
-    weekdays = sorted((((weekday + due.days) + 1) % 7) for weekday in week.weekdays)
+    weekdays = sorted((weekday + due.days + 1) % 7 for weekday in week.weekdays)
     return f"{minute} {hour} * * {_weekday_field(weekdays)}"
 
 

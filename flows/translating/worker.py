@@ -150,9 +150,8 @@ def _translate_and_store(
                 rows.append(
                     {
                         "id": text["id"],
-                        "translation": result.text.replace(
-                            "\0", ""
-                        ),  # PostgreSQL cannot store a NUL
+                        # PostgreSQL cannot store a NUL.
+                        "translation": result.text.replace("\0", ""),
                         "score": result.score,
                         "attention": [_attention(part) for part in result.attention] or None,
                         "reason": result.warning,
@@ -184,13 +183,8 @@ def _translations(
         raise
     except Exception as error:  # noqa: BLE001 - if it were given back, the text would break every worker
         if len(sources) == 1:
-            return [
-                (
-                    str(error)
-                    if isinstance(error, TranslationError)
-                    else f"{type(error).__name__}: {error}"
-                )
-            ]
+            is_expected = isinstance(error, TranslationError)
+            return [str(error) if is_expected else f"{type(error).__name__}: {error}"]
     # One of the texts fails, so each is translated alone.
     results: list[Translation | str] = []
     for source in sources:

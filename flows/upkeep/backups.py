@@ -182,7 +182,6 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
                 f"the backup {folder} is damaged: the row counts of {', '.join(differing)} differ "
                 f"from its {MANIFEST}; no row was restored: use another backup"
             )
-        # Weights come before rows: if a restore is interrupted, no row lacks its weights.
         # A backup may come from somebody else.
         in_store = {(path, sha) for _, path, sha, _ in checkpoints(source)}
         weights = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
@@ -192,6 +191,7 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
                 f"nothing was restored, because the backup {folder} has weights that belong to no "
                 f"model in its store ({_some(others)}): use another backup"
             )
+        # Weights come before rows: if a restore is interrupted, no row lacks its weights.
         for name, sha in weights:
             _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)

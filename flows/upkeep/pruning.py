@@ -1,7 +1,8 @@
 """Prune a store and its folders: remove what no replay needs, after saying what that is.
 
 Rows go first, in one transaction, and then the files. Until all files are removed, a journal lists
-them: after an interruption, the next run removes those that are left.
+them: after an interruption, the next run removes those that are left. The states of a training
+that has ended go at once.
 """
 
 import hashlib
