@@ -511,6 +511,28 @@ def fetch_bars(
     return replace(result, first=wanted.asked)
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Hold some symbols' bars, fetched and checked, until all parts are stored together.
+
+    A single part waits in memory. Of several parts each waits in a file, so that memory holds one.
+    """
+
+    held: pd.DataFrame | Path
+    fetched: FetchResult  # nothing of it stored yet
+    judged: Sequence[str]  # the symbols with enough bars for `fetched.doubtful` to judge them
+    # Bars that only later ones showed to be bad, with the reason: stored, they are withdrawn.
+    shown_bad: pd.DataFrame
+
+    @property
+    def accepted(self) -> pd.DataFrame:
+        """Return the bars that were accepted."""
+        if isinstance(self.held, pd.DataFrame):
+            return self.held
+        # `astype` restores the types of a bars frame, which the file does not keep.
+        return pd.read_parquet(self.held).astype({"symbol": str, "session": "datetime64[ns]"})
+
+
 def _store_parts(
     context: MarketContext,
     as_of: date,
@@ -579,28 +601,6 @@ def _store_parts(
             },
         )
     return result
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Hold some symbols' bars, fetched and checked, until all parts are stored together.
-
-    A single part waits in memory. Of several parts each waits in a file, so that memory holds one.
-    """
-
-    held: pd.DataFrame | Path
-    fetched: FetchResult  # nothing of it stored yet
-    judged: Sequence[str]  # the symbols with enough bars for `fetched.doubtful` to judge them
-    # Bars that only later ones showed to be bad, with the reason: stored, they are withdrawn.
-    shown_bad: pd.DataFrame
-
-    @property
-    def accepted(self) -> pd.DataFrame:
-        """Return the bars that were accepted."""
-        if isinstance(self.held, pd.DataFrame):
-            return self.held
-        # `astype` restores the types of a bars frame, which the file does not keep.
-        return pd.read_parquet(self.held).astype({"symbol": str, "session": "datetime64[ns]"})
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:

@@ -15,6 +15,7 @@ import pytest
 
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import rankings
+from dtml.pages.night import LEG_WORDS
 from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.ranking import market_ranking_page
@@ -122,6 +123,7 @@ def test_the_figures_of_the_page_are_those_that_nights_store(site: Site, text: s
     spread = csv_of(text, "spread")
     stored = nights[nights["predictor"] == "blend"]["decile_spread"]
     assert spread["gross"].to_list() == pytest.approx(stored.to_list(), rel=DIGITS)
+    assert LEG_WORDS[LEG] in text.partition("<table")[0]  # nights score on other returns, too
     assert spread["net"].isna().all()  # the store has no file of this market, and so no costs
     assert "costs of the market" in Page(text).seen
 
