@@ -124,10 +124,11 @@ def open_reader_or_new() -> Engine:
 
     Raises what `open_store` raises.
     """
-    url = database_url()
-    if url.get_backend_name() != "sqlite" or not _is_file(Path(str(url.database))):
+    try:
+        return open_reader()
+    except StoreUsageError:  # there is none; of another schema, `open_store` says the same
         open_store().dispose()
-    return open_reader()
+        return open_reader()
 
 
 def open_store() -> Engine:

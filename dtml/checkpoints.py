@@ -5,10 +5,10 @@ These formats hold data and can run no code.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -22,6 +22,7 @@ from dtml.model import ModelConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]
+Part = TypeVar("Part")
 # A function that calls another one to fill a file, and after which the file is either complete or
 # unchanged: `translation.atomic_files.write_whole`. `flows` passes it in, because this package may
 # import only the Transformer from `translation`.
@@ -187,3 +188,10 @@ def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
             f"{file} is not a dtml checkpoint, or is damaged ({error}): restore it from a backup, "
             "or delete it and train again"
         ) from error
+
+
+def under(prefix: str, parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Return the parts whose names begin with a prefix, named without it."""
+    return {
+        name.removeprefix(prefix): value for name, value in parts.items() if name.startswith(prefix)
+    }

@@ -4,7 +4,7 @@ A variant is a `dataclasses.replace` of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
@@ -14,7 +14,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.splits import hold_out, known_before
 from dtml.markets.definition import Returns, ZClose
 from dtml.model import ModelConfig
-from dtml.training.recipe import Member, TrainingConfig
+from dtml.training.recipe import Member, TrainingConfig, settings_of
 from dtml.windows import WindowConfig, Windows
 
 MINIMUM_TRAIN_DAYS = 64  # fewer days teach nothing
@@ -147,11 +147,6 @@ def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
     parts = {}
     for part in ("windows", "model", "training"):
         config = getattr(experiment, part)
-        parts[part] = replace(config, **_overrides_of(config, overrides))
-    own = _overrides_of(experiment, overrides)
+        parts[part] = replace(config, **settings_of(config, overrides))
+    own = settings_of(experiment, overrides)
     return replace(experiment, **{**own, **parts})
-
-
-def _overrides_of(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    names = [setting.name for setting in fields(config)]
-    return {name: overrides[name] for name in names if name in overrides}

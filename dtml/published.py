@@ -5,7 +5,7 @@ They are in `published.toml`, with the spans and the origin of each set.
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ from dtml.errors import UsageError
 from dtml.layers.network import NetworkConfig
 from dtml.markets import Market, load_market
 from dtml.model import ModelConfig
-from dtml.training.recipe import TrainingConfig
+from dtml.training.recipe import TrainingConfig, settings_of
 
 CONFIGS: dict[str, type[NetworkConfig]] = {
     "dtml": ModelConfig,
@@ -100,14 +100,9 @@ def _recipe(network: str, settings: Mapping[str, Any]) -> Recipe:
     config = CONFIGS[network]
     return Recipe(
         window=settings["window"],
-        model=config(**_settings_of(config, settings)),
-        training=TrainingConfig(**_settings_of(TrainingConfig, settings)),
+        model=config(**settings_of(config, settings)),
+        training=TrainingConfig(**settings_of(TrainingConfig, settings)),
     )
-
-
-def _settings_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    names = [setting.name for setting in fields(config)]
-    return {name: settings[name] for name in names if name in settings}
 
 
 def _read_sets() -> dict[str, PublishedSet]:

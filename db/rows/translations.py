@@ -1,4 +1,9 @@
-"""Translation models, the progress of their training, their scores, and the queue of texts."""
+"""Translation models, the progress of their training, their scores, and the queue of texts.
+
+A text is queued, then taken, then done or failed. A worker has the texts that it took until its
+lease ends: if it died, they are queued again. Each worker needs a name of its own. Moments are
+those of the workers' clocks.
+"""
 
 import json
 import math

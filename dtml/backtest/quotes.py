@@ -76,11 +76,11 @@ class Quotes:
         # The splits since the last price: where they explain a move of more than `max_return`, the
         # prices have not been adjusted for them.
         so_far = np.where(np.isfinite(split), split, 1.0).cumprod(axis=0)
-        split = so_far / _last_before(np.where(np.isfinite(unsplit_close), so_far, np.nan))
+        since_price = so_far / _last_before(np.where(np.isfinite(unsplit_close), so_far, np.nan))
         change = unsplit_close / _last_before(unsplit_close)
         is_large = np.abs(change - 1) > max_return
-        is_explained = np.abs(change * split - 1) <= max_return
-        factor = np.where(is_large & is_explained, split, 1.0).cumprod(axis=0)
+        is_explained = np.abs(change * since_price - 1) <= max_return
+        factor = np.where(is_large & is_explained, since_price, 1.0).cumprod(axis=0)
         opened = on_grid(adjusted, "open", sessions, symbols) * factor
         closed = unsplit_close * factor
 

@@ -6,6 +6,11 @@ to the totals of each model. Three measures keep the intervals from being too na
 benchmarks.interval_coverage` measures what they leave): the mean block follows the dependence in
 the data; the quantiles lie as far out as Student's t requires for the number of blocks; and the
 dependence that blocks of that length cut off is added back.
+
+Where outcomes overlap, a block cuts off what lies beyond it, so `overlapping_interval` draws
+nothing: its long-run variance is the mean of squared cosine transforms of the days, and its ends
+are those of Student's t with as many degrees of freedom (Müller, 2004; Lazarus, Lewis, Stock and
+Watson, 2018). `python -m benchmarks.overlapping_coverage` measures them.
 """
 
 from collections.abc import Callable

@@ -3,8 +3,8 @@
 ACC and MCC are against the median. Without skill the rank IC is 0, the AUC and the ACC are one half
 and the MCC is 0, whatever the market does: a move that all stocks share changes no figure. The
 sample is days: each figure is one number a day, averaged, but for ACC and MCC, which are of the
-counts of all days. Intervals resample blocks of days (`dtml.evaluation.bootstrap`) or, where
-outcomes overlap, are those of `dtml.evaluation.bootstrap`.
+counts of all days. Intervals are those of `dtml.evaluation.bootstrap`: `interval`, or
+`overlapping_interval` where outcomes overlap.
 """
 
 from collections.abc import Iterator, Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-NAMES = (
+COLUMN_NAMES = (
     "date",
     "symbol",
     "open",
@@ -36,7 +36,7 @@ NAMES = (
     "dividend",
     "split",
 )
-LAYOUT = (
+LAYOUT_KEYS = (
     "date_format",
     "volume_unit",
     "separator",
@@ -57,7 +57,7 @@ class Columns:
 
     What it does not say, None here, is recognised from the price files themselves.
 
-    - headers: for those of `NAMES` that are given, the header of that column in the price file;
+    - headers: for those of `COLUMN_NAMES` that are given, its header in the price file;
     - date_format: such as "%d.%m.%Y", as Python's strptime reads it, `EXCEL` or one of `UNITS`;
     - volume_unit: shares in a unit of volume, above 0;
     - separator, decimal and thousands: one character each;
@@ -77,7 +77,7 @@ class Columns:
 
 def read_columns(table: Table) -> Columns:
     """Read the table [columns] of a market's file; a mistake raises UsageError with its key."""
-    table.allow(*NAMES, *LAYOUT)
+    table.allow(*COLUMN_NAMES, *LAYOUT_KEYS)
     volume_unit = table.optional("volume_unit", float, None)
     if volume_unit is not None and not 0 < volume_unit < float("inf"):
         raise table.error("volume_unit", f"expected a finite number above 0, got {volume_unit}")
@@ -91,7 +91,7 @@ def read_columns(table: Table) -> Columns:
             "thousands", f"{thousands!r} is also the decimal mark; correct decimal or thousands"
         )
     return Columns(
-        headers={name: table.typed(name, str) for name in NAMES if name in table.values},
+        headers={name: table.typed(name, str) for name in COLUMN_NAMES if name in table.values},
         date_format=_date_format(table),
         volume_unit=volume_unit,
         separator=_character(table, "separator"),

@@ -385,7 +385,7 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     whole = _panel(history)
     # Only the description is needed, so any small number of sessions is enough.
     description, _values = user_code.values(cut(whole, slice(-EARLY[1], None)))
-    needed_history = description["history"]
+    needed_history = int(description["history"])
     longest = max(len(whole.sessions) - LEAST, HISTORY)  # the default is always allowed
     if needed_history > longest:
         detail = (
@@ -394,7 +394,7 @@ def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
         )
         return [{"check": "whole_history", "what": "HISTORY", "passed": False, "detail": detail}]
     # Enough for the year that is compared with nights to have a whole HISTORY before it.
-    needed = int(description["history"]) + YEAR + LEAST
+    needed = needed_history + YEAR + LEAST
     part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
     base, findings = _check_with_changes(user_code, description, part)
     bound = _highest_believed(history.market, whole, leg)
@@ -436,7 +436,6 @@ def _check_with_changes(
     # comes first, although that check is the last below: the first failure of a feature is the one
     # that is reported.
     differences = {("asked_twice", name): "" for name in description["features"]}  # "": none
-    last = len(panel.sessions) - 1
     others = []
     for at in positions:
         scrambled = part.scrambled_after(panel.sessions[at], seed=at)

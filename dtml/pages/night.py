@@ -189,7 +189,7 @@ def night_report(
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
     weekday = pd.Timestamp(night["target"]).day_name()
     # An empty frame may have no columns.
-    counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
+    with_outcome = coverage[coverage["n"] > 0] if len(coverage) else coverage
     bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, by_run)}
     curves = {}
     for name, counts in bins_by_name.items():
@@ -206,8 +206,8 @@ def night_report(
         **_scores(title, scores, rolling),
         curves=calibration_charts(curves),
         curve_nights=bins["target"].nunique() if len(bins) else 0,
-        coverage=records(counted),
-        kept_chart=coverage_chart(counted, level) if len(counted) else None,
+        coverage=records(with_outcome),
+        kept_chart=coverage_chart(with_outcome, level) if len(with_outcome) else None,
         **_attention(rows, attention, explanation),
         **ranking,
         rejected=records(rejected),
@@ -363,8 +363,8 @@ def _marks(
             "words": [f"{row['symbol']} {percent(row['shown'])}" for row in rows],
         }
     )
-    counted = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
-    return stacked("Probability of a rise, one mark a stock", counted, marks, axis, band)
+    sizes = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
+    return stacked("Probability of a rise, one mark a stock", sizes, marks, axis, band)
 
 
 def _shading(axis: Axis, threshold: float | None) -> str:

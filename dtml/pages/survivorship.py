@@ -31,9 +31,9 @@ def _kind_of_list(found: Survivorship) -> str:
       traded then: how many were constituents on that day;
     - a dated list with stocks that left: the same, and how many had left by the last day scored.
     """
-    if not found.is_dated and found.of_prices:
-        return _stocks_of_prices(found)
     if not found.is_dated:
+        if found.of_prices:
+            return _stocks_of_prices(found)
         priced = _share(found.first_priced, found.names)
         dated = f" of {found.list_date}" if found.list_date else ""
         return (

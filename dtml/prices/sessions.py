@@ -177,7 +177,8 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
 def sessions_a_year(calendar: AnyCalendar) -> int:
     """Return the mean number of sessions of a year: 252 on XNYS, 365 on 24/7.
 
-    Those of ten years are counted; of a calendar that begins later, those of a year at least.
+    Those of ten years are counted; of a calendar that begins later, those of its first year, as far
+    as it is known.
     """
     exchange = _exchange(calendar)
     first = max(_COUNTED[0], exchange.first)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
+from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, under, write_tensors
 from dtml.errors import DtmlError
 from dtml.evaluation.splits import Split, hold_out
 from dtml.markets.definition import FeatureSet
@@ -352,15 +352,7 @@ def load_rankers(
         models[name] = kind(**values)
     for network in card["config"]["networks"]:
         config = RelativeConfig.read(network)
-        prefix = f"{config.name}."
-        models[config.name] = Relative(
-            config,
-            {
-                name.removeprefix(prefix): value
-                for name, value in parts.items()
-                if name.startswith(prefix)
-            },
-        )
+        models[config.name] = Relative(config, under(f"{config.name}.", parts))
     own = None
     if "own" in card:
         own = Fitted(

@@ -3,7 +3,8 @@
 Yahoo's prices are already adjusted for splits, its adjusted close for dividends too, and both are
 restated over the whole past after every such event. By default yfinance hides failures as empty
 tables; here every symbol has an outcome, and the bars that arrived before a failure are returned.
-`dtml.sources.yahoo` reads the answers before yfinance does.
+yfinance takes a refused request for a stock without data and a close for a missing adjusted close,
+and leaves pence and foreign dividends as they are: its session reads each answer first.
 """
 
 import atexit

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from dtml.errors import UsageError
 from dtml.layers.network import NetworkConfig
@@ -89,3 +91,8 @@ class Epoch:
 
 class ResumedEpoch(Epoch):
     """The last epoch that a resumed fit had done in an earlier run, when it is reported again."""
+
+
+def settings_of(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of a configuration, which is a dataclass or one of it."""
+    return {each.name: values[each.name] for each in fields(config) if each.name in values}

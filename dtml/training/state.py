@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dtml.checkpoints import Weights, WriteWhole, read_tensors, write_tensors
+from dtml.checkpoints import Weights, WriteWhole, read_tensors, under, write_tensors
 from dtml.errors import DtmlError
 from dtml.layers.network import Network, days_at_once
 from dtml.layers.random import use_generator
@@ -184,8 +184,8 @@ class StateFolder:
             return False
         try:
             tensors, card = read_tensors(file)
-            fit.network.load_state_dict(_under("weights.", tensors))
-            fit.best = _under("best.", tensors)
+            fit.network.load_state_dict(under("weights.", tensors))
+            fit.best = under("best.", tensors)
             fit.best_epoch = card["best_epoch"]
             fit.steps = card["steps"]
             fit.days_at_once = card["days_at_once"]
@@ -195,7 +195,7 @@ class StateFolder:
             # The file holds the moments alone; the groups of parameters are those of the new
             # optimiser.
             optimiser_state = fit.optimiser.state_dict()
-            for name, value in _under("adam.", tensors).items():
+            for name, value in under("adam.", tensors).items():
                 parameter, moment = name.split(".")
                 optimiser_state["state"].setdefault(int(parameter), {})[moment] = value
             fit.optimiser.load_state_dict(optimiser_state)
@@ -207,12 +207,3 @@ class StateFolder:
                 "over"
             ) from error
         return True
-
-
-def _under(prefix: str, tensors: Weights) -> Weights:
-    """Return the tensors whose names begin with a prefix, named without it."""
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }

@@ -50,8 +50,8 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: 
     early, late = (
         index_fault(redated(bars, sessions, index), index, returns) for sessions in (-1, 1)
     )
-    assert re.search(f"index {index} .*1 session early", early or "")
-    assert re.search(f"index {index} .*1 session late", late or "")
+    assert re.search(rf"index {re.escape(index)} .*1 session early", early or "")
+    assert re.search(rf"index {re.escape(index)} .*1 session late", late or "")
     stock = bars.loc[bars["symbol"] != index, "symbol"].iloc[0]
     twin = bars[bars["symbol"] == stock].assign(symbol=index)
     found = index_fault(pd.concat([bars[bars["symbol"] != index], twin]), index, returns)

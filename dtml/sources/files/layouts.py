@@ -1,4 +1,7 @@
-"""What the columns of a file mean: those of a dialect, our own, or what a market's file names."""
+"""What the columns of a file mean: those of a dialect, our own, or what a market's file names.
+
+A dialect is recognised by its headers, and never guessed between two.
+"""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -231,16 +234,15 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     """
     known = _recognised(header, stated, place)
     of_header = dict(NAMES)
+    keys = [header_key(name) for name in header]
     if known is not None:
-        present = {header_key(name) for name in header}
-        lacking = [name.upper() for name in known.needs if name not in present]
+        lacking = [name.upper() for name in known.needs if name not in keys]
         if lacking:
             raise UsageError(
                 f"{place}: it looks like a file of {known.title} but lacks {', '.join(lacking)}, "
                 "which every bar needs: download it again with these columns"
             )
         of_header |= known.fields
-    keys = [header_key(name) for name in header]
     columns = {}
     for name, written in stated.headers.items():
         key = header_key(written)

@@ -30,7 +30,7 @@ from dtml.sources.files.cells import (
     parsed,
     plain,
 )
-from dtml.sources.files.containers import PARQUET, ZIP, Container, require_room
+from dtml.sources.files.containers import PARQUET, ZIP, Container, csv_of_workbook, require_room
 from dtml.sources.files.layouts import (
     BESIDES_CLOSE,
     NAMES,
@@ -288,8 +288,6 @@ class TableFile:
             if content.startswith(PARQUET):
                 return self._parquet(pa.BufferReader(content))
             if content.startswith(ZIP):  # a workbook, which `content` leaves packed
-                from dtml.sources.files.containers import csv_of_workbook
-
                 content = csv_of_workbook(content, self.container.bound)
                 # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
                 stated = replace(stated, encoding=None, separator=",")

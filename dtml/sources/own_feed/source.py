@@ -1,4 +1,9 @@
-"""The source of a user's own feed: each question goes to a process of its own."""
+"""The source of a user's own feed: each question goes to a process of its own.
+
+The process has the environment variables of own features (`dtml.own.process`) and those that the
+market's file names, and may use the network. This keeps mistakes from a night, not attacks: it may
+read whatever its user may read.
+"""
 
 import json
 import os

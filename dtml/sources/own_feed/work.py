@@ -3,6 +3,9 @@
 Tasks: `describe` (its stocks and its last session), `fetch` (bars). Environment variables that the
 market's file names are set for this process alone, and their values are blotted out in errors and
 in the details of outcomes, as an address with its key often stands in an error.
+
+Nothing of an answer is guessed: a session with a time of day may be another day on the exchange,
+and a symbol that became a number has lost its zeros.
 """
 
 import json
