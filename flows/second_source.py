@@ -216,7 +216,7 @@ def _compare(
             answer = clock.within(_asking(source, batch, as_of))
             found.outcomes.append(answer.outcomes)
             found.parts.append(_compare_batch(context, fields, as_of, batch, answer, differing))
-            if bool(answer.outcomes["status"].isin(["rate_limited", "not_asked"]).any()):
+            if answer.outcomes["status"].isin(["rate_limited", "not_asked"]).any():
                 break
     except SecondSourceError as error:
         found.failure = str(error)

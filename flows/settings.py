@@ -31,12 +31,12 @@ def shown(text: str) -> str:
     return ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def print_text(text: str, end: str = "\n") -> None:
+def print_text(text: str) -> None:
     """Print a text for a file as much as for a person, such as Markdown, without a width."""
-    print(shown(text), end=end)  # noqa: T201 - Rich would wrap it
+    print(shown(text))  # noqa: T201 - Rich would wrap it
 
 
-def print_csv(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Print lines of CSV or JSON as they are, and for people if it is to a terminal."""
     sys.stdout.writelines(map(shown, lines) if sys.stdout.isatty() else lines)
 

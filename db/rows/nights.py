@@ -274,6 +274,15 @@ def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     return frame(conn, select_rows("drift", "measure", market=market, as_of=as_of))
 
 
+def new_drift(conn: Connection, market: str, as_of: date, before: date | None) -> pd.DataFrame:
+    """Return the measures that have drifted in a night, and had not in the night `before`."""
+    drifted = drift(conn, market, as_of).query("drifted == 1")
+    if before is None or drifted.empty:
+        return drifted
+    drifted_before = drift(conn, market, before).query("drifted == 1")
+    return drifted[~drifted["measure"].isin(drifted_before["measure"])]
+
+
 def save_link(conn: Connection, link: Mapping[str, object]) -> int:
     """Store a link of a market's chain, every column of frozen_night by name; return 1.
 

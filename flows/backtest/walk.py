@@ -251,7 +251,8 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
         bars = prices.prices(conn, context.name, start, plan.last)
     # Without the day of the training, whose outcome it does not know.
     days_before = _days_with_history(context, bars).searchsorted(pd.Timestamp(first_training))
-    if days_before < context.experiment.needed_days:
+    begins_late = bars.empty or bars["session"].min() > pd.Timestamp(start)
+    if begins_late and days_before < context.experiment.needed_days:
         raise _error_before_history(context, plan.first, last)
     if plan.prices_known == "then":
         # Later days need no check: a night of which too few bars were known is refused by itself.

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import pandas as pd
 import typer
@@ -17,7 +17,7 @@ from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.benchmark.published import PublishedExperiment, stored_benchmark
 from flows.commands.options import AsJson, with_request
-from flows.commands.ranking import NetworksOption, as_document, rank_sets
+from flows.commands.ranking import NetworksOption, as_document, network_names, rank_sets
 from flows.console import announce, print_frame, print_json
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
@@ -96,9 +96,7 @@ def benchmark(
             request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
         )
     if market == "csi300":
-        found = _csi300(
-            request, members, tuple(cast(NetworkName, each.value) for each in networks or ()), seeds
-        )
+        found = _csi300(request, members, network_names(networks), seeds)
         return print_csi300(found, as_markdown=as_markdown, as_json=as_json)
     request = replace(request, market=market)
     return run_published(

@@ -98,7 +98,7 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json:
     first = sessions_up_to(opened.market.calendar, last, LIMIT)[0].date()
     missed = missed_nights(opened, last, limit=None)
     days = [day for day in missed if day >= first]
-    older = missed[: len(missed) - len(days)]
+    older = [day for day in missed if day < first]
     if older:
         sessions = sessions_between(opened.market.calendar, older[0], older[-1])
         err.print(

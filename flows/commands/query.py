@@ -21,7 +21,7 @@ from db.engine import open_reader
 from dtml.errors import UsageError
 from dtml.pages.figures import counted
 from flows.commands.options import AsJson
-from flows.settings import err, out, print_csv
+from flows.settings import err, out, print_lines
 from flows.text_tables import print_rows, require_distinct, size_in_words
 
 commands = typer.Typer()
@@ -159,7 +159,7 @@ def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) ->
                         "a limit or a where clause, or write it with --parquet FILE"
                     )
         file.seek(0)
-        print_csv(file)
+        print_lines(file)
 
 
 def _standard_input() -> str:

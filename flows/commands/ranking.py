@@ -31,7 +31,7 @@ from flows.nightly.paper import Orders, next_orders
 from flows.ranking.tear_sheet import stored_ranking
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of
 from flows.service.prefect_server import require_server
-from flows.settings import err, out, page_of, print_csv, print_text
+from flows.settings import err, out, page_of, print_lines, print_text
 
 commands = typer.Typer()
 
@@ -84,7 +84,7 @@ def ranking(
         first=first.date(),
         last=last.date(),
         leg=leg,
-        networks=_names(networks),
+        networks=network_names(networks),
         seeds=seeds,
     )
     found = _run_or_read_ranking(request, plan, workers)
@@ -134,9 +134,10 @@ def orders(
             "says why it chose none"
         )
     if as_json:
-        return print_json({"target": found.target, "cash": found.cash, "orders": found.rows})
+        document = {"target": found.target, "cash": found.cash, "orders": found.rows}
+        return print_json(document | {"reason": found.reason or None})
     if as_csv:
-        return print_csv([found.rows.to_csv(index=False)])
+        return print_lines([found.rows.to_csv(index=False)])
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
     print_orders(found, title)
     start = (
@@ -261,7 +262,7 @@ def rank_sets(
             first=SETS[name].first,
             last=SETS[name].last,
             leg=leg,
-            networks=_names(networks),
+            networks=network_names(networks),
             seeds=seeds,
         )
         found = _run_or_read_ranking(request, plan)
@@ -279,7 +280,8 @@ def as_document(found: page.Ranking) -> dict[str, Any]:
     return {"ranking": found.row, "strongest_rule": found.strongest, "scores": found.scores}
 
 
-def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
+def network_names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
+    """Return the names of networks that an option gave."""
     return tuple(cast(NetworkName, each.value) for each in networks or ())
 
 

@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 import pandas as pd
 import typer
-from sqlalchemy import Engine
 
 from db.engine import open_engine, open_reader
 from db.errors import StoreError
 from dtml.pages.figures import counted, named, with_interval, written
 from flows.commands.options import AsJson, MarketFiles, TestedDevice, with_request
 from flows.console import print_frame, print_json
-from flows.service.alerts import watch_markets
+from flows.service.alerts import tell_of
 from flows.service.prefect_server import warning_of_open_server
 from flows.service.schedules import DELAY_MINUTES, serving, serving_of
 from flows.service.status import (
@@ -77,12 +76,13 @@ def status(
     """
     engine = open_reader()  # opened to write, a missing store would be made
     chosen = named_markets(engine, markets or [], market_file or [])
-    alert_store = _alert_store() if check else None
-    if alert_store is not None:
-        found = watch_markets(alert_store, chosen)
-    else:
-        now = datetime.now(UTC)
-        found = [market_status(engine, name, market, now) for name, market in chosen.items()]
+    now = datetime.now(UTC)
+    found = [market_status(engine, name, market, now) for name, market in chosen.items()]
+    if check:
+        try:
+            tell_of(open_engine(), found)
+        except StoreError as error:  # such as a read-only mount or role
+            err.print(f"warning: no alert is stored or sent: {error}", markup=False, soft_wrap=True)
     # Without a service that runs it, no night has a next run.
     found = [each if serving_of(each.market) else replace(each, next_run=None) for each in found]
     if as_json:
@@ -139,14 +139,6 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
         print_json([asdict(each) for each in found])
     if any(each.needed and not each.is_well for each in found):
         raise typer.Exit(1)
-
-
-def _alert_store() -> Engine | None:
-    try:
-        return open_engine()
-    except StoreError as error:
-        err.print(f"warning: no alert is stored or sent: {error}", markup=False, soft_wrap=True)
-        return None
 
 
 def _sessions(age: int | None) -> str | None:

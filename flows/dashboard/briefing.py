@@ -389,7 +389,9 @@ def changes(
         and champion["since"] > target_of(before)
     ):
         sentences.append(f"{promotion_words(champion)}.")
-    drifted = _new_drift(conn, night, before)
+    drifted = records(
+        nights.new_drift(conn, market, night["as_of"], None if before is None else before["as_of"])
+    )
     if drifted:
         sentences.append(drift_words(drifted))
     sentences += [
@@ -410,17 +412,6 @@ def changes(
     elif new_at_top:
         sentences.append(f"New among the best {END_STOCKS}: {', '.join(new_at_top)}.")
     return sentences
-
-
-def _new_drift(conn: Connection, night: Row, before: Row | None) -> list[dict[str, Any]]:
-    market = night["market"]
-    measures = nights.drift(conn, market, night["as_of"])
-    drifted = measures[measures["drifted"] == 1]
-    if before is None or drifted.empty:
-        return records(drifted)
-    earlier = nights.drift(conn, market, before["as_of"])
-    drifted_before = earlier.loc[earlier["drifted"] == 1, "measure"]
-    return records(drifted[~drifted["measure"].isin(drifted_before)])
 
 
 def skill_line(

@@ -97,9 +97,9 @@ def _page(
     }
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
     ranked = ranked_nights(tables["stocks"])
-    log = frame(conn, nights.night_log(market)).dropna(subset=["target", "predictions"])
-    left_out = log["gaps"].map(lambda gaps: len(gaps or []))
-    counts = (log["predictions"].astype(int) + left_out).set_axis(log["target"])
+    predicted = log.dropna(subset="predictions")
+    left_out = predicted["gaps"].map(lambda gaps: len(gaps or []))
+    counts = (predicted["predictions"].astype(int) + left_out).set_axis(predicted["target"])
     sheet = TearSheet(
         predictor=predictor,
         rule=rule,

@@ -103,7 +103,7 @@ def missed_nights(opened: OpenedMarket, last: date, limit: int | None = LIMIT) -
 
 
 def passed_over(opened: OpenedMarket, days: Iterable[date]) -> dict[date, date]:
-    """Return which days are sessions that a complete night before them predicted past, and it.
+    """Return, by session of `days`, the complete night before it that predicted one after it.
 
     The calendar got the session later, and the prediction of its target stays as it is: it has no
     night of its own, and the log says so.

@@ -341,11 +341,13 @@ def _why_none(
     """
     parts = weight[weight > 0] * capital
     lot_costs = lot * price[parts.index]
-    if (held > 0).any() or (parts >= lot_costs).any():
+    if (held > 0).any():
         return (
             "What is held is less than a lot from what the newest ranking wants and the cash "
             "allows, or is kept."
         )
+    if (parts >= lot_costs).any():
+        return f"A capital of {capital:,.2f} does not pay for a lot with its costs."
     nearest = str((parts / lot_costs).idxmax())
     return (
         f"A capital of {capital:,.2f} is too little for a lot of any of the "

@@ -85,14 +85,14 @@ def watch_markets(
     moment of the check, by default that of the call.
     """
     now = now or datetime.now(UTC)
-    statuses: list[MarketStatus] = []
-    alerts: list[Alert] = []
-    for name, market in markets.items():
-        status = market_status(engine, name, market, now)
-        statuses.append(status)
-        alerts += _alerts_of_status(status)
-    tell(engine, alerts)
+    statuses = [market_status(engine, name, market, now) for name, market in markets.items()]
+    tell_of(engine, statuses)
     return statuses
+
+
+def tell_of(engine: Engine, statuses: Iterable[MarketStatus]) -> None:
+    """Raise the alerts of some statuses, as `tell` does."""
+    tell(engine, [alert for each in statuses for alert in _alerts_of_status(each)])
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
@@ -197,12 +197,7 @@ def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Ale
         if champion is not None and _is_chosen_by(row, champion):
             yield Alert(market, as_of, "promoted", promotion_words(champion))
         night_before, _night_after = nights.neighbours(conn, market, as_of)
-        drifted = nights.drift(conn, market, as_of).query("drifted == 1")
-        if not night_before:
-            newly_drifted = records(drifted)
-        else:
-            drifted_before = nights.drift(conn, market, night_before).query("drifted == 1")
-            newly_drifted = records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
+        newly_drifted = records(nights.new_drift(conn, market, as_of, night_before))
         if newly_drifted:
             yield Alert(market, as_of, "drifted", drift_words(newly_drifted))
 

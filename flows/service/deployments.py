@@ -57,8 +57,7 @@ PRELOADED = (
     "__main__",
     "prefect.flow_engine",
     "prefect.task_engine",
-    "flows.service.flows",
-    "flows.translating.flow",
+    "flows.service.deployments",  # its flows, and what a fork calls
 )
 END_S = 30.0  # for a run to end after SIGTERM
 
@@ -272,6 +271,7 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                     job = jobs[run.deployment_id]
                     out.print(_line(run, job), markup=False, soft_wrap=True)
                     assert run.state is not None
+                    # A run that completed or failed has logged its own end.
                     if not (run.state.is_completed() or run.state.is_failed()):
                         ended = Run(
                             stage=job.schedule.work,

@@ -64,11 +64,16 @@ def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | N
         night = date.fromisoformat(match[1])
         is_finished = name == run_id if kind == "backtest" else night <= as_of
         if is_finished:
-            renamed = folder.with_name(f"{name}{REMOVING}")
-            if folder != renamed:
-                shutil.rmtree(renamed, ignore_errors=True)
-                folder.rename(renamed)
-            shutil.rmtree(renamed, ignore_errors=True)
+            _remove_state(folder, ignore_errors=True)
+
+
+def _remove_state(folder: Path, *, ignore_errors: bool = False) -> None:
+    """Rename a state's folder and then remove it: work must not resume from half a state."""
+    renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
+    if folder != renamed:
+        shutil.rmtree(renamed, ignore_errors=True)
+        folder.rename(renamed)
+    shutil.rmtree(renamed, ignore_errors=ignore_errors)
 
 
 # So many sessions back, missed nights are run (`flows.markets.stored_night.LIMIT`). They may need a
@@ -203,12 +208,7 @@ def prune(engine: Engine, keep: int) -> Plan:
         for page in planned.pages:
             page.unlink(missing_ok=True)
         for folder in planned.states:
-            # Work must not resume from half a state.
-            renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
-            if folder != renamed:
-                shutil.rmtree(renamed, ignore_errors=True)
-                folder.rename(renamed)
-            shutil.rmtree(renamed)
+            _remove_state(folder)
     if planned.prefect_runs:
         tidy_apart(prefect_folder())
     return planned

@@ -55,7 +55,7 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: 
     stock = bars.loc[bars["symbol"] != index, "symbol"].iloc[0]
     twin = bars[bars["symbol"] == stock].assign(symbol=index)
     found = index_fault(pd.concat([bars[bars["symbol"] != index], twin]), index, returns)
-    assert re.search(f"index {index} .*closes of.* {stock}: ", found or "")
+    assert re.search(rf"index {re.escape(index)} .*closes of.* {stock}: ", found or "")
 
 
 @pytest.mark.slow
