@@ -11,7 +11,7 @@ import re
 import shutil
 import sqlite3
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
 from functools import partial
@@ -36,10 +36,9 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from db import migrations
 from db.errors import StoreError, StoreUsageError
-from db.migrations import REVISION
-from db.migrations.columns import difference, stored_columns
+from db.migrations import REVISION, REVISIONS, migrate
+from db.migrations.columns import missing_column, stored_columns
 
 URL_VARIABLE: Final = "DTML_DATABASE_URL"
 FOLDER_VARIABLE = "DTML_DATA"  # the folder of the store when no URL is given
@@ -58,9 +57,6 @@ RESTORE: Final = (
     "run `dtml db check` on this store for details, then move it away and restore a backup with "
     "`dtml db restore`"
 )
-# Development versions before 0.1.0 made the first of these tables; every release makes the second.
-UNRELEASED_TABLE: Final = "membership"
-RELEASED_TABLE: Final = "constituent"
 # What the user can do about a failure: by the code of the database's error, or by words of its
 # message.
 REMEDIES: Final = tomllib.loads(
@@ -175,18 +171,14 @@ def upgrade(engine: Engine) -> bool:
     """Bring the schema to this code's version; return whether that changed anything.
 
     An empty database gets all tables and views. The schema changes completely or not at all. Raises
-    StoreUsageError for a schema of a later or an unreleased version and for the database of another
+    StoreUsageError for a schema that this code does not know and for the database of another
     program, and StoreError for a damaged store.
     """
     with transaction(engine) as conn:
         stored = _stored_revision(conn)
-        if stored == REVISION:
-            return False
-        if stored is None:
-            migrations.create(conn)
-        else:
-            migrations.migrate(conn)
-    return True
+        if stored != REVISION:
+            migrate(conn, stored)
+    return stored != REVISION
 
 
 def require_current_schema(engine: Engine, command: str = "dtml db upgrade") -> None:
@@ -202,7 +194,7 @@ def require_current_schema(engine: Engine, command: str = "dtml db upgrade") -> 
             f"the store at {location(engine)} is empty: check that it is the store you meant; a "
             f"night fills it, and `{command}` creates its tables"
         )
-    if stored != REVISION:  # an earlier one: `_stored_revision` refuses later ones
+    if stored != REVISION:  # an earlier one: `_stored_revision` refuses others
         raise StoreUsageError(
             f"the store at {location(engine)} has schema {stored}, too old for this dtml "
             f"({REVISION}): run `{command}`"
@@ -511,80 +503,47 @@ def _stored_remedy(error: BaseException, message: str) -> str | None:
 def _stored_revision(conn: Connection) -> str | None:
     """Return the revision of a store's schema; None for an empty database.
 
-    The revision is one that this code knows, and the store has all tables and columns of it. Raises
-    StoreUsageError for a store of a later or an unreleased version and for the database of
-    another program, and StoreError for a damaged store.
+    Raises StoreUsageError for a schema that this code does not know and for the database of another
+    program, and StoreError for a damaged store.
     """
     columns = stored_columns(conn)
-    tables = {table for table, _ in columns}
+    tables = {table for table, _ in columns} - {"alembic_version"}
     where = location(conn.engine)
-    stored: list[str] = []
-    if "alembic_version" in tables:
-        stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
-    if not stored and _has_tables_of_ours(tables):
-        raise StoreError(
-            f"{where} is damaged, because the table alembic_version, which records its schema, is "
-            f"missing or empty: {RESTORE}; or, if it is the database of another program, use "
-            f"another one, usually by setting {URL_VARIABLE}"
-        )
-    if len(stored) != 1 and not _has_tables_of_ours(tables) and set(tables) - {"alembic_version"}:
-        raise StoreUsageError(
-            f"{where} has tables of another program and none of dtml: use another database, "
-            f"usually by setting {URL_VARIABLE}"
-        )
-    if len(stored) > 1:
-        revisions = ", ".join(repr(revision) for revision in stored)
-        raise StoreError(
-            f"{where} records {len(stored)} schemas: alembic_version has {revisions}. "
-            f"It is damaged: {RESTORE}"
-        )
-    revision = str(stored[0]) if stored else None
-    if revision is None:
+    stored: Sequence[str] = ()
+    if ("alembic_version", "version_num") in columns:
+        stored = conn.execute(text("select version_num from alembic_version")).scalars().all()
+    if not tables and not stored:
         return None
-    if UNRELEASED_TABLE in tables and RELEASED_TABLE not in tables:
-        raise StoreUsageError(
-            f"{where} has schema {revision} of a development version before 0.1.0, which no "
-            f"version can upgrade ({_this_version()}): start a new store (move this one away, or "
-            f"set {URL_VARIABLE} to another); the first night fetches the prices again"
-        )
-    if revision not in migrations.revisions():
-        if is_later(revision):
+    if len(stored) != 1:
+        # Late: describing all tables takes time that a short command need not spend.
+        from db.tables import metadata
+
+        if metadata.tables.keys().isdisjoint(tables):
             raise StoreUsageError(
-                f"{where} has {later_schema(revision)}, and a store cannot be downgraded: install "
-                "the version that upgraded it, or a later one; or move it away and restore a "
-                "backup from before that upgrade with `dtml db restore`"
+                f"{where} has tables of another program and none of dtml: use another database, "
+                f"usually by setting {URL_VARIABLE}"
             )
+        raise StoreError(
+            f"{where} is damaged, because its table alembic_version records {len(stored)} schemas "
+            f"in place of one: {RESTORE}"
+        )
+    (revision,) = stored
+    if revision not in REVISIONS:
         raise StoreUsageError(
-            f"{where} has schema {revision}, which no version of dtml has ({_this_version()}), so "
-            "it belongs to another program: use another database, usually by setting "
+            f"{where} has schema {revision}, which {this_version()} cannot read: install the "
+            f"version that made it, or start a new store by moving this one away or setting "
             f"{URL_VARIABLE}"
         )
-    # A store of this revision rightly lacks what later revisions add or change.
-    damage = difference(columns, migrations.changed_after(revision))
-    if damage is not None:
+    missing = missing_column(columns) if revision == REVISION else None
+    if missing is not None:
+        table, column = missing
         raise StoreError(
-            f"{where} is damaged, because it has schema {revision}, but {damage}: {RESTORE}"
+            f"{where} has no column {column} of a table {table} as schema {revision} has it: if a "
+            f"version before 0.1.0 made this store, start a new one; else it is damaged: {RESTORE}"
         )
     return revision
 
 
-def _has_tables_of_ours(tables: Collection[str]) -> bool:
-    # Late, as in `difference` (db/migrations/columns.py): describing all tables takes time that a
-    # short command need not spend.
-    from db.tables import metadata
-
-    return not metadata.tables.keys().isdisjoint(tables)
-
-
-def is_later(revision: str) -> bool:
-    """Return whether a revision belongs to a later version of dtml than this one."""
-    return revision.isdecimal() and int(revision) > int(REVISION)
-
-
-def later_schema(revision: str) -> str:
-    """Return words for a message about the schema of a later version: it, and this version's."""
-    return f"schema {revision} of a later dtml ({_this_version()})"
-
-
-def _this_version() -> str:
-    return f"this is {version('dtml-nightshift')} with schema {REVISION}"
+def this_version() -> str:
+    """Return words for a message: the version of this program, and its schema."""
+    return f"dtml {version('dtml-nightshift')} (schema {REVISION})"

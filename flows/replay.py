@@ -332,8 +332,7 @@ def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
 def made_by(run: Mapping[str, Any], machine: str) -> str:
     """Return in words what decides the last bits: this machine, and what trained the model.
 
-    `machine` is the text of `dtml.machine.computed_by`. Stores older than schema 0002 recorded only
-    the version of the code that trained a model.
+    `machine` is the text of `dtml.machine.computed_by`.
     """
     trained_by = run["computed_by"]
     if trained_by is None:

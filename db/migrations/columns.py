@@ -1,8 +1,7 @@
-"""Compare the columns of a database with those that a schema has."""
+"""Compare the columns of a database with those of the newest schema."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 
 from sqlalchemy import Connection, text
@@ -29,14 +28,6 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Changes:
-    """Hold the tables that revisions add, and the columns that they add or change."""
-
-    tables: set[str] = field(default_factory=set)
-    columns: set[Column] = field(default_factory=set)
-
-
 def stored_columns(conn: Connection) -> dict[Column, bool]:
     """Return the columns of all tables of a database, and whether each must have a value."""
     rows = conn.execute(text(_COLUMNS[conn.dialect.name]))
@@ -44,40 +35,22 @@ def stored_columns(conn: Connection) -> dict[Column, bool]:
 
 
 def fingerprint(columns: Mapping[Column, bool]) -> str:
-    """Return a SHA-256 of columns and of whether each must have a value.
-
-    The table in which Alembic records the revision does not count.
-    """
+    """Return a SHA-256 of columns, without those of Alembic's own table."""
     rows = sorted((*column, is_required) for column, is_required in columns.items())
     of_schema = [row for row in rows if row[0] != "alembic_version"]
     return sha256(json.dumps(of_schema).encode()).hexdigest()
 
 
-def difference(stored: Mapping[Column, bool], later: Changes) -> str | None:
-    """Return words on the first difference between a store's columns and those of its schema.
+def missing_column(stored: Mapping[Column, bool]) -> Column | None:
+    """Return the first column that a store lacks, or that wrongly allows or forbids missing values.
 
-    It is a table or a column that is missing, or a column that wrongly allows or forbids missing
-    values; types are not compared. None where there is none. `later` is what revisions after the
-    store's change.
+    None where there is none; types are not compared.
     """
-    if later == Changes() and fingerprint(stored) == NEWEST:
+    if fingerprint(stored) == NEWEST:
         return None
     # Late: describing all tables takes a fifth of the time of a short command such as a query.
     from db.tables import metadata
 
-    stored_tables = {table for table, _ in stored}
-    for name, table in sorted(metadata.tables.items()):
-        if name in later.tables:
-            continue
-        if name not in stored_tables:
-            return f"its table {name} is missing"
-        for column in table.c:
-            if (name, column.name) in later.columns:
-                continue
-            is_required = stored.get((name, column.name))
-            if is_required is None:
-                return f"the column {column.name} of its table {name} is missing"
-            if is_required == column.nullable:
-                rule = "not allowed" if is_required else "allowed"
-                return f"missing values are {rule} in the column {column.name} of its table {name}"
-    return None
+    columns = [column for table in metadata.sorted_tables for column in table.c]
+    expected = {(column.table.name, column.name): not column.nullable for column in columns}
+    return min((place for place, _ in expected.items() - stored.items()), default=None)

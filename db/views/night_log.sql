@@ -16,7 +16,7 @@
 -- inputs_hash  text       SHA-256 of the windows that the model read; missing until it has read them.
 -- started_at   timestamp  When the night began, UTC.
 -- finished_at  timestamp  When it ended, UTC; missing while running.
--- computed_by  text       Versions, processor and device that predicted, which decide the last bits; missing until predicted, and for nights from before schema 0002.
+-- computed_by  text       Versions, processor and device that predicted, which decide the last bits; missing until predicted.
 select
     market, as_of, target, status, reason, source, fetched, stored, rejected, predictions, gaps, run_id,
     known_at, inputs_hash, started_at, finished_at, computed_by

@@ -13,7 +13,7 @@
 -- gain             number     Mean rank IC of the blend minus that of `best_rule`, on the same stock-days; missing without a day.
 -- gain_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- gain_high        number     Upper end of that interval; missing with too few days.
--- gain_p           number     p-value of the gain, adjusted for all pairs of the walk-forward (Romano and Wolf, 2005); missing with too few days, and before schema 0002.
+-- gain_p           number     p-value of the gain, adjusted for all pairs of the walk-forward (Romano and Wolf, 2005); missing with too few days.
 -- version          text       How the blend's best stocks were traded: 'smoothed and banded', with settings chosen on validation days, or 'daily' if there were no such days.
 -- annual_return    number     Geometric return per year after costs, 0.1 is 10 %; missing without a portfolio.
 -- sharpe           number     Yearly Sharpe ratio after costs; missing without a portfolio.

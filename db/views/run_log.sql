@@ -15,7 +15,7 @@
 -- slope            number     Slope of the calibration: factor on the logit of the probability; missing if not calibrated.
 -- intercept        number     Intercept of the calibration: calibrated logit of a probability of one half; missing if not calibrated.
 -- created_at       timestamp  When training ended, UTC.
--- computed_by      text       Versions, processor and device that trained the model, which decide the last bits; missing for models from before schema 0002.
+-- computed_by      text       Versions, processor and device that trained the model, which decide the last bits; missing if not recorded.
 select
     market, id as run_id, kind, model, train_first, train_last, seeds, config, losses, code_version, data_watermark,
     checkpoint_hash, slope, intercept, created_at, computed_by

@@ -20,13 +20,13 @@
 -- mcc             number     Matthews correlation of the ensemble or rule, -1 to 1; missing when n is 0.
 -- mcc_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- mcc_high        number     Upper end of that interval; missing with too few days.
--- acc_gain        number     acc minus that of the naive rule with the highest acc on the same days, chosen in hindsight (before schema 0003, of the rule chosen on the training span); missing for that rule.
+-- acc_gain        number     acc minus that of the naive rule with the highest acc on the same days, chosen in hindsight; missing for that rule.
 -- acc_gain_low    number     Lower end of its paired 95 % interval; missing when acc_gain is.
 -- acc_gain_high   number     Upper end of that interval; missing when acc_gain is.
--- mcc_gain        number     mcc minus that of the naive rule with the highest mcc on the same days, chosen in hindsight (before schema 0003, of the rule chosen on the training span); missing for that rule.
+-- mcc_gain        number     mcc minus that of the naive rule with the highest mcc on the same days, chosen in hindsight; missing for that rule.
 -- mcc_gain_low    number     Lower end of its paired 95 % interval; missing when mcc_gain is.
 -- mcc_gain_high   number     Upper end of that interval; missing when mcc_gain is.
--- acc_gain_p      number     p-value of acc_gain, adjusted for all pairs of a predictor and a rule (Romano and Wolf, 2005); missing for that rule, with too few days, and before schema 0002.
+-- acc_gain_p      number     p-value of acc_gain, adjusted for all pairs of a predictor and a rule (Romano and Wolf, 2005); missing for that rule, and with too few days.
 -- mcc_gain_p      number     p-value of mcc_gain, adjusted in the same way; missing when acc_gain_p is.
 -- auc             number     Within-day skill: share of same-day pairs (riser, faller) in which the riser got the higher probability, 0.5 is no skill; missing for a rule.
 -- auc_low         number     Lower end of its day-resampled 95 % interval; missing when auc is.

@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,7 +20,7 @@ from db.admin.copying import (
     table_counts,
     write_snapshot,
 )
-from db.engine import is_later, later_schema, open_engine, prepare, reading, upgrade
+from db.engine import open_engine, prepare, reading, this_version
 from db.migrations import REVISION
 from db.rows import rankings
 from db.rows import runs as stored_runs
@@ -132,11 +131,10 @@ def read_backup(folder: Path) -> Manifest:
     and DtmlError for a file that is missing or damaged.
     """
     manifest = _read_manifest(folder)
-    if is_later(manifest.schema):
+    if manifest.schema != REVISION:
         raise UsageError(
-            f"the backup {folder} has {later_schema(manifest.schema)}, and a backup cannot be "
-            f"downgraded: install dtml {manifest.program}, which made it, or a later version; or "
-            "restore an older backup"
+            f"the backup {folder} has schema {manifest.schema}, which {this_version()} cannot "
+            f"restore: install dtml {manifest.program}, which made it"
         )
     expected = {MANIFEST, MODELS, *manifest.files}
     others: list[str] = []
@@ -171,10 +169,8 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
     prepare(target)  # makes the tables in an empty database
     with reading(target) as conn:
         require_empty(conn)
-    with (
-        _opened_store(folder / STORE, manifest.schema) as source,
-        snapshot(source) as conn,
-    ):
+    source = open_engine(f"sqlite:///{(folder / STORE).absolute()}", read_only=True)
+    with snapshot(source) as conn:
         counts = table_counts(conn)
         differing = [name for name, count in manifest.rows.items() if counts.get(name) != count]
         if differing:
@@ -195,6 +191,7 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
         for name, sha in weights:
             _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)
+    source.dispose()
 
 
 def _some(names: Sequence[str]) -> str:
@@ -274,31 +271,6 @@ def _put_back(saved: Path, file: Path, sha: str) -> None:
             f"{file} exists and differs from the file of the backup; no row was restored: set "
             "DTML_DATA to an empty folder, and run the same command again"
         )
-
-
-@contextmanager
-def _opened_store(file: Path, revision: str) -> Iterator[Engine]:
-    """Yield an open store with the rows of a backup and the schema of this version, then close it.
-
-    `file` is the backup's store and `revision` that of its schema, at most this version's. If it is
-    this version's, the file itself is opened, read only. If it is older, a copy of the file is
-    upgraded and opened instead, so that the backup itself never changes.
-    """
-    is_older = revision != REVISION  # `read_backup` has refused a later one
-    with ExitStack() as cleanup:
-        if is_older:
-            # The copy has a fixed name below the data folder, so that the next restore removes what
-            # a killed one left.
-            folder = data_folder() / "restored.partial"
-            shutil.rmtree(folder, ignore_errors=True)
-            cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            file = Path(shutil.copy(file, folder))
-        engine = open_engine(f"sqlite:///{file.absolute()}", read_only=not is_older)
-        cleanup.callback(engine.dispose)
-        if is_older:
-            upgrade(engine)
-        yield engine
 
 
 def _sha256(file: Path) -> str:

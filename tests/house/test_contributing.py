@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int
 from sqlalchemy import text
 from torch import Tensor, nn
 
-from db.migrations import REVISION
 from db.views import data_dictionary
 from dtml.features import FEATURES
 from dtml.layers.network import Batch, Network, NetworkConfig, cross_entropy
@@ -168,7 +167,7 @@ def test_a_model_learns_what_there_is_to_learn() -> None:
 
 
 @pytest.mark.soak
-def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
+def test_a_view_is_a_file_and_the_dictionary(tmp_path: Path) -> None:
     """In a copy of the house, whose own tests then hold."""
     for room in ("db", "dtml", "flows", "translation", "tests", "benchmarks"):
         shutil.copytree(
@@ -180,18 +179,6 @@ def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
         if file.is_file():
             shutil.copy(file, tmp_path)
     (tmp_path / "db" / "views" / "busiest_session.sql").write_text(VIEW)
-    first = ROOT / "db" / "migrations" / "versions" / "0001.py"
-    following = f"{int(REVISION) + 1:04d}"
-    asked = "from tests.support.schema import schema_of_today; print(schema_of_today())"
-    given = {
-        "revision": following,
-        "down_revision": REVISION,
-        "schema": ran(tmp_path, "-c", asked).strip(),
-    }
-    revision = first.read_text()
-    for name, value in given.items():
-        revision = re.sub(rf"^{name} = .*", f'{name} = "{value}"', revision, flags=re.MULTILINE)
-    (tmp_path / "db" / "migrations" / "versions" / f"{following}.py").write_text(revision)
     page = tmp_path / "db" / "README.md"
     printed = ran(tmp_path, "-c", "from flows.cli import main; main()", "db", "dictionary").rstrip(
         "\n"

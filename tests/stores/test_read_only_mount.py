@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from db.engine import open_engine, transaction
-from db.migrations import REVISION
 from db.rows import nights
 from tests.support.commands import Command, whole_command
-from tests.support.kept_store import STORE, unpack
+from tests.support.filled_folder import fill_folder
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.slow
@@ -106,10 +105,9 @@ def leave_a_running_night(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data folder of a kept store with a frozen chain and a killed night, mounted read only."""
+    """A data folder with frozen nights and a killed night, mounted read only."""
     data = tmp_path_factory.mktemp("data")
-    unpack(REVISION, data)
-    (data / STORE).rename(data / "dtml.sqlite")
+    fill_folder(data)
     folder = tmp_path_factory.mktemp("mount")
     environment = os.environ | {"DTML_DATA": str(data), "DTML_REPORTS": str(data / "reports")}
     freeze = [sys.executable, "-c", "from flows.cli import main; main()", "freeze", "simulated"]

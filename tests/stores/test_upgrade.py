@@ -111,23 +111,6 @@ def test_an_upgrade_replaces_views_and_adds_new_ones(
         assert sorted(counted.all()) == sorted(added.all())
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_role_that_could_read_a_view_can_after_an_upgrade(old: Engine) -> None:
-    """The roles that every server has stand for others."""
-    views = "(values ('alert_log'), ('run_log'), ('night_log')) as t (name)"
-    may = f"select has_table_privilege('{{}}', name, 'select') from {views}"
-    with transaction(old) as conn:
-        conn.exec_driver_sql("grant select on alert_log to pg_monitor")
-        conn.exec_driver_sql("grant select on night_log to public")
-    assert upgrade(old)
-    with reading(old) as conn:
-        for role, expected in (
-            ("pg_monitor", [True, False, True]),
-            ("public", [False, False, True]),
-        ):
-            assert conn.exec_driver_sql(may.format(role)).scalars().all() == expected
-
-
 def test_a_new_store_is_created_whole(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,6 @@ ENGINES = ("sqlite", "postgresql")
 OF_ENGINES = (
     "test_answer_limits",
     "test_engine",
-    "test_kept_stores",
     "test_night_rows",
     "test_prediction_rows",
     "test_price_rows",
