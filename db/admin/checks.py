@@ -120,10 +120,9 @@ def _dated_ahead(engine: Engine) -> Rows:
     with reading(engine) as conn:
         future_fetches = fetches.dated_ahead(conn)
     advice = (
-        "correct this machine's clock or, if it is right, make a backup and run `dtml db redate {}`"
+        "correct this machine's clock or, if it is right, restore a backup from before that fetch"
     )
-    advice_of_each = future_fetches["market"].map(advice.format)
-    rows = future_fetches.assign(**{"to do": advice_of_each}).to_dict("records")
+    rows = future_fetches.assign(**{"to do": advice}).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
 
 

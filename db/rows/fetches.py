@@ -1,7 +1,4 @@
-"""Fetches: what each brought, when its bars are known, how a second source differs.
-
-`redate` repairs moments in the future, which come from a fetch under a clock that was wrong.
-"""
+"""Fetches: what each brought, when its bars are known, how a second source differs."""
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +13,7 @@ from db.connection.bulk import insert_frame, save_row
 from db.connection.differences import is_changed, is_stored, require_distinct, stored_counterparts
 from db.connection.frames import frame, matching, row, select_rows, within
 from db.errors import StoreError
-from db.rows.markets import identified, instrument_ids, of_market
+from db.rows.markets import identified, instrument_ids
 from db.rows.prices import PRICE_TOLERANCE
 from db.views import view
 
@@ -120,8 +117,8 @@ def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | 
         raise StoreError(
             f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, but this "
             f"machine's clock says {now:%Y-%m-%d %H:%M} UTC: one of the two is wrong, so nothing "
-            "was stored. Correct this machine's clock or, if it is right, make a backup and run "
-            f"`dtml db redate {market}`"
+            "was stored. Correct this machine's clock or, if it is right, restore a backup from "
+            "before that fetch"
         )
     return newest
 
@@ -227,51 +224,3 @@ def append_disagreements(
     columns = [*DISAGREEMENT_KEY, *numbers, "settled_by"]
     versions = fresh.loc[is_new, columns].assign(known_at=known_at, source=source)
     return insert_frame(conn, tables.bar_disagreement, versions.sort_values(DISAGREEMENT_KEY))
-
-
-# Every column of a moment at which prices became known, or of the newest such moment behind a row.
-MOMENTS = (
-    tables.price_fetch.c.known_at,
-    tables.price.c.known_at,
-    tables.rejected_bar.c.first_known_at,
-    tables.symbol_warning.c.known_at,
-    tables.price_comparison.c.known_at,
-    tables.bar_disagreement.c.known_at,
-    tables.run.c.data_watermark,
-    tables.ranker.c.data_watermark,
-    tables.prediction.c.known_at,
-    tables.stock_rank.c.known_at,
-    tables.outcome.c.known_at,
-    tables.night.c.known_at,
-    tables.frozen_night.c.known_at,
-    tables.backtest.c.data_watermark,
-    tables.benchmark.c.data_watermark,
-    tables.ranking.c.data_watermark,
-)
-
-
-def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
-    """Set a market's moments in the future to just after now; return new moments by old ones.
-
-    Nothing changes unless some moment is more than a day ahead: a smaller lead needs no repair, as
-    the clock catches up. The moments keep their order and stay after all others. Equal moments stay
-    equal, so that a night's `known_at` still selects the same bars. What was known at any moment
-    up to now does not change, and the next fetch is dated later. Call it inside a `transaction`.
-    """
-    now = datetime.now(UTC)
-    future_moments: set[datetime] = set()
-    for column in MOMENTS:
-        is_ahead = (of_market(column.table, market), column > now)
-        stored_moments = conn.execute(sa.select(column).distinct().where(*is_ahead))
-        future_moments.update(stored_moments.scalars())
-    if not future_moments or max(future_moments) <= now + AHEAD:
-        return {}
-    redated = {
-        moment: now + timedelta(microseconds=number)
-        for number, moment in enumerate(sorted(future_moments), start=1)
-    }
-    for column in MOMENTS:
-        update = sa.update(column.table).where(of_market(column.table, market))
-        for old, new in redated.items():
-            conn.execute(update.where(column == old).values({column.name: new}))
-    return redated

@@ -16,7 +16,6 @@ from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
 from db.admin.pruning import store_bytes
 from db.admin.roles import grant_reader as restrict_to_reading
-from db.connection.locks import market_lock
 from db.engine import (
     URL_VARIABLE,
     database_url,
@@ -25,12 +24,9 @@ from db.engine import (
     open_reader,
     reading,
     require_current_schema,
-    transaction,
 )
 from db.engine import upgrade as upgrade_schema
 from db.errors import StoreError
-from db.rows import markets
-from db.rows.fetches import redate as redate_moments
 from db.views import data_dictionary
 from dtml.errors import UsageError
 from dtml.pages.figures import counted
@@ -199,37 +195,6 @@ def export_views(
         f"{folder}: {counted(exported.written, 'file')} written ({counted(exported.rows, 'row')}), "
         f"{exported.kept} unchanged{removed}",
     )
-
-
-@store_commands.command()
-def redate(
-    market: Annotated[
-        str, typer.Argument(help="A market whose newest fetch is dated in the future.")
-    ],
-) -> None:
-    """Correct the dates of what was fetched while the clock was more than a day ahead.
-
-    Make a backup first. If no date is more than a day ahead, nothing is changed.
-
-    Example: dtml db redate ndx100
-    """
-    engine = _open_existing()
-    require_current_schema(engine)
-    with reading(engine) as conn:
-        # Every fetch of a market stores its list of stocks.
-        if markets.constituents(conn, market).empty:
-            raise UsageError(
-                f"nothing is stored for market {market} in {location(engine)}: check the market's "
-                "name, or set DTML_DATABASE_URL to the store that has it"
-            )
-    with market_lock(engine, market), transaction(engine) as conn:
-        moved = redate_moments(conn, market)
-    if not moved:
-        _say(out, f"no time of {market} is more than a day later than this clock: nothing changed")
-        return
-    for old, new in moved.items():
-        _say(out, f"{old:%Y-%m-%d %H:%M:%S} is now {new:%Y-%m-%d %H:%M:%S.%f} UTC")
-    _say(out, f"{counted(len(moved), 'time')} of {market}, later than this clock, corrected")
 
 
 @store_commands.command()

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from sqlalchemy import Engine, text
 
 from db.admin.copying import table_counts
 from db.engine import reading, transaction
-from db.rows import prices
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly.context import MarketContext
@@ -76,37 +75,6 @@ def test_a_night_replays_equal_after_its_whole_history_was_restated(
     today = replayed(archive, known_at=LATER)
     assert today.inputs_equal is False
     assert restated_since(archive, today)["restated"] > 9 * 20
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "store_url", ["sqlite"], indirect=True
-)  # a server's own clock tells, and nothing is fetched
-def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
-    context: MarketContext, archive: Archive, dtml: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as wrong:
-        wrong.setattr("db.rows.fetches.datetime", AYearAhead)
-        run_night(context, AS_OF)
-    with pytest.raises(NightRefusedError, match=r"fetch of simulated.*`dtml db redate"):
-        run_night(context, FOLLOWING)
-    code, said, _ = dtml("db", "redate", "simulated")
-    assert code == 0
-    assert re.match("1 time of simulated.* corrected", said.splitlines()[-1])
-    assert dtml("db", "redate", "simulated")[1].endswith(": nothing changed\n")
-    assert_equal(replayed(archive))
-    fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
-    assert len(fetch_result.restated) >= 9
-    assert_equal(replayed(archive))
-    with reading(context.engine) as conn:
-        newest = prices.prices(conn, context.name, date.min, date.max)["known_at"].max()
-    assert newest < datetime.now(UTC) + timedelta(minutes=1)
-
-
-class AYearAhead(datetime):
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> "AYearAhead":
-        return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
 
 
 def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(

@@ -67,7 +67,6 @@ db upgrade
 db dictionary
 db check
 db prune
-db redate MARKET
 db export exported
 db backup backup
 """.strip().splitlines()

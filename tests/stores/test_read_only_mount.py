@@ -51,7 +51,6 @@ OTHERS = {
     "dashboard",
     "db copy",
     "db grant-reader",
-    "db redate",
     "db restore",
     "db upgrade",
     "doctor",

@@ -23,8 +23,6 @@ from db.connection.locks import is_held, market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
 from db.rows import fetches, markets, nights, prices
-from db.rows.fetches import MOMENTS, redate
-from tests.support.stores import fill
 
 DAY = date(2024, 1, 5)
 PATIENCE_S = 30.0
@@ -83,10 +81,6 @@ def test_a_store_without_fetches_goes_by_its_bars(engine: Engine) -> None:
         assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
 
 
-def closes(conn: Connection, known_at: datetime | None = None) -> list[float]:
-    return prices.prices(conn, "toy", DAY, DAY, known_at=known_at)["close"].tolist()
-
-
 def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Engine) -> None:
     begun = datetime.now(UTC)
     first, later = begun + timedelta(days=365), begun + timedelta(days=366)
@@ -97,80 +91,19 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
             fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
         with pytest.raises(
             StoreError,
-            match=r"fetch of toy .*clock .*dtml db redate toy",
+            match=r"fetch of toy .*clock .*restore a backup",
         ):
             fetches.next_known_at(conn, "toy")
         with pytest.raises(StoreError, match=r"wrong,.*nothing was stored"):
             fetches.require_clocks_agree(conn, "toy")
         fetches.require_clocks_agree(conn, "other")
     assert finding(engine) == [first, later]
-    with transaction(engine) as conn:
-        assert redate(conn, "other") == {}
-        asked = datetime.now(UTC)
-        known = closes(conn, asked)
-        moved = redate(conn, "toy")
-        assert list(moved) == [first, later]
-        assert asked < moved[first] < moved[later] < fetches.next_known_at(conn, "toy")
-        assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
-        assert closes(conn, asked) == known == [2.0]
-        assert [closes(conn, moved[each]) for each in (first, later)] == [[3.0], [4.0]]
-        save_bar(conn, fetches.next_known_at(conn, "toy"), 5.0)
-        assert closes(conn) == [5.0]
-        assert redate(conn, "toy") == {}
-    assert finding(engine) == []
 
 
 def finding(engine: Engine) -> list[datetime]:
     said = next(each for each in check_store(engine) if "dated ahead" in each.check)
     assert said.state == ("failed" if said.found else "ok")
     return [row["known_at"].to_pydatetime() for row in said.found]
-
-
-@pytest.mark.slow
-def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None:
-    """A night, its model and its predictions still lead to the bars that they were made from."""
-    ahead = datetime.now(UTC) + timedelta(days=365)
-    fill(engine)
-    with transaction(engine) as conn:
-        for column in MOMENTS:
-            conn.execute(sa.update(column.table).values({column.name: ahead}))
-    with transaction(engine) as conn:
-        moved = redate(conn, "toy")
-        left = [
-            column
-            for column in MOMENTS
-            if conn.execute(sa.select(column).where(column == ahead)).first()
-        ]
-        found = [conn.execute(sa.select(column).distinct()).scalars().all() for column in MOMENTS]
-    assert list(moved) == [ahead]
-    assert [str(column) for column in left] == []
-    assert [each for each in found if each] == [[moved[ahead]]] * sum(map(bool, found))
-    # all but those of studies and rankers, of which there are none
-    assert sum(map(bool, found)) >= len(MOMENTS) - 5
-
-
-def test_every_column_of_when_prices_were_known_is_redated() -> None:
-    named = {"known_at", "first_known_at", "data_watermark"}
-    known = [
-        column
-        for table in tables.metadata.sorted_tables
-        for column in table.c
-        if column.name in named
-    ]
-    assert {str(column) for column in known} == {str(column) for column in MOMENTS}
-
-
-def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engine: Engine) -> None:
-    begun = datetime.now(UTC)
-    early, late = begun + timedelta(hours=20), begun + timedelta(hours=44)
-    with transaction(engine) as conn:
-        for moment, close in ((early, 3.0), (late, 4.0)):
-            save_bar(conn, moment, close)
-            fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
-        moved = redate(conn, "toy")
-        assert list(moved) == [early, late]
-        assert [closes(conn, moved[each]) for each in (early, late)] == [[3.0], [4.0]]
-        assert moved[early] < moved[late] < fetches.next_known_at(conn, "toy")
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
