@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import duckdb
+
 from benchmarks.store_loading import postgresql
 from benchmarks.ten_year_store import TenYears
-from db.connection.parquet_sql import open_parquet_answer
 from db.connection.user_sql import Answer, open_answer
 from db.engine import open_engine, upgrade
-from flows.upkeep.parquet_export import exported
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 SECONDS_LIMIT = 1.0
@@ -102,7 +102,7 @@ def _fill(url: str, history: TenYears) -> str:
 
 
 def _export(url: str, folder: Path, files: Path) -> float:
-    """Export the store into a folder of files, twice, and its history into one file.
+    """Export the store into a folder of files, and its history into one file.
 
     Returns the MB of memory that this takes at most above an export without a row.
     """
@@ -111,7 +111,6 @@ def _export(url: str, folder: Path, files: Path) -> float:
     least_mb = run(url, *export, str(folder / "none"), "--view", "run_score")
     most_mb = max(
         run(url, *export, str(files), title="the export"),
-        run(url, *export, str(files), title="again"),
         run(url, *query, title="query --parquet"),
     )
     size = sum(file.stat().st_size for file in files.rglob("*.parquet")) / 1e6
@@ -148,8 +147,10 @@ def run(url: str, *arguments: str, title: str = "") -> float:
 def ask_parquet(folder: Path, sql: str) -> float:
     """Return the seconds of a question to Parquet files, with the opening of the files."""
     start = time.perf_counter()
-    with open_parquet_answer(exported(folder), sql.format(year=YEAR["parquet"])) as answer:
-        _read(answer)
+    files = f"read_parquet('{folder}/prediction_history/*/*/*.parquet', hive_partitioning = true)"
+    with duckdb.connect() as conn:
+        conn.execute(f"create view prediction_history as select * from {files}")  # noqa: S608
+        conn.execute(sql.format(year=YEAR["parquet"])).fetchall()
     return time.perf_counter() - start
 
 

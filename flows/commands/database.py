@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from db.admin.checks import Finding, check_store, finding_of
 from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
+from db.admin.exporting import export
 from db.admin.pruning import store_bytes
 from db.admin.roles import grant_reader as restrict_to_reading
 from db.engine import (
@@ -37,7 +38,7 @@ from flows.settings import data_folder, err, out, print_text
 from flows.text_tables import Column, print_table
 from flows.upkeep.backups import NOT_A_MODEL, Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
-from flows.upkeep.parquet_export import VIEWS, export
+from flows.upkeep.parquet_export import VIEWS
 from flows.upkeep.pruning import KEPT_NIGHTS, compact_if_worth_it
 from flows.upkeep.pruning import plan as plan_of_pruning
 from flows.upkeep.pruning import prune as prune_store
@@ -178,7 +179,7 @@ def export_views(
         typer.Option(help=f"A view to export, by default {', '.join(VIEWS)}; can be repeated."),
     ] = None,
 ) -> None:
-    """Export views to Parquet files by market and year; a rerun writes only years that changed.
+    """Export views to Parquet files by market and year; a rerun replaces them.
 
     Example: dtml db export exported
     """
@@ -186,15 +187,8 @@ def export_views(
     for name in market or []:
         require_market(engine, name)  # raises an error for a market that the store lacks
     with _progress() as progress:
-        exported = export(engine, folder, view or VIEWS, frozenset(market or []), progress)
-    removed = ""
-    if exported.removed:
-        removed = f", {exported.removed} removed"
-    _say(
-        out,
-        f"{folder}: {counted(exported.written, 'file')} written ({counted(exported.rows, 'row')}), "
-        f"{exported.kept} unchanged{removed}",
-    )
+        files = export(engine, folder, view or VIEWS, market or [], progress)
+    _say(out, f"{folder}: {counted(len(files), 'file')} written ({counted(sum(files), 'row')})")
 
 
 @store_commands.command()

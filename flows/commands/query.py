@@ -8,7 +8,7 @@ import re
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,12 +39,6 @@ def query(
     parquet: Annotated[
         Path | None, typer.Option(help="Write the rows to this Parquet file, without a time limit.")
     ] = None,
-    on: Annotated[
-        Path | None,
-        typer.Option(
-            help="Query the files that `dtml db export` wrote to this folder, with DuckDB."
-        ),
-    ] = None,
 ) -> None:
     """Run one read-only SQL statement on the database.
 
@@ -60,7 +54,7 @@ def query(
         raise UsageError(f"{parquet} is a folder: give --parquet the name of a file")
     if sql == "-":
         sql = _standard_input()
-    run_sql = partial(open_answer, open_reader()) if on is None else _answer_of_files(on)
+    run_sql = partial(open_answer, open_reader())
     with _bounded_memory():
         if parquet is not None:
             return _write(run_sql(sql, is_time_limited=False), parquet)
@@ -76,17 +70,6 @@ def query(
             soft_wrap=True,
         )
     return None
-
-
-def _answer_of_files(folder: Path) -> Callable[..., AbstractContextManager[Answer]]:
-    """Return the function that runs SQL on the files of an export, called as `open_answer` is.
-
-    Raises UsageError for a folder that `dtml db export` has not written.
-    """
-    from db.connection.parquet_sql import open_parquet_answer
-    from flows.upkeep.parquet_export import exported
-
-    return partial(open_parquet_answer, exported(folder))
 
 
 def _write(running_sql: AbstractContextManager[Answer], file: Path) -> None:

@@ -49,7 +49,6 @@ markets --json
 query "select symbol, probability from latest_prediction order by symbol" --json
 db check --json
 db export exported
-query "select count(*) as n from prediction_history" --on exported --json
 questions --json
 nightly nowhere
 nightly acc --nights 0

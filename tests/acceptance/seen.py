@@ -57,6 +57,8 @@ def seen(folder: Path) -> Facts:
     for address, (status, body) in browsed.items():
         found[f"dashboard {plain(address)}"] = {"status": status}
         found |= of_page(f"dashboard {plain(address)}", body)
+    for view in sorted((folder / "exported").glob("*/")):
+        found[f"exported {view.name}"] = {"rows": len(pd.read_parquet(view, partitioning="hive"))}
     said = json.loads((folder / "said.json").read_text())
     for command, answer in said.items():
         found[f"dtml {command}"] = {"exit code": answer["code"]} | of_answer(answer["printed"])
