@@ -28,7 +28,7 @@ from dtml.markets import load_market
 from dtml.prices.sessions import sessions_up_to
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.dashboard.app import dashboard
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.night import run_night
 from flows.nightly.report import publish_night
 
@@ -114,7 +114,7 @@ def main() -> None:
         times = []
         for _ in range(REPORTS):
             start = time.perf_counter()
-            page = publish_night(context, NightBars(context, days[-1]))
+            page = publish_night(Tonight(context, days[-1]))
             times.append(time.perf_counter() - start)
         size = page.stat().st_size / 1e6
     stocks = len(context.market.symbols)

@@ -28,7 +28,7 @@ from dtml.own.process import IsolatedCode
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.walk import Fold, Nights
-from flows.nightly.context import MarketContext, NightBars, save_universe, stored_bars
+from flows.nightly.context import MarketContext, Tonight, save_universe, stored_bars
 from flows.nightly.predict import forecast
 from flows.nightly.ranking import load_trained
 from flows.nightly.train import load_model, train_model
@@ -211,7 +211,7 @@ def _predictions_of_nights(
         if restated is not None:
             train_model(audited, later)  # on all fetches: no night up to `at` may use this model
         model = load_model(audited, at.date())
-        forecasts = [forecast(audited, model, NightBars(audited, day, FETCHED)) for day in days]
+        forecasts = [forecast(Tonight(audited, day, FETCHED), model) for day in days]
         first = next_session(audited.market.calendar, days[0])
         fold = Fold(number=1, as_of=days[0], first=first, last=later)
         predictions_of_fold, refused = Nights(audited, fold, FETCHED).predict(model)

@@ -39,7 +39,7 @@ from flows.markets.files import named_in_command, read_market
 from flows.markets.opened import RunRequest, StoredSource
 from flows.nightly.context import (
     MarketContext,
-    NightBars,
+    Tonight,
     experiment_for,
     experiment_of,
     read_bars,
@@ -536,8 +536,7 @@ def _ranking_difference(
         trained = load_trained(context, ranker or {})
     stored = stored[stored["ranker_id"] == trained.row["id"]]  # the newest ranking alone
     probabilities = again.set_index("symbol")["probability"]
-    night_bars = NightBars(context, night["as_of"], moment)
-    ranking = rank_night(context, trained, night_bars, probabilities)
+    ranking = rank_night(Tonight(context, night["as_of"], moment), trained, probabilities)
     if ranking.empty:  # it has no columns then: the bars known at `moment` end before the night
         ranking = stored.iloc[:0]
     return ranking_difference(stored, ranking)

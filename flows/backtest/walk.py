@@ -69,7 +69,7 @@ from flows.markets.files import settings_place
 from flows.markets.opened import RunRequest
 from flows.nightly.context import (
     MarketContext,
-    NightBars,
+    Tonight,
     digest_of,
     digest_of_rejected,
     newest_source,
@@ -929,9 +929,8 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     rows = outcome_rows(symbols, record.target[day_places], returns)
     record_outcomes(
         conn,
-        backtest.context,
         # Nights that these outcomes settle are scored too, beside rules computed from these bars.
-        NightBars(backtest.context, backtest.plan.last),
+        Tonight(backtest.context, backtest.plan.last),
         rows,
         known_at=backtest.known_at,
         recorded_at=datetime.now(UTC),

@@ -42,7 +42,7 @@ from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.recipe import Member
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.context import MarketContext, NightBars, stored_bars
+from flows.nightly.context import MarketContext, Tonight, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.score import outcome_rows, record_outcomes
 from flows.nightly.train import windows_of
@@ -634,9 +634,8 @@ def _score_and_store(experiment: PublishedExperiment, chosen: Chosen, test: Test
         )
         record_outcomes(
             conn,
-            experiment.context,
             # From these bars come the rules beside which the settled nights are scored.
-            NightBars(experiment.context, experiment.paper.test[1]),
+            Tonight(experiment.context, experiment.paper.test[1]),
             outcomes,
             known_at=test.known_at,
             recorded_at=test.read_at,

@@ -256,11 +256,11 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
     Example: dtml predict simulated
     """
     from flows.nightly.context import open_stored_context
-    from flows.nightly.night import run_night
+    from flows.nightly.night import PREDICTING_FROM_STORE, run_night
 
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
-    night = run_night(context, last, only_stored=True)
+    night = run_night(context, last, PREDICTING_FROM_STORE)
     _show_nights(context, [night], as_json=as_json)
 
 
@@ -271,13 +271,13 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     Example: dtml score simulated
     """
-    from flows.nightly.context import NightBars, open_stored_context
-    from flows.nightly.score import score_market
+    from flows.nightly.context import Tonight, open_stored_context
+    from flows.nightly.score import score as score_nights
 
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
     with logged_run("score", market=context.name, night=last) as run:
-        scored = score_market(context, NightBars(context, last))
+        scored = score_nights(Tonight(context, last))
         run.outcome = f"{counted(len(scored.nights), 'night')} rescored"
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)

@@ -25,7 +25,7 @@ from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_marke
 from flows.console import print_frame, print_json, rendered
 from flows.freezing import check_chain, is_frozen
 from flows.markets.opened import RunRequest
-from flows.nightly.context import NightBars, experiment_of
+from flows.nightly.context import Tonight, experiment_of
 from flows.nightly.report import publish_night
 from flows.progress import training_progress
 from flows.replay import (
@@ -149,8 +149,8 @@ def report(
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
     context, _run, _predictions = archive.of_night(night)
-    night_bars = NightBars(context, night["as_of"], night["known_at"])  # as the night knew them
-    out.print(str(publish_night(context, night_bars, level)), soft_wrap=True)
+    tonight = Tonight(context, night["as_of"], night["known_at"])  # bars as the night knew them
+    out.print(str(publish_night(tonight, level)), soft_wrap=True)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

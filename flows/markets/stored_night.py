@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 # Of the sessions up to a day, the number that can be missed nights; `dtml backtest` predicts older
 # ones.
 LIMIT = 30
+# What follows the predictions of a night, in this order, and may run again.
+LAST_STAGES = ("score", "paper account", "drift", "report")
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,13 @@ def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
     row = finished_night(opened, as_of)
     if row is None or opened.market.code is not None:
         return None
-    page = last_page(opened, row)
-    if page is None:
+    if last_stage_done(opened, row) != LAST_STAGES[-1]:
         return None
     with logged_run("night", market=opened.name, night=as_of) as run:
-        # A run that was killed after it completed the night may have left these two undone.
         drop_states(opened.name, as_of)
         export_if_asked(opened.engine, opened.name)
         run.outcome = f"{row['status']} before"
-    return Night(row=row, report=page)
+    return Night(row=row, report=page_file(opened, as_of, opened.market.level))
 
 
 def finished_night(opened: OpenedMarket, as_of: date) -> dict[str, Any] | None:
@@ -133,20 +133,22 @@ def _complete(opened: OpenedMarket) -> pd.DataFrame:
     return stored[stored["status"].isin(COMPLETE)]
 
 
-def last_page(opened: OpenedMarket, completed: Mapping[str, Any]) -> Path | None:
-    """Return the page of a complete night if all its stages are done; otherwise None.
+def last_stage_done(opened: OpenedMarket, completed: Mapping[str, Any]) -> str | None:
+    """Return the last of `LAST_STAGES` that a complete night need not run again; None for none.
 
-    The page is written last: if it is newer than the night's predictions and than the newest fetch
-    up to that session, all stages are done.
+    It was done after the night's predictions and after the newest fetch up to its session. The
+    stage that writes the page is not done where the page is gone.
     """
     as_of = completed["as_of"]
-    page = page_file(opened, as_of, opened.market.level)
     with reading(opened.engine) as conn:
+        stages = nights.stages(conn, opened.name, as_of)
         fetched_at = fetches.newest_known_at(conn, opened.name, as_of)
     changed_at = max(completed["finished_at"], fetched_at or completed["finished_at"])
-    if page.exists() and page.stat().st_mtime > changed_at.timestamp():
-        return page
-    return None
+    is_done = (stages["status"] == "done") & (stages["started_at"] >= changed_at)
+    done = set(stages.loc[is_done, "stage"])
+    if not page_file(opened, as_of, opened.market.level).exists():
+        done.discard("report")
+    return next((stage for stage in reversed(LAST_STAGES) if stage in done), None)
 
 
 def page_file(opened: OpenedMarket, as_of: date, level: float) -> Path:

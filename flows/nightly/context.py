@@ -9,16 +9,18 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
-from db.rows import fetches, markets, prices
+from db.rows import fetches, markets, nights, prices, runs
 from db.rows import prices as stored_prices
 from db.rows.prices import KnownBars
 from dtml import features
+from dtml.attention.weights import Attention
 from dtml.backtest.quotes import Quotes
 from dtml.errors import DtmlError
 from dtml.evaluation import drift
@@ -33,6 +35,13 @@ from dtml.ranking.relative import RelativeConfig
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
 from flows.markets.opened import OpenedMarket, RunRequest, open_market, open_stored_market
+
+if TYPE_CHECKING:  # these modules import this one
+    from flows.nightly.fetch import FetchResult
+    from flows.nightly.predict import Forecast
+    from flows.nightly.ranking import Trained
+    from flows.nightly.score import Scored
+    from flows.nightly.train import Model
 
 log = logging.getLogger(__name__)
 
@@ -256,8 +265,8 @@ USUAL_SESSIONS = SESSIONS_FOR_GAPS + max(RANKER_SESSIONS, features.HISTORY + dri
 
 
 @dataclass
-class _StoredBars:
-    """Read the bars of a market up to a session, as known at a moment (None: now), and hold them.
+class HeldBars:
+    """Read the bars of a market up to the session `last`, as known at a moment (None: now).
 
     `bars` are those of first..last, of all symbols; both fields are None until something is read.
     """
@@ -275,16 +284,13 @@ class _StoredBars:
     ) -> pd.DataFrame:
         """Return the bars of first..last, of all symbols or of these `symbols` alone.
 
-        They have the column `known_at`, and are cut from the bars held. If `first` lies before
-        these, all bars from `first` to `self.last` are read and held instead. In two cases the bars
-        are read for this call alone and not held: if `last` lies after `self.last`, and if only
-        some `symbols` are asked for and `first` lies before the bars held (`usual_first`, if none
-        are held yet). So a long history of a few symbols does not make the night read that of all.
+        They have the column `known_at`, and are cut from the bars held, which reach back to the
+        earliest session ever asked for. They are read for this call alone if `last` lies after
+        `self.last`, and if only some `symbols` are asked for from before what is held: a long
+        history of a few symbols does not make the night read that of all.
         """
         held_from = self.first or self.usual_first
-        ends_later = last > self.last
-        asks_few_symbols_earlier = symbols is not None and first < held_from
-        if ends_later or asks_few_symbols_earlier:
+        if last > self.last or (symbols is not None and first < held_from):
             with reading(self.engine) as conn:
                 return prices.prices(
                     conn, self.market, first, last, known_at=self.known_at, symbols=symbols
@@ -298,26 +304,48 @@ class _StoredBars:
         return self.bars.between(first, last, symbols)
 
 
-class NightBars:
-    """Give each stage of a night its bars, up to the session `as_of` from which the night predicts.
+@dataclass
+class Tonight:
+    """Hold one night of one market; its steps fill it from left to right (`flows.nightly.night`).
 
-    Predictions and rankings come from the bars as `known` at a moment (`known_at`; None: now), and
-    earlier nights are scored by the `newest` versions of the bars. Each of the two is read once,
-    when a stage first asks for it, and cut for the other stages; if `known_at` is None, they are
-    the same bars. Trainings read their longer history themselves.
+    It predicts from the session `as_of`, from bars as known at `known_at` (None: now). Bars are
+    read once, when a step first asks for them. What no step has filled yet cannot be read.
     """
 
-    def __init__(
-        self, context: MarketContext, as_of: date, known_at: datetime | None = None
-    ) -> None:
-        self.context = context
-        self.as_of = as_of
-        self.known_at = known_at
-        usual_first = sessions_up_to(context.market.calendar, as_of, USUAL_SESSIONS)[0].date()
-        self._newest = _StoredBars(context.engine, context.name, usual_first, as_of, None)
+    context: MarketContext
+    as_of: date
+    known_at: datetime | None = None
+    fetched: "FetchResult" = field(init=False, repr=False)
+    model: "Model" = field(init=False, repr=False)
+    rankers: "Trained | None" = field(init=False, repr=False)  # None: no stocks are ranked
+    forecast: "Forecast" = field(init=False, repr=False)
+    attention: Attention | None = field(default=None, init=False, repr=False)
+    ranking: pd.DataFrame = field(init=False, repr=False)
+    scored: "Scored | None" = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        engine, name = self.context.engine, self.context.name
+        calendar = self.context.market.calendar
+        first = sessions_up_to(calendar, self.as_of, USUAL_SESSIONS)[0].date()
+        # Earlier nights are scored by the newest versions of the bars.
+        self._newest = HeldBars(engine, name, first, self.as_of, None)
         self._known = self._newest
-        if known_at is not None:
-            self._known = _StoredBars(context.engine, context.name, usual_first, as_of, known_at)
+        if self.known_at is not None:
+            self._known = HeldBars(engine, name, first, self.as_of, self.known_at)
+
+    @cached_property
+    def row(self) -> Mapping[str, Any]:
+        """Return the row of the night in the view night_log, once it has one."""
+        with reading(self.context.engine) as conn:
+            row = nights.night(conn, self.context.name, self.as_of)
+        assert row is not None
+        return row
+
+    @cached_property
+    def run(self) -> Mapping[str, Any]:
+        """Return the row of the model that predicted the night."""
+        with reading(self.context.engine) as conn:
+            return runs.run(conn, self.row["run_id"])
 
     def known(self, first: date) -> tuple[pd.DataFrame, datetime]:
         """Return the bars from `first` on as the night knew them, and their watermark.
@@ -342,8 +370,7 @@ class NightBars:
 
     def symbols_of_the_session(self) -> set[str]:
         """Return the symbols with a bar of the session `as_of`, as the night knew."""
-        bars = self._known.between(self.as_of, self.as_of)
-        return set(bars["symbol"])
+        return set(self._known.between(self.as_of, self.as_of)["symbol"])
 
     def newest(
         self, first: date, last: date | None = None, symbols: Collection[str] | None = None

@@ -5,6 +5,7 @@ What the night sees is compared with what its model was trained on (`dtml.evalua
 
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from db.engine import reading, transaction
-from db.rows import calibration, nights, rankings, runs
+from db.rows import calibration, nights, rankings
 from dtml.errors import DtmlError
 from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
 from dtml.features import FEATURES, HISTORY, MAX_GAP, features
@@ -21,29 +22,26 @@ from dtml.prices.returns import traded
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.outcomes import overlap_of
 from dtml.windows import panel_on
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import MarketContext, Tonight
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
 
-def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
+def watch_drift(tonight: Tonight) -> None:
     """Measure the drift of a night, and store a row for each measure, whether it drifted or not.
 
     A measure that cannot be judged yet has no row. Rows that are already stored stay as they are. A
     summary of the training's inputs is kept in a file (`_inputs_of_training`). If the inputs cannot
     be compared, a warning says so, and only the other measures are stored.
     """
-    as_of = night_bars.as_of
-    with reading(context.engine) as conn:
-        night = nights.night(conn, context.name, as_of)
-        assert night is not None
-        run = runs.run(conn, night["run_id"])
+    context = tonight.context
+    as_of = tonight.as_of
     try:
-        reference = _inputs_of_training(context, run)
+        reference = _inputs_of_training(context, tonight.run)
         # These are more sessions than the mean needs: one without bars does not end the watch.
-        recent = _last_features(context, night_bars, RECENT + MAX_GAP)
+        recent = _last_features(tonight, RECENT + MAX_GAP)
         input_drifts = list(reference.drift(recent, FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
         log.warning(
@@ -74,7 +72,7 @@ def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
         nights.save_drift(conn, context.name, as_of, pd.DataFrame(drifts))
 
 
-def _inputs_of_training(context: MarketContext, run: dict[str, Any]) -> Inputs:
+def _inputs_of_training(context: MarketContext, run: Mapping[str, Any]) -> Inputs:
     """Return a summary of the inputs that a run was trained on.
 
     It is read from the run's file, or measured and written there where the file is missing or
@@ -83,19 +81,19 @@ def _inputs_of_training(context: MarketContext, run: dict[str, Any]) -> Inputs:
     file = data_folder() / "models" / f"{run['id']}-inputs.json"
     with suppress(OSError, ValueError, TypeError):
         return Inputs(**json.loads(file.read_text()))
-    bars_of_training = NightBars(context, run["train_last"])
-    inputs = Inputs.of(_last_features(context, bars_of_training, REFERENCE))
+    then = Tonight(context, run["train_last"])
+    inputs = Inputs.of(_last_features(then, REFERENCE))
     write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
     return inputs
 
 
-def _last_features(context: MarketContext, night_bars: NightBars, sessions: int) -> np.ndarray:
+def _last_features(tonight: Tonight, sessions: int) -> np.ndarray:
     """Return the features of the last `sessions` up to a night, [sessions, stocks, features]."""
-    market = context.market
+    market = tonight.context.market
     # The features of the first of them read HISTORY bars, MAX_GAP sessions of which may be missing.
-    grid = sessions_up_to(market.calendar, night_bars.as_of, sessions + HISTORY + MAX_GAP)
-    bars = night_bars.newest_or_error(grid[0].date())
+    grid = sessions_up_to(market.calendar, tonight.as_of, sessions + HISTORY + MAX_GAP)
+    bars = tonight.newest_or_error(grid[0].date())
     panel = panel_on(bars[traded(bars)], grid, market.symbols, market.returns)
-    largest_return = context.experiment.windows.largest_return
+    largest_return = tonight.context.experiment.windows.largest_return
     values = features(panel, z_close=market.z_close, max_return=largest_return)
     return values[-sessions:]

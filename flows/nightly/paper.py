@@ -36,7 +36,7 @@ from dtml.prices.sessions import (
     sessions_between,
     sessions_up_to,
 )
-from flows.nightly.context import MarketContext, NightBars, quotes_of, quotes_on
+from flows.nightly.context import MarketContext, Tonight, quotes_of, quotes_on
 
 log = logging.getLogger(__name__)
 
@@ -51,21 +51,22 @@ EQUAL = "equal parts"
 INDEX = "index"
 
 
-def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
+def follow_rankings(tonight: Tonight) -> None:
     """Store the targets of each ranking up to the night, then fill those whose open has passed.
 
     What is stored never changes, so this may run at any time and again. The targets are stored in
     one transaction, and the returns and positions in another. An error of the account is only a
     warning: the night still gets its page, and the next night goes on from what is stored.
     """
+    context = tonight.context
     try:
-        targets = pd.DataFrame(list(_new_targets(context, night_bars.as_of)))
+        targets = pd.DataFrame(list(_new_targets(context, tonight.as_of)))
         if len(targets):
             with transaction(context.engine) as conn:
                 paper_account.save_targets(
                     conn, context.name, targets, decided_at=datetime.now(UTC)
                 )
-        booked = _new_bookings(context, night_bars)
+        booked = _new_bookings(tonight)
         if booked is not None:
             with transaction(context.engine) as conn:
                 paper_account.save_paper_account(
@@ -137,7 +138,7 @@ class _Booked:
     positions: pd.DataFrame
 
 
-def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | None:
+def _new_bookings(tonight: Tonight) -> _Booked | None:
     """Return the results of the fills up to the night whose return is not booked yet.
 
     None where there is nothing to fill. Until a return is booked, the fills begin with that of the
@@ -147,7 +148,8 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
     The next night therefore makes the last fill again, to book its return; the positions stored for
     it stay as they are.
     """
-    as_of = night_bars.as_of
+    context = tonight.context
+    as_of = tonight.as_of
     market = context.market
     calendar = market.calendar
     with reading(context.engine) as conn:
@@ -172,7 +174,7 @@ def _new_bookings(context: MarketContext, night_bars: NightBars) -> _Booked | No
     symbols = tuple(sorted({*market.symbols, *last_positions["symbol"], *targets["symbol"]}))
     # `FILLED_AGAIN` sessions before a fill decide how it is traded.
     begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
-    bars = night_bars.newest_or_error(begin)
+    bars = tonight.newest_or_error(begin)
     quotes = quotes_of(context, bars, symbols)
     # `follow_on` is given the session before each fill, after whose close it was decided.
     decided = quotes.sessions[quotes.sessions.get_indexer(fills) - 1]

@@ -9,15 +9,13 @@ import pandas as pd
 from db.engine import reading
 from db.rows import prices
 from dtml.attention.weights import Attention
-from dtml.inference import attention, choose_device, predict
+from dtml.inference import attention, choose_device
+from dtml.inference import predict as probabilities
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.context import SESSIONS_FOR_GAPS, MarketContext, NightBars
+from flows.nightly.context import SESSIONS_FOR_GAPS, MarketContext, Tonight
 from flows.nightly.train import Model, windows_of
 
-# Stocks that are stored for each stock as those it looked at most: all pairs of 500 stocks would be
-# 250,000 rows a night.
-LOOKS = 3
 NOT_TRAINED_ON = "the model was trained without it"  # why a stock was left out
 
 
@@ -27,42 +25,38 @@ class Forecast:
 
     `predictions` has the rows of `dtml.inference.predict` and their `calibrated` probability (NaN
     for a model that was not calibrated); `gaps` maps each constituent left out to the reason;
-    `known_at` is the watermark of the bars read; `inputs_hash` is the SHA-256 of the windows that
-    the model read; `looks` has the `LOOKS` stocks (`source`) that each stock (`symbol`) looked at
-    most: `target, symbol, source, weight`.
+    `known_at` is the watermark of the bars read; `windows` are what the model read.
     """
 
     target: date
     predictions: pd.DataFrame
     gaps: dict[str, str]
     known_at: datetime
-    inputs_hash: str
-    looks: pd.DataFrame
+    windows: Windows
 
 
-def forecast(context: MarketContext, model: Model, night_bars: NightBars) -> Forecast:
-    """Predict the session after the night's, from the bars that it knew.
+def predict(tonight: Tonight) -> None:
+    """Predict the next session, and note which stocks looked at which."""
+    tonight.forecast = forecast(tonight, tonight.model)
+    tonight.attention = attention_of(tonight.context, tonight.model, tonight.forecast.windows)
 
-    Only the sessions that a window needs are read. Raises DtmlError where none of them has a bar.
+
+def forecast(tonight: Tonight, model: Model) -> Forecast:
+    """Return what a model predicts for the next session from the bars that it knew.
+
+    Raises DtmlError where none of the sessions that a window needs has a bar.
     """
-    as_of = night_bars.as_of
-    bars, watermark = night_bars.known(first_needed(context, model.ensemble.windows, as_of))
-    tonight = night_windows(context, model, as_of, bars)
-    predictions = predict_windows(context, model, tonight)
-    target = next_session(context.market.calendar, as_of)
-    attended = attention_of(context, model, tonight)
-    rows = []
-    for symbol, drivers in attended.drivers(LOOKS).items():
-        for source, weight in drivers:
-            rows.append((symbol, source, weight))
-    looks = pd.DataFrame(rows, columns=["symbol", "source", "weight"])
+    context = tonight.context
+    as_of = tonight.as_of
+    bars, watermark = tonight.known(first_needed(context, model.ensemble.windows, as_of))
+    windows = night_windows(context, model, as_of, bars)
+    predictions = predict_windows(context, model, windows)
     return Forecast(
-        target=target,
+        target=next_session(context.market.calendar, as_of),
         predictions=predictions,
         gaps=_gaps(context, model, predictions, bars, as_of),
         known_at=watermark,
-        inputs_hash=tonight.digest,
-        looks=looks.assign(target=pd.Timestamp(target)),
+        windows=windows,
     )
 
 
@@ -82,7 +76,7 @@ def predict_windows(context: MarketContext, model: Model, windows: Windows) -> p
 
     It is the calibrated probability, NaN for a model that was not calibrated.
     """
-    predictions = predict(model.ensemble, windows, choose_device(context.device))
+    predictions = probabilities(model.ensemble, windows, choose_device(context.device))
     if model.calibration is None:
         return predictions.assign(calibrated=np.nan)
     probability = predictions["probability"].to_numpy()

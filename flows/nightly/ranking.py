@@ -45,7 +45,7 @@ from flows.nightly.context import (
     RANKER_SESSIONS,
     SESSIONS_FOR_GAPS,
     MarketContext,
-    NightBars,
+    Tonight,
     stored_bars,
 )
 from flows.nightly.fetch import history_start
@@ -409,11 +409,16 @@ def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
     return Trained(row, rankers)
 
 
+def rank(tonight: Tonight) -> None:
+    """Rank the stocks for the next session; without rankers, none is ranked."""
+    tonight.ranking = pd.DataFrame()
+    if tonight.rankers is not None:
+        probabilities = tonight.forecast.predictions.set_index("symbol")["probability"]
+        tonight.ranking = rank_night(tonight, tonight.rankers, probabilities)
+
+
 def rank_night(
-    context: MarketContext,
-    trained: Trained,
-    night_bars: NightBars,
-    probabilities: "pd.Series[float]",
+    tonight: Tonight, trained: Trained, probabilities: "pd.Series[float]"
 ) -> pd.DataFrame:
     """Return the ranking of the stocks in the session after the night's, from the bars it knew.
 
@@ -424,13 +429,14 @@ def rank_night(
     say of a user's own code; it is empty if there is nothing to say. If the bars do not end at
     `as_of`, there are no rows, no columns and no note.
     """
-    as_of = night_bars.as_of
+    context = tonight.context
+    as_of = tonight.as_of
     own = trained.rankers.own
     own_history = own.description["history"] if own else 0
     # More than `USUAL_SESSIONS`, as own code may need, makes the night read all its bars again.
     sessions_read = max(RANKER_SESSIONS, own_history) + SESSIONS_FOR_GAPS
     first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
-    bars, _ = night_bars.known(first)
+    bars, _ = tonight.known(first)
     symbols = tuple(sorted(context.constituents(as_of)))
     history = history_of(context, bars, trained.row["leg"], symbols)
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
@@ -456,9 +462,7 @@ def rank_night(
     return ranking
 
 
-def score_rankings(
-    conn: Connection, context: MarketContext, night_bars: NightBars, changed: Iterable[date]
-) -> None:
+def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) -> None:
     """Score the rankings up to the night that lack a score, and those whose returns `changed`.
 
     `changed` are the sessions whose outcomes are new or restated. Rankings are scored beside
@@ -466,8 +470,9 @@ def score_rankings(
     kind of return are new or differ from the stored ones, the running scores from the first such
     session on are computed anew, and another candidate may replace the champion.
     """
+    context = tonight.context
     leg = context.market.leg
-    nights = _scores_of_nights(conn, context, night_bars, changed)
+    nights = _scores_of_nights(conn, tonight, changed)
     if nights.empty:
         return
     scores_before = stored.rank_scores(conn, context.name, span="night", leg=leg)
@@ -489,17 +494,16 @@ def score_rankings(
         first = new_or_changed["target"].min()
         running = pd.DataFrame(list(_running_scores(scores_now, first, overlap_of(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
-        promote(conn, context, night_bars.as_of)
+        promote(conn, context, tonight.as_of)
 
 
-def _scores_of_nights(
-    conn: Connection, context: MarketContext, night_bars: NightBars, changed: Iterable[date]
-) -> pd.DataFrame:
+def _scores_of_nights(conn: Connection, tonight: Tonight, changed: Iterable[date]) -> pd.DataFrame:
     """Return the scores of all rankings from the first that may need one up to the night.
 
     The columns are those of `_night_scores`. There are no rows where no ranking needs a score.
     """
-    as_of = night_bars.as_of
+    context = tonight.context
+    as_of = tonight.as_of
     calendar = context.market.calendar
     first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     # The longest return is scored last: a session with a score for it has a score for the others.
@@ -515,7 +519,7 @@ def _scores_of_nights(
     first = night_rankings["as_of"].min().date()
     # The rankings are stored: of the features, only those of the one-line rules are computed.
     start = sessions_up_to(calendar, first, RULES_READ + SESSIONS_FOR_GAPS)[0].date()
-    bars = night_bars.newest(start)
+    bars = tonight.newest(start)
     names = [feature for feature, _ in RULES.values()]
     history = history_of(context, bars, context.market.leg, names=names)
     return pd.DataFrame(list(_night_scores(context, history, night_rankings)))

@@ -24,7 +24,7 @@ from dtml.pages.night import night_report, ranking_part
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
 from flows.markets.stored_night import page_file
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
 from flows.nightly.train import load_run
@@ -43,22 +43,20 @@ TRAINED = ("model", "created_at", "train_first", "train_last", "seeds")
 RECEIPT = ("id", *TRAINED, "code_version", "data_watermark", "checkpoint_hash")
 
 
-def publish_night(
-    context: MarketContext, night_bars: NightBars, level: float | None = None
-) -> Path:
+def publish_night(tonight: Tonight, level: float | None = None) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
     The night must be complete. Directions are decided at a nominal level, one of
     `dtml.markets.definition.LEVELS`. None is the market's own; the name of a page at another level
     says so, as in AS_OF-level-0.9.html.
     """
-    as_of = night_bars.as_of
+    context = tonight.context
+    as_of = tonight.as_of
+    night = tonight.row
+    run = tonight.run
     since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
     level = context.market.level if level is None else level
     with reading(context.engine) as conn:
-        night = nights.night(conn, context.name, as_of)
-        assert night is not None
-        run = runs.run(conn, night["run_id"])
         bands = calibration.bands(conn, run["id"])
         scores = stored_scores.scores(conn, context.name, last=as_of, span="running")
         counts = calibration.band_counts(conn, context.name, as_of)
@@ -66,7 +64,7 @@ def publish_night(
         stored: dict[str, Any] = {
             "directions": predictions.night_directions(conn, context.name, as_of),
             "scores": scores,
-            "rolling": rolling(conn, context, night_bars, scores),
+            "rolling": rolling(conn, tonight, scores),
             "bins": calibration.calibration_bins(conn, context.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
             "warnings": prices.price_warnings(conn, context.name),
@@ -88,7 +86,7 @@ def publish_night(
         level=level,
         threshold=calibration.threshold_at(bands, level),
         coverage=coverage(counts),
-        attention=seen(context, night_bars, night, run),
+        attention=tonight.attention or seen(tonight),
         rejected_sessions=REJECTED_SESSIONS,
         receipt=receipt(night, run, bands),
         **stored,
@@ -126,9 +124,7 @@ def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date
     )
 
 
-def rolling(
-    conn: Connection, context: MarketContext, night_bars: NightBars, scores: pd.DataFrame
-) -> pd.DataFrame:
+def rolling(conn: Connection, tonight: Tonight, scores: pd.DataFrame) -> pd.DataFrame:
     """Return the curve of each predictor's rolling scores over the last `ROLLED_NIGHTS` sessions.
 
     A row is a session and has the scores of a window of sessions that ends with it, as
@@ -137,12 +133,12 @@ def rolling(
     published protocol labels. `scores` are the stored running scores: if none is of one of these
     sessions, no prediction of them has an outcome, and the result has no rows and no columns.
     """
-    as_of = night_bars.as_of
-    first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
+    as_of = tonight.as_of
+    first = sessions_up_to(tonight.context.market.calendar, as_of, ROLLED_NIGHTS)[0]
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
     frames = []
-    for counted in day_counts(conn, context, night_bars, as_of, first.date()):
+    for counted in day_counts(conn, tonight, as_of, first.date()):
         if counted.protocol == "all":
             rolled = rolling_scores(counted.counts, counted.target)
             frames.append(rolled.assign(predictor=counted.predictor))
@@ -154,22 +150,19 @@ def rolling(
     return pd.concat(curves, ignore_index=True)
 
 
-def seen(
-    context: MarketContext,
-    night_bars: NightBars,
-    night: Mapping[str, Any],
-    run: Mapping[str, Any],
-) -> Attention:
+def seen(tonight: Tonight) -> Attention:
     """Return which stocks looked at which, by asking the model again about what the night knew.
 
     Where the model or its bars are lost, a warning says so, and what is stored of the night is
     returned, so that it still gets its page.
     """
+    context = tonight.context
+    night = tonight.row
     try:
-        model = load_run(context, run)
-        first = first_needed(context, model.ensemble.windows, night["as_of"])
-        bars, _ = night_bars.known(first)
-        return look(context, model, night["as_of"], bars)
+        model = load_run(context, tonight.run)
+        first = first_needed(context, model.ensemble.windows, tonight.as_of)
+        bars, _ = tonight.known(first)
+        return look(context, model, tonight.as_of, bars)
     except (DtmlError, OSError) as error:
         log.warning(
             "%s: the page of the night of %s shows only the stored part of its attention: %s",
@@ -178,7 +171,7 @@ def seen(
             error,
         )
         with reading(context.engine) as conn:
-            return Attention.of(attention.attention(conn, run["id"], night["target"]))
+            return Attention.of(attention.attention(conn, night["run_id"], night["target"]))
 
 
 def receipt(

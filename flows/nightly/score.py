@@ -20,7 +20,7 @@ from dtml.evaluation.metrics import gain_in_mcc, score_days
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.prices.returns import published_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import Tonight
 from flows.nightly.fetch import OVERLAP
 from flows.nightly.ranking import score_rankings
 
@@ -71,14 +71,15 @@ class DayCounts:
         return np.asarray(self.counts[:, 0] + self.counts[:, 1])
 
 
-def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
+def score(tonight: Tonight) -> Scored:
     """Record what became of the predictions, and score nights with new or restated outcomes.
 
     Outcomes and scores of directions and of rankings are stored in one transaction, with new
     running scores of every later night. Another ranker may become champion (`score_rankings`).
     """
     now = datetime.now(UTC)
-    as_of = night_bars.as_of
+    context = tonight.context
+    as_of = tonight.as_of
     calendar = context.market.calendar
     # A night fetches the last `OVERLAP` sessions again, so their outcomes may still change.
     first_restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
@@ -87,9 +88,9 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
         predicted = stored_outcomes.unsettled(
             conn, context.name, first_awaited, as_of, since=first_restatable
         )
-        first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
+        first = as_of if predicted.empty else predicted["as_of"].min().date()
         stocks = predicted["symbol"].unique().tolist()
-        bars = night_bars.newest(first, symbols=stocks)
+        bars = tonight.newest(first, symbols=stocks)
         market = context.market
         returns = returns_of(predicted, bars, market.returns, market.checks.max_return)
         # Differences of rounding are no change.
@@ -99,18 +100,20 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
         outcomes = outcomes.assign(is_new=predicted["realised_return"].isna())
         known_at = bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
         outcomes = outcomes[is_changed]
-        record_outcomes(conn, context, night_bars, outcomes, known_at=known_at, recorded_at=now)
+        record_outcomes(conn, tonight, outcomes, known_at=known_at, recorded_at=now)
         nights = sorted(day.date() for day in outcomes["session"].unique())
-        score_rankings(conn, context, night_bars, nights)
+        score_rankings(conn, tonight, nights)
     without_outcome = int(predicted["realised_return"].isna().sum())
     new_outcomes = int(outcomes["is_new"].sum())
-    return Scored(outcomes=len(outcomes), nights=nights, unresolved=without_outcome - new_outcomes)
+    tonight.scored = Scored(
+        outcomes=len(outcomes), nights=nights, unresolved=without_outcome - new_outcomes
+    )
+    return tonight.scored
 
 
 def record_outcomes(
     conn: Connection,
-    context: MarketContext,
-    night_bars: NightBars,
+    tonight: Tonight,
     outcomes: pd.DataFrame,
     *,
     known_at: datetime,
@@ -126,6 +129,7 @@ def record_outcomes(
     have an outcome but no score are scored too. A night may be run after later ones: the running
     scores of those then count it too.
     """
+    context = tonight.context
     stored_outcomes.save_outcomes(
         conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at
     )
@@ -135,9 +139,7 @@ def record_outcomes(
     days_to_count = stored_outcomes.unscored(conn, context.name, sessions)
     counted = []
     if days_to_count:
-        counted = day_counts(
-            conn, context, night_bars, last=days_to_count[-1], first=days_to_count[0]
-        )
+        counted = day_counts(conn, tonight, last=days_to_count[-1], first=days_to_count[0])
     stored = stored_scores.scores(conn, context.name, span="night")
     changed = _targets_to_score(counted, stored)
     if changed:
@@ -281,11 +283,7 @@ def _gain_over_rule(
 
 
 def day_counts(
-    conn: Connection,
-    context: MarketContext,
-    night_bars: NightBars,
-    last: date,
-    first: date | None = None,
+    conn: Connection, tonight: Tonight, last: date, first: date | None = None
 ) -> list[DayCounts]:
     """Return the counts of the model and of each rule, by target, under each label protocol.
 
@@ -293,13 +291,13 @@ def day_counts(
     stock-days; it has no days on which the index has no bar or too short a history. The targets are
     first..last; `first` is by default that of the first night. Without any count, return [].
     """
-    stored = stored_outcomes.direction_counts(conn, context.name, last, first=first)
+    stored = stored_outcomes.direction_counts(conn, tonight.context.name, last, first=first)
     if stored.empty:
         return []
     directions = stored.astype({"predicted": bool, "rise": bool, "labelled": bool})
     days = directions[["as_of", "target"]].drop_duplicates(ignore_index=True)
     target = pd.DatetimeIndex(days["target"])
-    rules = _newest_rules(context, night_bars, pd.DatetimeIndex(days["as_of"]))
+    rules = _newest_rules(tonight, pd.DatetimeIndex(days["as_of"]))
     counted = []
     for protocol in LABEL_PROTOCOLS:
         of_protocol = directions if protocol == "all" else directions[directions["labelled"]]
@@ -320,12 +318,11 @@ def day_counts(
     return counted
 
 
-def _newest_rules(
-    context: MarketContext, night_bars: NightBars, days: pd.DatetimeIndex
-) -> pd.DataFrame:
-    first = rules_read_from(context.market.calendar, days.min().date())
-    index = context.market.index.symbol
-    bars = night_bars.newest(first, days.max().date(), symbols=[index])
+def _newest_rules(tonight: Tonight, days: pd.DatetimeIndex) -> pd.DataFrame:
+    market = tonight.context.market
+    first = rules_read_from(market.calendar, days.min().date())
+    index = market.index.symbol
+    bars = tonight.newest(first, days.max().date(), symbols=[index])
     return directions_on(days, bars, index)
 
 
@@ -372,14 +369,14 @@ def _score_columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | No
     return sizes | dict(zip(FIGURES, values, strict=True))
 
 
-def rule_directions(context: MarketContext, night_bars: NightBars) -> pd.DataFrame:
+def rule_directions(tonight: Tonight) -> pd.DataFrame:
     """Return each naive rule's direction for the session after the night's, from what it knew.
 
     Rows are those of `rule_direction`.
     """
-    market = context.market
-    as_of = night_bars.as_of
-    bars, _ = night_bars.known(rules_read_from(market.calendar, as_of))
+    market = tonight.context.market
+    as_of = tonight.as_of
+    bars, _ = tonight.known(rules_read_from(market.calendar, as_of))
     predicted = directions_on(pd.DatetimeIndex([as_of]), bars, market.index.symbol)
     target = pd.DatetimeIndex([next_session(market.calendar, as_of)])
     return dated_directions(predicted, target)

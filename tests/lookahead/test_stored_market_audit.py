@@ -31,7 +31,7 @@ from flows.backtest.walk import Nights
 from flows.commands.studies import LookAheadError, audit
 from flows.markets.opened import RunRequest
 from flows.nightly import train as train_module
-from flows.nightly.context import MarketContext, NightBars, read_bars, stored_bars
+from flows.nightly.context import MarketContext, Tonight, read_bars, stored_bars
 from flows.settings import data_folder
 from tests.support.backtest_market import context_of
 from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource
@@ -78,8 +78,8 @@ def reading_on(honest: Read) -> Read:
 def known_by(read: Read) -> Callable[..., Any]:
     """What a night knew, if it came by this read."""
 
-    def leaky(night_bars: NightBars, first: date) -> tuple[pd.DataFrame, datetime]:
-        return read(night_bars.context, first, night_bars.as_of, night_bars.known_at)
+    def leaky(tonight: Tonight, first: date) -> tuple[pd.DataFrame, datetime]:
+        return read(tonight.context, first, tonight.as_of, tonight.known_at)
 
     return leaky
 
@@ -111,7 +111,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
             id="training",
         ),
         pytest.param(
-            NightBars,
+            Tonight,
             "known",
             known_by(reading_on(stored_bars)),
             "single nights change",
@@ -157,7 +157,7 @@ def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
             id="training",
         ),
         pytest.param(
-            NightBars,
+            Tonight,
             "known",
             known_by(as_known_now(stored_bars)),
             r"single nights.*\(27 of 27, ",
@@ -237,7 +237,7 @@ def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
         bars = with_tomorrows_prices(bars)
         return bars[bars["session"] <= pd.Timestamp(last)], watermark
 
-    monkeypatch.setattr(NightBars, "known", known_by(leaky))
+    monkeypatch.setattr(Tonight, "known", known_by(leaky))
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert re.search(r"single nights.*\(9 of 27, ", found.detail)  # those of the last night
@@ -276,7 +276,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     assert [row["check"] for row in found["findings"]].count("stored_nights") == 1
     assert not data_folder().exists()
     assert counted(run_request) == before
-    monkeypatch.setattr(NightBars, "known", known_by(reading_on(stored_bars)))
+    monkeypatch.setattr(Tonight, "known", known_by(reading_on(stored_bars)))
     with pytest.raises(LookAheadError, match="`detail` of stored_nights"):
         audit.__wrapped__(run_request)
     printed = " ".join(capsys.readouterr().out.split())

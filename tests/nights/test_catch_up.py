@@ -27,7 +27,7 @@ from dtml.markets.definition import Calendar
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
 from flows.markets.stored_night import LIMIT, missed_nights
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import catch_up, run_night
 from flows.nightly.predict import forecast
@@ -119,9 +119,7 @@ def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(
     catch_up(context, FOLLOWING[1])
     with reading(context.engine) as conn:
         caught = predictions.predictions(conn, context.name, target=FOLLOWING[2])
-    made = forecast(
-        context, load_model(context, AS_OF), NightBars(context, FOLLOWING[1])
-    ).predictions
+    made = forecast(Tonight(context, FOLLOWING[1]), load_model(context, AS_OF)).predictions
     assert (made["probability"].to_numpy() == caught["probability"].to_numpy()).all()
 
 
@@ -180,7 +178,7 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
     fetch_bars(context, AS_OF, known_at=evenings[0])
     run_night(context, AS_OF)
     fetch_bars(context, FOLLOWING[0], known_at=evenings[1])
-    then = forecast(context, load_model(context, AS_OF), NightBars(context, FOLLOWING[0]))
+    then = forecast(Tonight(context, FOLLOWING[0]), load_model(context, AS_OF))
     later = replace(context, source=FrameSource(restated(date(2024, 6, 26), FOLLOWING[0])))
     catch_up(later, FOLLOWING[1])
     with reading(context.engine) as conn:

@@ -21,8 +21,8 @@ from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
 from flows.markets.stored_night import Night
 from flows.nightly.context import MarketContext, stored_bars
-from flows.nightly.night import run_night
-from flows.nightly.predict import LOOKS, first_needed, look
+from flows.nightly.night import LOOKS, run_night
+from flows.nightly.predict import first_needed, look
 from flows.nightly.train import load_model
 from tests.support.backtest_market import backtest_of, context_of
 from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64

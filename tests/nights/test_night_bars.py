@@ -11,7 +11,7 @@ from sqlalchemy import event
 from db.engine import reading, transaction
 from db.rows import prices
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly.context import USUAL_SESSIONS, MarketContext, NightBars
+from flows.nightly.context import USUAL_SESSIONS, MarketContext, Tonight
 from flows.nightly.fetch import OVERLAP, history_start
 from flows.nightly.night import run_night
 from tests.night_walk import ways_to_the_equations
@@ -65,7 +65,7 @@ def test_a_night_that_is_caught_up_opens_the_prices_once_for_each_of_its_two_mom
     later = replace(context, source=FrameSource(BARS))
     run_night(later, AFTER)
     reads.clear()
-    bars = NightBars(context, AS_OF, known_at.to_pydatetime())
+    bars = Tonight(context, AS_OF, known_at.to_pydatetime())
     for first in (AS_OF, date(2024, 6, 3), date(2024, 5, 1)):
         bars.known(first)
         bars.newest(first)
@@ -84,7 +84,7 @@ def test_a_cut_is_what_a_read_of_the_same_sessions_gives(context: MarketContext)
     bad = stored[stored["symbol"] == symbol].assign(reason="unexplained_return")
     with transaction(context.engine) as conn:
         assert prices.withdraw(conn, context.name, bad, known_at=later.to_pydatetime()) == 1
-    bars = NightBars(context, AS_OF)
+    bars = Tonight(context, AS_OF)
     bars.newest(sessions[0].date())
     for first in sessions[[0, 19, 20, 21, 39]]:
         for last in sessions[[20, 21, 39]]:
@@ -101,7 +101,7 @@ def test_what_is_not_held_is_read(context: MarketContext, reads: list[tuple[date
     """Earlier sessions once and for all, a few symbols or later sessions for one call."""
     after_nights(context, AS_OF, AFTER)
     reads.clear()
-    bars = NightBars(context, AS_OF)
+    bars = Tonight(context, AS_OF)
     index = context.market.index.symbol
     early = date(2022, 2, 1)
     assert set(bars.newest(early, symbols=[index])["symbol"]) == {index}

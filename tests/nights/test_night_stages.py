@@ -12,7 +12,7 @@ from db.engine import reading
 from db.errors import StoreError
 from db.rows import nights
 from dtml.errors import DtmlError
-from flows.nightly import night as night_module
+from flows.nightly import predict
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from tests.support.log_lines import objects, standard_error
@@ -50,13 +50,13 @@ def test_the_store_says_which_stage_a_night_is_in(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, str]] = []
-    real: Callable[..., Any] = night_module.forecast
+    real: Callable[..., Any] = predict.forecast
 
     def look(*arguments: Any) -> Any:
         seen.append({stage: status for stage, (status, _) in stages(context).items()})
         return real(*arguments)
 
-    monkeypatch.setattr(night_module, "forecast", look)
+    monkeypatch.setattr(predict, "forecast", look)
     run_night(context, AS_OF)
     assert seen == [{"fetch": "done", "model": "done", "predict": "running"}]
 
@@ -70,7 +70,7 @@ def test_a_stage_that_fails_is_stored_with_its_seconds_and_the_run_s_line_says_w
 
     said = standard_error(monkeypatch, form="json")
     with monkeypatch.context() as patch:
-        patch.setattr(night_module, "forecast", fail)
+        patch.setattr(predict, "forecast", fail)
         with pytest.raises(NightRefusedError):
             run_night(context, AS_OF)
     stored = stages(context)
@@ -116,6 +116,6 @@ def test_a_store_that_breaks_in_a_stage_is_the_failure_that_is_told(
             conn.execute(text("drop table night_stage"))
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr(night_module, "forecast", fail)
+    monkeypatch.setattr(predict, "forecast", fail)
     with pytest.raises(NightRefusedError, match="the disk is full"):
         run_night(context, AS_OF)

@@ -25,7 +25,7 @@ from dtml.features import FEATURES
 from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.markets import after_costs
-from flows.nightly.context import MarketContext, NightBars, quotes_of, read_bars
+from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
@@ -129,7 +129,7 @@ def test_many_nights_earn_what_the_backtest_of_their_orders_earns(
 ) -> None:
     for night in range(MANY):
         say(traded, night)
-        follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
+        follow_rankings(Tonight(traded, NIGHTS[night].date()))
     assert_as(account(traded), backtest(traded))
     with reading(traded.engine) as conn:
         found = paper_account.paper_returns(conn, traded.name).pivot(
@@ -169,12 +169,12 @@ def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_t
             with monkeypatch.context() as patched:
                 patched.setattr(paper_account, at, dies)
                 with pytest.raises(KeyboardInterrupt):
-                    follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
+                    follow_rankings(Tonight(traded, NIGHTS[night].date()))
         if how != 1:  # else a later night catches up
-            follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
+            follow_rankings(Tonight(traded, NIGHTS[night].date()))
         if how == 2:
-            follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
-    follow_rankings(traded, NightBars(traded, NIGHTS[FEW - 1].date()))
+            follow_rankings(Tonight(traded, NIGHTS[night].date()))
+    follow_rankings(Tonight(traded, NIGHTS[FEW - 1].date()))
     assert_as(account(traded), backtest(traded), FEW)
 
 
@@ -184,14 +184,14 @@ def test_a_session_without_an_order_keeps_what_is_held(traded: MarketContext) ->
     for night in range(FEW):
         if night not in refused:
             say(traded, night)
-            follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
+            follow_rankings(Tonight(traded, NIGHTS[night].date()))
     found = account(traded)
     assert_as(found, backtest(traded, *refused), FEW)
     assert (found.loc[list(refused), "turnover"] == 0).all()
 
 
 def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
-    follow_rankings(traded, NightBars(traded, LAST))
+    follow_rankings(Tonight(traded, LAST))
     assert account(traded).empty
 
 
@@ -201,7 +201,7 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
 ) -> None:
     for night in range(FEW):
         say(traded, night)
-        follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
+        follow_rankings(Tonight(traded, NIGHTS[night].date()))
     market = replace(traded.market, trading=replace(TRADING, lot=10))
     with reading(traded.engine) as conn:
         found = next_orders(conn, market, 100_000.0)
@@ -239,7 +239,7 @@ def followed(context: MarketContext, nights: int) -> None:
     """Order and follow so many nights, and one more that nobody filled yet."""
     for night in range(nights):
         say(context, night)
-        follow_rankings(context, NightBars(context, NIGHTS[night].date()))
+        follow_rankings(Tonight(context, NIGHTS[night].date()))
 
 
 @pytest.mark.soak
@@ -370,11 +370,11 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
             conn.execute(sa.delete(table))
         is_first = tables.price.c.session == NIGHTS[1]
         conn.execute(sa.update(tables.price).where(is_stock, is_first).values(open=None))
-    follow_rankings(traded, NightBars(traded, NIGHTS[1].date()))
+    follow_rankings(Tonight(traded, NIGHTS[1].date()))
     with reading(traded.engine) as conn:
         found = next_orders(conn, market, 1e6)
     assert found is not None
-    follow_rankings(traded, NightBars(traded, NIGHTS[2].date()))
+    follow_rankings(Tonight(traded, NIGHTS[2].date()))
     with reading(traded.engine) as conn:
         held = paper_account.paper_positions(conn, traded.name, NIGHTS[1].date(), NIGHTS[2].date())
     days = held.loc[held["symbol"] == stock, "session"].tolist()
@@ -434,7 +434,7 @@ def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> 
     with reading(traded.engine) as conn:
         assert next_orders(conn, traded.market, 1000.0) is None
     say(traded, 0)
-    follow_rankings(traded, NightBars(traded, NIGHTS[0].date()))
+    follow_rankings(Tonight(traded, NIGHTS[0].date()))
     with reading(traded.engine) as conn, pytest.raises(DtmlError, match="close of GONE from"):
         next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))
 
@@ -445,7 +445,7 @@ def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketConte
         assert after_costs(conn, traded.name)["left_figures"] is None
     for night in range(MANY):
         say(traded, night)
-    follow_rankings(traded, NightBars(traded, NIGHTS[MANY - 1].date()))
+    follow_rankings(Tonight(traded, NIGHTS[MANY - 1].date()))
     with reading(traded.engine) as conn:
         said = after_costs(conn, traded.name)
         found = paper_account.paper_returns(conn, traded.name).pivot(
@@ -498,7 +498,7 @@ def test_a_session_without_bars_does_not_end_the_watch_over_the_inputs(
         conn.execute(sa.delete(tables.night_drift))
         gone = sessions_up_to("XNYS", AS_OF, 6)[0].date()
         conn.execute(sa.delete(tables.price).where(tables.price.c.session == gone))
-    watch_drift(context, NightBars(context, AS_OF))
+    watch_drift(Tonight(context, AS_OF))
     with reading(context.engine) as conn:
         told = nights.drift(conn, context.name, AS_OF)
     assert set(told["measure"]) >= {*FEATURES, "stock-day"}

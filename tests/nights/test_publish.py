@@ -17,7 +17,7 @@ from db.rows import calibration, predictions, runs
 from db.rows import nights as stored_nights
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.report import publish_night
 from flows.settings import data_folder
 from tests.support.commands import Command
@@ -49,7 +49,7 @@ def direction(context: MarketContext, as_of: date, level: float) -> int:
 
 def require_page_of(context: MarketContext, level: float) -> None:
     """The directions and the receipt of the last night are those of the store."""
-    words = seen(publish_night(context, NightBars(context, AS_OF), level))
+    words = seen(publish_night(Tonight(context, AS_OF), level))
     rises, falls = (
         int(re.search(rf"predicted to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall")
     )  # type: ignore[index]
@@ -76,7 +76,7 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
 ) -> None:
     for level in (LEVELS[0], nights.market.level, LEVELS[-1]):
         require_page_of(nights, level)
-    first = publish_night(nights, NightBars(nights, DAYS[0]))
+    first = publish_night(Tonight(nights, DAYS[0]))
     past = first.read_text(encoding="utf-8")
     assert "No prediction of this" in past  # the later night had told one
     first.unlink()
@@ -103,11 +103,11 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
 def test_nothing_that_is_gone_keeps_a_night_from_its_page(
     nights: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert "blank weight is unknown" not in seen(publish_night(nights, NightBars(nights, AS_OF)))
+    assert "blank weight is unknown" not in seen(publish_night(Tonight(nights, AS_OF)))
     for file in (data_folder() / "models").glob("*.safetensors"):
         file.unlink()
     with caplog.at_level(logging.WARNING):
-        words = seen(publish_night(nights, NightBars(nights, AS_OF)))
+        words = seen(publish_night(Tonight(nights, AS_OF)))
     assert "blank weight is unknown" in words  # the sources that were stored are all there is
     assert "does not exist: " in caplog.text
     with transaction(nights.engine) as conn:  # a night from before there were calibrations
@@ -121,7 +121,7 @@ def test_nothing_that_is_gone_keeps_a_night_from_its_page(
         for table in ("abstention_band", "abstention_count", "calibration_bin", "attention_weight"):
             conn.execute(text(f"delete from {table}"))
         conn.execute(text("update score set target = '2001-01-02'"))  # nothing scored for years
-    words = seen(publish_night(nights, NightBars(nights, AS_OF)))
+    words = seen(publish_night(Tonight(nights, AS_OF)))
     for said in (
         "was not calibrated",
         "No attention between stocks",

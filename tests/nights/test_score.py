@@ -15,11 +15,11 @@ from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import confusion_by_day
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly import score
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly import score as score_module
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.nightly.score import DayCounts, day_counts, score_market
+from flows.nightly.score import DayCounts, day_counts, score
 from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
@@ -41,7 +41,7 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
     with reading(context.engine) as conn:
         counted = {
             each.predictor: each
-            for each in day_counts(conn, context, NightBars(context, DAYS[-1]), DAYS[-1])
+            for each in day_counts(conn, Tonight(context, DAYS[-1]), DAYS[-1])
             if each.protocol == "all"
         }
     index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
@@ -61,7 +61,7 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(
 ) -> None:
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
-        all_counts = day_counts(conn, context, NightBars(context, DAYS[-1]), DAYS[-1])
+        all_counts = day_counts(conn, Tonight(context, DAYS[-1]), DAYS[-1])
         counted = [each for each in all_counts if each.predictor == "dtml"]
         history = predictions.prediction_history(conn, market=context.name, last=DAYS[-1]).dropna(
             subset=["realised_return"]
@@ -124,7 +124,7 @@ def test_nights_run_out_of_order_end_with_the_same_running_scores(context: Marke
     after_nights(context, DAYS[0])
     for day in (DAYS[1], DAYS[3], DAYS[4], DAYS[2]):
         run_night(context, day)
-    score_market(context, NightBars(context, DAYS[4]))
+    score(Tonight(context, DAYS[4]))
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
 
 
@@ -141,7 +141,7 @@ def test_running_scores_after_a_night_that_is_run_later_count_it_too(
         DAYS[2],
     ):  # the last is complete and only scored
         run_night(context, day)
-    score_market(context, NightBars(context, DAYS[4]))
+    score(Tonight(context, DAYS[4]))
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
     assert [finding.check for finding in check_store(context.engine) if finding.found] == []
 
@@ -168,7 +168,7 @@ def test_a_kill_between_outcomes_and_scores_loses_neither(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(score, "_scores", die)
+        patched.setattr(score_module, "_scores", die)
         with pytest.raises(KeyboardInterrupt):
             run_night(context, DAYS[1])
     assert running(context) == {}
@@ -214,7 +214,7 @@ def fetch_history(context: MarketContext, symbol: str) -> pd.DataFrame:
 
 def test_scoring_with_nothing_predicted_does_nothing(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
-    found = score_market(context, NightBars(context, next_session("XNYS", AS_OF)))
+    found = score(Tonight(context, next_session("XNYS", AS_OF)))
     assert (found.outcomes, found.nights, found.unresolved) == (0, [], 0)
 
 
@@ -226,20 +226,19 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     may have changed are counted again.
     """
     spans: list[int] = []
-    honest = score.day_counts
+    honest = score_module.day_counts
 
     def watched(
         conn: Connection,
-        of: MarketContext,
-        night_bars: NightBars,
+        tonight: Tonight,
         last: date,
         first: date | None = None,
     ) -> list[DayCounts]:
-        found = honest(conn, of, night_bars, last, first)
+        found = honest(conn, tonight, last, first)
         spans.append(max((len(each.target) for each in found), default=0))
         return found
 
-    monkeypatch.setattr(score, "day_counts", watched)
+    monkeypatch.setattr(score_module, "day_counts", watched)
     after_nights(context, DAYS[0])
     run_night(replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1]))), DAYS[1])
     corrected = BARS.copy()
@@ -247,15 +246,17 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
     for day in (DAYS[3], DAYS[2], DAYS[4]):
         run_night(replace(context, source=FrameSource(corrected)), day)
-    score_market(context, NightBars(context, DAYS[4]))
+    score(Tonight(context, DAYS[4]))
     with reading(context.engine) as conn:
         grown = stored_scores.scores(conn, context.name).drop(columns="scored_at")
-        counted = honest(conn, context, NightBars(context, DAYS[4]), date.max)
+        counted = honest(conn, Tonight(context, DAYS[4]), date.max)
     assert max(spans[1:]) < len(DAYS)
     columns = [
         name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")
     ]
-    whole = score._scores(counted, set(counted[0].target)).reindex(columns=[*grown.columns[1:]])
+    whole = score_module._scores(counted, set(counted[0].target)).reindex(
+        columns=[*grown.columns[1:]]
+    )
     key = ["target", "span", "protocol", "predictor"]
     one, other = (
         each.set_index(key).sort_index()[columns].astype(float) for each in (grown, whole)

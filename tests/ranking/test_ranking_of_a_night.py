@@ -27,9 +27,9 @@ from dtml.prices.sessions import next_session, previous_session
 from dtml.ranking.features import RULES
 from flows.dashboard.app import dashboard
 from flows.nightly import ranking
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.night import run_night
-from flows.nightly.score import score_market
+from flows.nightly.score import score
 from flows.replay import Archive, replay_of
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
@@ -143,7 +143,7 @@ def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) ->
     trained = ranking.rankers_for(long, AS_OF)
     assert trained is not None
     probabilities = before[before["predictor"] == "dtml"].set_index("symbol")["score"]
-    again = ranking.rank_night(long, trained, NightBars(long, AS_OF), probabilities)
+    again = ranking.rank_night(Tonight(long, AS_OF), trained, probabilities)
     both = before.merge(again, on=["predictor", "symbol"], suffixes=("", "_again"))
     assert len(both) == 36
     assert (both["score"] == both["score_again"]).all()
@@ -218,7 +218,7 @@ def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: Market
         long.engine
     ) as conn:  # as a store in which outcomes were there before the ranking
         conn.execute(text("delete from rank_score"))
-    score_market(long, NightBars(long, TARGET))
+    score(Tonight(long, TARGET))
     assert set(scored(long)["target"]) == {pd.Timestamp(TARGET)}
 
 
@@ -231,7 +231,7 @@ def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -
     row = (corrected["symbol"] == symbol) & (corrected["session"] == pd.Timestamp(TARGET))
     corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= 1.2
     run_night(replace(long, source=FrameSource(corrected)), next_session("XNYS", TARGET))
-    score_market(long, NightBars(long, next_session("XNYS", TARGET)))
+    score(Tonight(long, next_session("XNYS", TARGET)))
     after = scored(long)
     after = after[after["target"] == pd.Timestamp(TARGET)].set_index(["leg", "predictor"])[
         "rank_ic"

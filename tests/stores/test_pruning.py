@@ -32,7 +32,7 @@ from db.errors import StoreBusyError
 from db.rows import rankings, runs
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext, NightBars
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.report import publish_night
 from flows.nightly.train import train_model
 from flows.replay import Archive, replay_of
@@ -157,7 +157,7 @@ def test_the_page_of_an_old_night_can_be_written_again(context: MarketContext) -
     prune(context.engine, KEPT)
     assert not page.exists()
     night = Archive(context.engine, context.market, "cpu").night(AS_OF)
-    assert publish_night(context, NightBars(context, AS_OF, night["known_at"])) == page
+    assert publish_night(Tonight(context, AS_OF, night["known_at"])) == page
     assert "L01" in page.read_text()
 
 

@@ -28,8 +28,8 @@ from dtml.prices.sessions import next_session, session_close, sessions_up_to
 from dtml.ranking.rankers import ranking_of_day
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.commands.questions import questions_page
-from flows.nightly.context import MarketContext, NightBars
-from flows.nightly.score import dated_directions, score_market
+from flows.nightly.context import MarketContext, Tonight
+from flows.nightly.score import dated_directions, score
 from tests.support.places import ROOT
 
 REMARK = """
@@ -115,7 +115,7 @@ def fill(engine: Engine) -> None:
         max_return=market.checks.max_return,
     )
     context = MarketContext(market, SOURCE, engine, experiment, "cpu")
-    score_market(context, NightBars(context, LAST))
+    score(Tonight(context, LAST))
 
 
 def filled_store(folder: Path) -> str:
