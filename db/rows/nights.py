@@ -281,35 +281,3 @@ def new_drift(conn: Connection, market: str, as_of: date, before: date | None) -
         return drifted
     drifted_before = drift(conn, market, before).query("drifted == 1")
     return drifted[~drifted["measure"].isin(drifted_before["measure"])]
-
-
-def save_link(conn: Connection, link: Mapping[str, object]) -> int:
-    """Store a link of a market's chain, every column of frozen_night by name; return 1.
-
-    A stored link never changes: raises StoreError for a number that is stored already.
-    """
-    new = insert_missing(conn, tables.frozen_night, [link])
-    if not new:
-        raise StoreError(
-            f"link {link['number']} of {link['market']} is already stored and stays: a frozen "
-            f"night is never rewritten; check it with `dtml freeze {link['market']} --check`"
-        )
-    return new
-
-
-def links(conn: Connection, market: str, after: int = 0) -> list[dict[str, Any]]:
-    """Return the links of a market's chain whose number is above `after`, by number.
-
-    There are none for a market that is not frozen.
-    """
-    chain = select_rows(tables.frozen_night, "number", market=market)
-    newer = chain.where(tables.frozen_night.c.number > after)
-    return [dict(link) for link in conn.execute(newer).mappings()]
-
-
-def head_of_chain(
-    conn: Connection, market: str, as_of: date | None = None
-) -> dict[str, Any] | None:
-    """Return the newest link of a market's chain, or the newest of one night; None without one."""
-    statement = select_rows("frozen_chain", "-number", market=market, as_of=as_of)
-    return row(conn, statement.limit(1))

@@ -163,7 +163,7 @@ def night_report(
     calibrations: Mapping[str, Calibration] | None = None,
     drift: str = "",
     second_source: Sequence[str] = (),
-    frozen: Row | None = None,
+    frozen: object | None = None,
     survivorship: str = "",
 ) -> str:
     """Render a night as one HTML page. All frames but `directions` may be empty.

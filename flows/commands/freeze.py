@@ -1,6 +1,7 @@
 """The command that freezes what the nights of a market predict, and checks what was frozen."""
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,20 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from db.connection.locks import market_lock
-from db.engine import open_reader, open_store, reading
-from db.rows import nights
+from db.engine import open_reader, open_store
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.figures import counted
 from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_markets
 from flows.console import print_json, rendered
-from flows.freezing import add_lines, begin, chain_file, check_chain, check_file
+from flows.freezing import Link, begin, chain_file, read_chain
+from flows.freezing import check as check_chain
 from flows.markets.files import read_market
 from flows.settings import out
 
 commands = typer.Typer()
 
 SINCE = "Begin with the night of this session; by default with the last complete night."
-CHECK = "Compute every link again from the store and the weights, and name what has changed."
+CHECK = "Compare every link with the store and the weights, and name what has changed."
 FILE = "With --check, a file of the chain that was kept; by default that of the reports."
 
 
@@ -47,9 +48,10 @@ def freeze(
 ) -> None:
     """Freeze what the nights predict: a chain of SHA-256 that no one can change unnoticed.
 
-    From then on every night adds its own link: its predictions and rankings, code, prices, stocks
-    and weights, and the link before. Publish the head, the last SHA-256: whoever has it can check
-    later that nothing up to that night was changed. The exit code of --check is 1 if anything was.
+    From then on every night adds its own link to a file: its predictions and rankings, code,
+    prices, stocks and weights, and the SHA-256 of the link before. Publish the head, the last
+    SHA-256: whoever has it can check later that nothing up to that night was changed. The exit code
+    of --check is 1 if anything was.
 
     Example: dtml freeze simulated
 
@@ -69,43 +71,35 @@ def freeze(
     engine = open_store()
     with market_lock(engine, market):
         new_links = begin(engine, market, day_of(since))
-        written_file = add_lines(engine, market)
-    with reading(engine) as conn:
-        chain = nights.links(conn, market)
+    chain = read_chain(chain_file(market))
     if as_json:
         return print_json(
-            {"market": market, "new": len(new_links), **_chain_summary(chain, written_file)}
+            {"market": market, "new": len(new_links), **_summary(chain, chain_file(market))}
         )
-    text = rendered("frozen.txt", market=market, chain=chain, new=new_links, file=written_file)
+    text = rendered(
+        "frozen.txt", market=market, chain=chain, new=new_links, file=chain_file(market)
+    )
     out.print(text, end="", soft_wrap=True)
     return None
 
 
 def _check(market: str, file: Path | None, *, as_json: bool) -> None:
-    """Check a chain and its file, and print what was found; raise NotFrozenError for a change.
-
-    The file is by default that of the reports, and none is checked where that is missing.
-    """
+    """Check a chain and print what was found; raise NotFrozenError for a change."""
     begun = time.perf_counter()
-    checked = check_chain(open_reader(), market)
-    if file is None and chain_file(market).exists():
-        file = chain_file(market)
-    changes = [*checked.changes]
-    if file is not None:
-        changes += check_file(file, checked.links)
+    chain, changes = check_chain(open_reader(), market, file)
     seconds = time.perf_counter() - begun
+    file = file or chain_file(market)
+    replaced = {link.replaces: link.number for link in chain if link.replaces is not None}
     if as_json:
         print_json(
             {
-                "market": checked.market,
-                **_chain_summary(checked.links, file),
-                "replaced": [
-                    {"number": number, "by": by} for number, by in sorted(checked.replaced.items())
-                ],
+                "market": market,
+                **_summary(chain, file),
+                "replaced": [{"number": number, "by": by} for number, by in replaced.items()],
                 "changes": [
                     {
-                        "number": change.number,
-                        "as_of": change.as_of,
+                        "number": change.link.number,
+                        "as_of": change.link.as_of,
                         "what": change.what,
                         "words": change.words,
                     }
@@ -117,7 +111,8 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
         text = rendered(
             "frozen_check.txt",
             market=market,
-            checked=checked,
+            chain=chain,
+            replaced=replaced,
             changes=changes,
             found=counted(len(changes), "change") if changes else "nothing has changed",
             file=file,
@@ -128,16 +123,15 @@ def _check(market: str, file: Path | None, *, as_json: bool) -> None:
         raise NotFrozenError(
             f"{market} has {counted(len(changes), 'change')} since the nights were frozen; the "
             f"first is at {changes[0]}; unless this was intended, restore the store or the weights "
-            "from a backup; if only the file of the chain is damaged, move it to another folder: "
-            f"`dtml freeze {market}` then writes a new one from the store"
+            "from a backup, or put a kept copy of the file in its place"
         )
 
 
-def _chain_summary(chain: Any, file: Path | None) -> dict[str, Any]:
+def _summary(chain: Sequence[Link], file: Path) -> dict[str, Any]:
     return {
         "links": len(chain),
-        "first": chain[0]["as_of"],
-        "last": chain[-1]["as_of"],
-        "head": chain[-1]["digest"],
-        "file": None if file is None else str(file),
+        "first": chain[0].as_of,
+        "last": chain[-1].as_of,
+        "head": chain[-1].digest,
+        "file": str(file),
     }

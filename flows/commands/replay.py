@@ -23,7 +23,7 @@ from dtml.training.self_test import TOLERANCE
 from flows.commands import options
 from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
-from flows.freezing import check_chain, is_frozen
+from flows.freezing import check, is_frozen
 from flows.markets.opened import RunRequest
 from flows.nightly.context import Tonight, experiment_of
 from flows.nightly.report import publish_night
@@ -249,14 +249,14 @@ def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
     night without a link has the link None.
     """
     name = archive.market.name
-    if not is_frozen(archive.engine, name):
+    if not is_frozen(name):
         return list(replays)
-    checked = check_chain(archive.engine, name, first=replays[0].night["as_of"])
-    numbers = {link["as_of"]: link["number"] for link in checked.links}
+    links, found = check(archive.engine, name, first=replays[0].night["as_of"])
+    numbers = {link.as_of: link.number for link in links}
     linked = []
     for replay in replays:
         as_of = replay.night["as_of"]
-        changes = tuple(str(change) for change in checked.of_night(as_of))
+        changes = tuple(str(change) for change in found if change.link.as_of == as_of)
         linked.append(
             replace(replay, link=numbers.get(as_of), changes_since_frozen=changes),
         )

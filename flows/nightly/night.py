@@ -20,7 +20,7 @@ import pandas as pd
 
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
-from db.errors import StoreError, StoreUsageError
+from db.errors import StoreError
 from db.rows import attention, nights, prices, rankings
 from db.rows import predictions as stored_predictions
 from dtml.errors import DtmlError, UsageError
@@ -28,7 +28,7 @@ from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.pages.figures import counted
 from dtml.prices.sessions import REMEDY, next_known_session, session_open
-from flows.freezing import ChainFileError, add_lines, extend, is_frozen
+from flows.freezing import ChainFileError, extend, is_frozen
 from flows.log_lines import logged_run, logged_stage
 from flows.markets.files import settings_place
 from flows.markets.stored_night import (
@@ -238,32 +238,33 @@ def refuse_without_target(tonight: Tonight) -> None:
 
 
 def freeze(tonight: Tonight) -> None:
-    """Add to the market's chain, and to its file, each night that is new or was run again.
+    """Add to the market's chain each night that is new or was run again.
 
-    A file that does not fit the chain, or cannot be written, is left as it is, with a warning; so
-    it is where the store lacks the run of a link, or has a link that cannot be read.
+    A file that does not fit the store, or cannot be read or written, is left as it is, with a
+    warning.
     """
     context = tonight.context
-    for link in extend(context.engine, context.name):
-        if link["replaces"] is not None:
-            log.warning(
-                "%s: the night of %s was run again: link %d replaces link %d, which stays in the "
-                "chain; nothing needs to be done",
-                context.name,
-                link["as_of"],
-                link["number"],
-                link["replaces"],
-            )
     try:
-        add_lines(context.engine, context.name)
-    except (ChainFileError, StoreUsageError, ValueError, OSError) as error:
+        links = extend(context.engine, context.name)
+    except (ChainFileError, OSError) as error:
         log.warning(
-            "%s: the night is frozen in the store, but is not in the chain's file: %s; once that "
-            "is fixed, `dtml freeze %s` adds the night",
+            "%s: the night is complete, but not frozen: %s; once that is right, `dtml freeze %s` "
+            "freezes it",
             context.name,
             error,
             context.name,
         )
+        return
+    for link in links:
+        if link.replaces is not None:
+            log.warning(
+                "%s: the night of %s was run again: link %d replaces link %d, which stays in the "
+                "chain; nothing needs to be done",
+                context.name,
+                link.as_of,
+                link.number,
+                link.replaces,
+            )
 
 
 def export(tonight: Tonight) -> None:
@@ -397,7 +398,7 @@ def _left_of(tonight: Tonight) -> tuple[Step, ...]:
 def _take(tonight: Tonight, step: Step, stage: Stage) -> None:
     """Run a step; of a stage, the store says when it began, whether it failed, and its seconds."""
     name = STAGES.get(step.__name__)
-    if step is freeze and not is_frozen(tonight.context.engine, tonight.context.name):
+    if step is freeze and not is_frozen(tonight.context.name):
         return
     if name is None:
         step(tonight)

@@ -23,6 +23,7 @@ from dtml.pages.figures import records
 from dtml.pages.night import night_report, ranking_part
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
+from flows.freezing import link_of_night
 from flows.markets.stored_night import page_file
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.predict import first_needed, look
@@ -77,7 +78,7 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
             "drift": drift_words(records(nights.drift(conn, context.name, as_of))),
             "calibrations": calibrations(runs.runs(conn, context.name)),
             "second_source": page_words(conn, context.name, since, as_of),
-            "frozen": nights.head_of_chain(conn, context.name, as_of),
+            "frozen": link_of_night(context.name, as_of),
             "survivorship": survivorship_words(survivorship_of_nights(conn, context, as_of)),
         }
     page = night_report(

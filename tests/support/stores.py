@@ -113,21 +113,6 @@ def fill(engine: Engine) -> None:
         nights.save_drift(
             conn, "toy", AS_OF.date(), pd.DataFrame(drift).assign(drifted=[True, False])
         )
-        nights.save_link(
-            conn,
-            {
-                "market": "toy",
-                "number": 1,
-                "as_of": AS_OF.date(),
-                "target": TARGET.date(),
-                "known_at": MOMENT,
-                "link": TEXTS[3],
-                "digest": hashlib.sha256(TEXTS[3].encode()).hexdigest(),
-                "previous": None,
-                "replaces": None,
-                "created_at": MOMENT,
-            },
-        )
         _fill_evidence(conn)
         _fill_translations(conn)
         nights.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
