@@ -30,7 +30,8 @@ from benchmarks.ten_year_rows import (
 from db import tables
 from db.engine import open_engine, transaction, upgrade
 from db.rows import markets, runs
-from flows.freezing import begin, chain_file, check
+from flows.freezing import begin, check
+from flows.settings import chain_file
 
 NIGHTS = 365
 MARKET = "made"

@@ -26,7 +26,7 @@ from db.rows.predictions import VALUES
 from db.tables import BAR_VALUES
 from dtml.checkpoints import sha256
 from dtml.errors import DtmlError, UsageError
-from flows.settings import reports_folder, weights_file
+from flows.settings import chain_file, weights_file
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("db", "dtml", "flows", "translation")
@@ -91,11 +91,6 @@ class Change:
     def __str__(self) -> str:
         place = f"link {self.link.number}, night {self.link.as_of}"
         return f"{place}: {self.what} has changed: {self.words}"
-
-
-def chain_file(market: str) -> Path:
-    """Return the path of the file of a market's chain, below the folder of reports."""
-    return reports_folder() / market / "frozen.jsonl"
 
 
 def is_frozen(market: str) -> bool:

@@ -123,6 +123,11 @@ def reports_folder() -> Path:
     return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
 
 
+def chain_file(market: str) -> Path:
+    """Return the path of a market's frozen nights (`flows.freezing`), below that of the reports."""
+    return reports_folder() / market / "frozen.jsonl"
+
+
 def page_of(study: str, row: Mapping[str, Any]) -> Path:
     """Return the path of the page of a backtest, a benchmark or a ranking, from its row."""
     return reports_folder() / str(row["market"]) / f"{study}-{row['id']}.html"

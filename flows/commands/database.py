@@ -109,7 +109,7 @@ def check(as_json: AsJson = False) -> None:
 def copy(
     file: Annotated[Path, typer.Argument(help="An SQLite store, such as data/dtml.sqlite.")],
 ) -> None:
-    """Copy FILE into the empty database that DTML_DATABASE_URL names, and compare every row.
+    """Copy FILE into the empty database that DTML_DATABASE_URL names, and compare them.
 
     Example: DTML_DATABASE_URL=postgresql://dtml@localhost/dtml dtml db copy data/dtml.sqlite
     """
@@ -350,7 +350,7 @@ def _counted(rows: Mapping[str, int]) -> str:
 
 
 def _models(manifest: Manifest) -> str:
-    return f"{counted(len(manifest.files) - 1, 'checkpoint')}"  # one of the files is the database
+    return counted(len(manifest.checkpoints), "checkpoint")
 
 
 def _warn_of_absent(manifest: Manifest) -> None:

@@ -14,10 +14,10 @@ from dtml.errors import DtmlError, UsageError
 from dtml.pages.figures import counted
 from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_markets
 from flows.console import print_json, rendered
-from flows.freezing import Link, begin, chain_file, read_chain
+from flows.freezing import Link, begin, read_chain
 from flows.freezing import check as check_chain
 from flows.markets.files import read_market
-from flows.settings import out
+from flows.settings import chain_file, out
 
 commands = typer.Typer()
 

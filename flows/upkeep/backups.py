@@ -1,38 +1,31 @@
-"""Back up a whole store with its checkpoints into a folder, check it, and restore it."""
+"""Back up a whole store with its checkpoints and frozen nights into a folder, and restore it."""
 
 import errno
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from sqlalchemy import Engine
 
-from db.admin.copying import (
-    Progress,
-    copy_store,
-    require_empty,
-    snapshot,
-    table_counts,
-    write_snapshot,
-)
+from db.admin.copying import Progress, copy_store, require_empty, snapshot, write_snapshot
 from db.engine import open_engine, prepare, reading, this_version
 from db.migrations import REVISION
-from db.rows import rankings
+from db.rows import markets, rankings
 from db.rows import runs as stored_runs
 from dtml.errors import DtmlError, UsageError
-from flows.settings import MODELS, WEIGHTS, data_folder
+from flows.settings import MODELS, WEIGHTS, chain_file, data_folder
 from translation.atomic_files import write_folder_whole, write_whole
 
 STORE = "dtml.sqlite"
 MANIFEST = "manifest.json"
-FORMAT = 1
+CHAIN = re.compile(r"frozen/([a-z][a-z0-9_-]*)\.jsonl")  # the frozen nights of a market
 NOT_A_MODEL = f"it is outside the folder {MODELS} of the data folder"
-REMEDY = "give a folder that `dtml db backup` wrote"
 MOST_NAMED = 5  # files that a message names
 
 
@@ -51,6 +44,11 @@ class Manifest:
     files: dict[str, str]
     absent: list[dict[str, str]]
 
+    @property
+    def checkpoints(self) -> dict[str, str]:
+        """Return the SHA-256 of each file of weights."""
+        return {name: sha for name, sha in self.files.items() if WEIGHTS.fullmatch(name)}
+
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield the checkpoint of each training that has one, and what is wrong with its file.
@@ -68,7 +66,7 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
-    """Write the store as it is at one moment, and its checkpoints, into a new folder.
+    """Write the store as it is at one moment, its checkpoints and chains, into a new folder.
 
     Checkpoints that are lost or damaged are left out (`Manifest.absent`). Other processes may write
     to the store meanwhile. The folder appears whole or not at all. Raises UsageError for a folder
@@ -91,44 +89,56 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
 
 
 def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
+    # Chains come before the store, so that it has every night that is frozen in them.
+    with reading(engine) as conn:
+        names = [f"frozen/{market}.jsonl" for market in markets.markets(conn)]
+    files = {name: _copy(folder, name) for name in names if _place_of(name).is_file()}
     rows = write_snapshot(engine, folder / STORE, progress)
-    files: dict[str, str] = {}
     absent: list[dict[str, str]] = []
     snapshot_engine = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
     for run_id, path, sha, fault in checkpoints(snapshot_engine):
-        if fault is None and WEIGHTS.fullmatch(path):
-            progress("copying", path, 0)
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(data_folder() / path, folder / path)
-            files[path] = sha
-        else:
+        if fault is not None or not WEIGHTS.fullmatch(path):
             absent.append({"run_id": run_id, "path": path, "why": fault or NOT_A_MODEL})
-    snapshot_engine.dispose()
-    for path, sha in files.items():
-        if _sha256(folder / path) != sha:
+            continue
+        progress("copying", path, 0)
+        files[path] = _copy(folder, path)
+        if files[path] != sha:
             raise DtmlError(
                 f"{path} changed while it was copied, so no backup was written: run the same "
                 "command again"
             )
+    snapshot_engine.dispose()
     files[STORE] = _sha256(folder / STORE)
-    made_at = datetime.now(UTC).isoformat(timespec="seconds")
     manifest = Manifest(
-        made_at=made_at,
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         program=version("dtml-nightshift"),
         schema=REVISION,
         rows=rows,
         files=files,
         absent=absent,
     )
-    text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2)
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=2), encoding="utf-8")
+
+
+def _place_of(name: str) -> Path:
+    """Return where the program has a file of a backup."""
+    chain = CHAIN.fullmatch(name)
+    return data_folder() / name if chain is None else chain_file(chain[1])
+
+
+def _copy(folder: Path, name: str) -> str:
+    """Copy a file of the program into a backup; return the SHA-256 of the copy."""
+    (folder / name).parent.mkdir(exist_ok=True)
+    shutil.copyfile(_place_of(name), folder / name)
+    return _sha256(folder / name)
 
 
 def read_backup(folder: Path) -> Manifest:
     """Read a backup's manifest, and check that the folder has the files it lists, and no others.
 
-    Raises UsageError for a folder that is no backup this version can read, or that has other files,
-    and DtmlError for a file that is missing or damaged.
+    The backup may come from somebody else, so nothing in it is taken for granted. Raises UsageError
+    for a folder that is no backup this version can read, or that has other files, and DtmlError for
+    a file that is missing or damaged.
     """
     manifest = _read_manifest(folder)
     if manifest.schema != REVISION:
@@ -136,12 +146,11 @@ def read_backup(folder: Path) -> Manifest:
             f"the backup {folder} has schema {manifest.schema}, which {this_version()} cannot "
             f"restore: install dtml {manifest.program}, which made it"
         )
-    expected = {MANIFEST, MODELS, *manifest.files}
-    others: list[str] = []
-    for file in (*folder.iterdir(), *(folder / MODELS).glob("*")):
-        name = file.relative_to(folder).as_posix()
-        if name not in expected or file.is_symlink():
-            others.append(name)
+    known = {MANIFEST, *manifest.files}
+    known |= {Path(name).parts[0] for name in manifest.files}  # the folders
+    below = [file for name in ("", MODELS, "frozen") for file in (folder / name).glob("*")]
+    names = {file.relative_to(folder).as_posix(): file.is_symlink() for file in below}
+    others = [name for name, is_link in names.items() if is_link or name not in known]
     if others:
         raise UsageError(
             f"{folder} has files or links that no backup of dtml has: {_some(others)}; nothing was "
@@ -159,37 +168,28 @@ def read_backup(folder: Path) -> Manifest:
 
 
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
-    """Fill an empty store and the data folder from a backup, comparing every row.
+    """Fill an empty store, the data folder and the chains from a backup.
 
-    `manifest` is what `read_backup` returned for the folder. Raises DtmlError for a backup whose
-    store has other row counts than its manifest, StoreUsageError for a `target` that has rows, and
-    UsageError for weights that belong to no model of the backup, and where the data folder has
-    another file under the name of a checkpoint.
+    `manifest` is what `read_backup` returned for the folder. Raises StoreUsageError for a `target`
+    that has rows, and UsageError for weights that belong to no model of the backup, and where
+    another file has the name of one of the backup.
     """
     prepare(target)  # makes the tables in an empty database
     with reading(target) as conn:
         require_empty(conn)
     source = open_engine(f"sqlite:///{(folder / STORE).absolute()}", read_only=True)
+    in_store = {(path, sha) for _, path, sha, _ in checkpoints(source)}
+    others = [name for name, sha in manifest.checkpoints.items() if (name, sha) not in in_store]
+    if others:
+        raise UsageError(
+            f"nothing was restored, because the backup {folder} has weights that belong to no "
+            f"model in its store ({_some(others)}): use another backup"
+        )
+    # Files come before rows: if a restore is interrupted, no row lacks its weights.
+    for name, sha in manifest.files.items():
+        if name != STORE:
+            _put_back(folder / name, _place_of(name), sha)
     with snapshot(source) as conn:
-        counts = table_counts(conn)
-        differing = [name for name, count in manifest.rows.items() if counts.get(name) != count]
-        if differing:
-            raise DtmlError(
-                f"the backup {folder} is damaged: the row counts of {', '.join(differing)} differ "
-                f"from its {MANIFEST}; no row was restored: use another backup"
-            )
-        # A backup may come from somebody else.
-        in_store = {(path, sha) for _, path, sha, _ in checkpoints(source)}
-        weights = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
-        others = [name for name, sha in weights if (name, sha) not in in_store]
-        if others:
-            raise UsageError(
-                f"nothing was restored, because the backup {folder} has weights that belong to no "
-                f"model in its store ({_some(others)}): use another backup"
-            )
-        # Weights come before rows: if a restore is interrupted, no row lacks its weights.
-        for name, sha in weights:
-            _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)
     source.dispose()
 
@@ -202,53 +202,24 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a backup, and check which files it names.
-
-    Raises UsageError for a folder without one, and for a manifest that no backup has: it may come
-    from somebody else, so nothing in it is taken for granted.
-    """
+    """Read the manifest of a backup; raise UsageError for one that no backup has."""
     try:
-        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        made_as = values["format"]
-        if isinstance(made_as, int) and made_as > FORMAT:
-            raise UsageError(
-                f"{folder} was made by a newer dtml: upgrade dtml, and run the same command again"
-            )
-        if made_as != FORMAT:
-            raise UsageError(
-                f"{folder} is not a backup of dtml: `format` is {made_as!r} in its {MANIFEST}, but "
-                f"{FORMAT} in that of a backup; {REMEDY}"
-            )
-        manifest = Manifest(**{field.name: values[field.name] for field in fields(Manifest)})
-        names = list(manifest.files.keys())
-        others = [name for name in names if name != STORE and not WEIGHTS.fullmatch(name)]
-    except KeyError as error:
+        manifest = Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        others = [
+            name
+            for name in manifest.files.keys() - {STORE}
+            if not WEIGHTS.fullmatch(name) and not CHAIN.fullmatch(name)
+        ]
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} has no key {error}; {REMEDY}"
+            f"{folder} is not a backup of dtml, because its {MANIFEST} cannot be read ({error}): "
+            "give a folder that `dtml db backup` wrote"
         ) from error
-    except (TypeError, AttributeError) as error:
+    if others or STORE not in manifest.files:
         raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} is not of the form that `dtml db "
-            f"backup` writes; {REMEDY}"
-        ) from error
-    except PermissionError as error:
-        raise UsageError(
-            f"{folder / MANIFEST} cannot be read ({error.strerror}): make the backup readable, or "
-            "restore as a user who may read it"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} cannot be read ({error}); {REMEDY}"
-        ) from error
-    if others:
-        raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} names {_some(others)}, which no "
-            f"backup has; nothing was restored; {REMEDY}"
-        )
-    if STORE not in manifest.files:
-        raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} does not name the store {STORE}; "
-            f"nothing was restored; {REMEDY}"
+            f"{folder} is not a backup of dtml, because its {MANIFEST} names "
+            f"{_some(others) if others else f'no {STORE}'}; nothing was restored: give a folder "
+            "that `dtml db backup` wrote"
         )
     return manifest
 
@@ -268,8 +239,9 @@ def _put_back(saved: Path, file: Path, sha: str) -> None:
         write_whole(file, lambda partial: shutil.copyfile(saved, partial))
     if _fault_of(file, sha) is not None:
         raise UsageError(
-            f"{file} exists and differs from the file of the backup; no row was restored: set "
-            "DTML_DATA to an empty folder, and run the same command again"
+            f"{file} exists and differs from the file of the backup; no row was restored: move it "
+            "away, or set DTML_DATA and DTML_REPORTS to empty folders, and run the same command "
+            "again"
         )
 
 

@@ -23,7 +23,6 @@ from flows.freezing import (
     ChainFileError,
     Change,
     begin,
-    chain_file,
     check,
     extend,
     read_chain,
@@ -31,7 +30,7 @@ from flows.freezing import (
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.settings import data_folder, reports_folder
+from flows.settings import chain_file, data_folder, reports_folder
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 from tests.support.places import ROOT

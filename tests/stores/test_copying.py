@@ -103,19 +103,20 @@ def test_a_copy_that_breaks_off_leaves_nothing(filled: Engine, engine: Engine) -
 
 
 TAMPERED = {
-    "update prediction set probability = 0.2500000000000001 where "
-    "probability = 0.25": r"0\.25, .*0\.2500000000000001",
-    "delete from price_fetch": "price_fetch differs.*became no row",
+    "update prediction set probability = 0.2500000000000001 where probability = 0.25": (
+        "prediction differs"
+    ),
+    "delete from price_fetch": "price_fetch differs .*became 0",
     "update night set gaps = '[ ]'": "night differs",
     "insert into constituent select max(instrument_id), 2, null, null, 'a list' from "
-    "constituent": "no row became",
+    "constituent": "constituent differs",
 }
 
 
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("tampered", TAMPERED)
-def test_a_row_that_changed_on_the_way_is_named_and_nothing_is_kept(
+def test_a_table_that_changed_on_the_way_is_named_and_nothing_is_kept(
     filled: Engine, engine: Engine, tampered: str
 ) -> None:
     begun: list[sa.Connection] = []
@@ -142,7 +143,7 @@ def test_a_number_that_the_other_engine_cannot_keep_is_refused(
     fill(engine)
     with transaction(engine) as conn:
         conn.exec_driver_sql("update price set volume = 'NaN' where volume = 3")
-    with pytest.raises(StoreError, match=r"price differs.*nan"):
+    with pytest.raises(StoreError, match="price differs"):
         write_snapshot(engine, tmp_path / "copy.sqlite")
 
 
