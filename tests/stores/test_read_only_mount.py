@@ -133,7 +133,9 @@ def test_a_command_that_only_reads_works(
 ) -> None:
     monkeypatch.setenv("DTML_DATA", str(mounted))
     monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
-    monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
+    writes_pages = not line.startswith("freeze")  # which reads the chain below the reports
+    reports = tmp_path if writes_pages else mounted
+    monkeypatch.setenv("DTML_REPORTS", str(reports / "reports"))
     arguments = [
         "select count(*) from night_log" if word == "SELECT" else word.format(tmp_path)
         for word in line.split()
