@@ -365,7 +365,8 @@ def _digests_of_prices(
     withdrawals = prices.withdrawals_known(conn, market, *span)
     withdrawals["session"] = withdrawals["session"].dt.strftime("%Y-%m-%d")
     edges = pd.DatetimeIndex(bounds[first:])
-    versions_by_link = dict(list(versions.groupby(edges.searchsorted(versions["known_at"]))))
+    places = edges.searchsorted(versions["known_at"])
+    versions_by_link: dict[Any, pd.DataFrame] = dict(list(versions.groupby(places)))
     withdrawn_place = edges.searchsorted(withdrawals["known_at"])
     digests = []
     for number in range(len(edges)):
