@@ -146,6 +146,35 @@ def figures_of(score: RankScore) -> dict[str, float | int]:
     }
 
 
+def score_each_day(scores: Days, outcome: Days) -> pd.DataFrame:
+    """Score the ranking of each day by itself, as `score_ranking` does: a row a day.
+
+    The columns are those of `figures_of`. A day has no interval, `icir` or `t`.
+    """
+    scores, outcome = both_known(scores, outcome)
+    rank_ic = rank_ics(scores, outcome)
+    counts = against_median(scores, outcome)
+    with np.errstate(invalid="ignore"):  # 0 / 0 on a day without a stock
+        acc = accuracy(counts)
+    n = counts.sum(axis=1)
+    figures = {
+        "days": np.isfinite(rank_ic).astype(int),
+        "n": n,
+        "icir": np.nan,
+        "t": np.nan,
+    }
+    of_a_day = {
+        "rank_ic": rank_ic,
+        "auc": within_day_aucs(scores, outcome),
+        "acc": acc,
+        "mcc": np.where(n > 0, mcc(counts), np.nan),
+        "decile_spread": decile_spreads(scores, outcome),
+    }
+    for name, values in of_a_day.items():
+        figures |= {name: values, f"{name}_low": np.nan, f"{name}_high": np.nan}
+    return pd.DataFrame(figures)
+
+
 def paired_rank_ic(scores: Days, others: Days, outcome: Days, *, overlap: int = 1) -> Estimate:
     """Return the mean rank IC of some scores less that of others, on the stock-days that have both.
 

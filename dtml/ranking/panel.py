@@ -84,7 +84,9 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
 
     Ties share their mean rank, NaN stays. A stock that is alone on its day has rank 0.
     """
-    from_lowest = pd.DataFrame(values).rank(axis=1).to_numpy()  # 1 for the lowest
+    ranks = pd.DataFrame(values).rank(axis=1).to_numpy()  # 1 for the lowest
+    # A day in one piece: its sums are then the same to the last bit whatever days are beside it.
+    from_lowest = np.ascontiguousarray(ranks)
     others = np.isfinite(from_lowest).sum(axis=1, keepdims=True) - 1  # [days 1]
     alone = np.where(np.isfinite(from_lowest), 0.0, np.nan)
     scaled = (from_lowest - 1) / np.maximum(others, 1) - 0.5

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
@@ -24,7 +23,7 @@ from db.rows import rankings as stored
 from dtml.baselines.naive_rules import MODEL
 from dtml.errors import DtmlError
 from dtml.evaluation.evidence import Evidence, evidence, promoted
-from dtml.evaluation.ranking import both_known, figures_of, rank_ics, score_daily, score_ranking
+from dtml.evaluation.ranking import both_known, figures_of, rank_ics, score_daily, score_each_day
 from dtml.markets.definition import EARNED, LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
@@ -522,7 +521,7 @@ def _scores_of_nights(conn: Connection, tonight: Tonight, changed: Iterable[date
     bars = tonight.newest(start)
     names = [feature for feature, _ in RULES.values()]
     history = history_of(context, bars, context.market.leg, names=names)
-    return pd.DataFrame(list(_night_scores(context, history, night_rankings)))
+    return _night_scores(context, history, night_rankings)
 
 
 def _running_scores(
@@ -549,54 +548,55 @@ def _running_scores(
 
 def _night_scores(
     context: MarketContext, history: History, night_rankings: pd.DataFrame
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each session, return and predictor, for the returns that are known.
+) -> pd.DataFrame:
+    """Return a row for each session, return and predictor, for the returns that are known.
 
     The sessions are those in `night_rankings`; the predictors are those that ranked stocks in them,
     and the one-line rules.
     """
     panel = history.panel
-    largest_return = context.experiment.windows.largest_return
-    # Each [days stocks], on the days of the panel.
-    legs = measured_legs(panel)
-    returns = {leg: outcomes(panel, leg, max_return=largest_return) for leg in legs}
-    rules = {name: rule_scores(history.features, name) for name in RULES}
-    for target, night in night_rankings.groupby("target"):
-        as_of = pd.DatetimeIndex(night["as_of"].iloc[:1])
-        day = int(panel.sessions.get_indexer(as_of)[0])  # -1 for a session without bars
-        has_target = 0 <= day < len(panel.sessions) - 1 and panel.sessions[day + 1] == target
-        if not has_target:
-            continue  # the bars do not reach the target yet, or the calendar has changed since
-        scores = _newest_scores(night, list(panel.symbols))
+    # A night whose rankers were trained again may be ranked more than once: the newest counts.
+    newest = night_rankings.sort_values("made_at").drop_duplicates(
+        ["target", "predictor", "symbol"], keep="last"
+    )
+    nights = newest.groupby("target", as_index=False)["as_of"].first()
+    day = panel.sessions.get_indexer(pd.DatetimeIndex(nights["as_of"]))  # -1 without bars
+    follows = np.append(panel.sessions[1:].to_numpy(), np.datetime64("NaT"))[day]
+    # Otherwise the bars do not reach the target yet, or the calendar has changed since.
+    has_target = (day >= 0) & (follows == nights["target"].to_numpy())
+    day = day[has_target]
+    targets = pd.DatetimeIndex(nights["target"][has_target])
+    # Each [nights stocks], NaN where a predictor did not rank.
+    scores = {
+        str(predictor): rows.pivot(index="target", columns="symbol", values="score")
+        .reindex(index=targets, columns=list(panel.symbols))
+        .to_numpy()
+        for predictor, rows in newest.groupby("predictor")
+    }
+    ranked_by = {
+        predictor: targets.isin(newest.loc[newest["predictor"] == predictor, "target"])
+        for predictor in scores
+    }
+    if len(day):
+        # A rule is scored on the stocks that any of the predictors ranked.
         is_ranked = np.any([np.isfinite(score) for score in scores.values()], axis=0)
-        for name, rule in rules.items():
-            # A rule is scored on the stocks that any of the predictors ranked.
-            scores[name] = np.where(is_ranked, rule[day], np.nan)
-        for leg, outcome in returns.items():
-            last_session_of_leg = day + sessions_to(leg)
-            if last_session_of_leg >= len(panel.sessions):
-                continue
-            for predictor, score in scores.items():
-                # One day: from [stocks] to [1 day, stocks].
-                night_score = score_ranking(score[None], outcome[day][None])
-                yield {
-                    "target": target,
-                    "span": "night",
-                    "leg": leg,
-                    "predictor": predictor,
-                    "is_rule": predictor in RULES,
-                    **figures_of(night_score),
-                }
-
-
-def _newest_scores(night: pd.DataFrame, symbols: list[str]) -> dict[str, ndarray]:
-    """Return each predictor's newest scores of a night, [stocks], NaN where a stock has none.
-
-    A night whose rankers were trained again may be ranked more than once.
-    """
-    newest = night.sort_values("made_at").drop_duplicates(["predictor", "symbol"], keep="last")
-    scores = {}
-    for predictor, rows in newest.groupby("predictor"):
-        by_symbol = rows.set_index("symbol")["score"]
-        scores[str(predictor)] = by_symbol.reindex(symbols).to_numpy()
-    return scores
+        for name in RULES:
+            rule = rule_scores(history.features, name)[day]
+            scores[name] = np.where(is_ranked, rule, np.nan)
+    largest_return = context.experiment.windows.largest_return
+    figures = []
+    for leg in measured_legs(panel):
+        outcome = outcomes(panel, leg, max_return=largest_return)[day]
+        is_over = day + sessions_to(leg) < len(panel.sessions)
+        for predictor, score in scores.items():
+            is_scored = is_over & ranked_by.get(predictor, True)
+            figures.append(
+                score_each_day(score[is_scored], outcome[is_scored]).assign(
+                    target=targets[is_scored],
+                    span="night",
+                    leg=leg,
+                    predictor=predictor,
+                    is_rule=predictor in RULES,
+                )
+            )
+    return pd.concat(figures, ignore_index=True) if figures else pd.DataFrame()

@@ -3,6 +3,7 @@ laws that make them honest.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import rankdata, spearmanr
 from sklearn.metrics import accuracy_score, matthews_corrcoef, roc_auc_score
@@ -11,9 +12,11 @@ from dtml.evaluation.ranking import (
     against_median,
     both_known,
     decile_spreads,
+    figures_of,
     newey_west_t,
     paired_rank_ic,
     rank_ics,
+    score_each_day,
     score_ranking,
     within_day_aucs,
 )
@@ -120,3 +123,15 @@ def test_no_day_at_all_has_no_figure() -> None:
     found = score_ranking(empty, empty)
     assert found.days == 0
     assert np.isnan([found.rank_ic.value, found.t, found.acc.value]).all()
+
+
+def test_days_scored_together_have_the_figures_of_each_day_alone() -> None:
+    scores, outcome = made()
+    scores[1, 4:] = np.nan  # too few stocks
+    scores[2] = 0.5  # no order
+    scores[3] = np.nan
+    together = score_each_day(scores, outcome)
+    alone = pd.DataFrame(
+        figures_of(score_ranking(scores[day, None], outcome[day, None])) for day in range(DAYS)
+    )
+    pd.testing.assert_frame_equal(together, alone, check_exact=True)
