@@ -1,8 +1,7 @@
 """Prune a store of a year, and compare its bytes and the replays of all its nights.
 
 `python -m benchmarks.pruned_year [--nights 252] [--keep 60]`: nights of a simulated market of 30
-stocks, each month a model that is replaced before its first night, and as many runs in Prefect's
-database as a service of a year leaves, as if Prefect had deleted none. Exit 1 if a night replays
+stocks, each month a model that is replaced before its first night. Exit 1 if a night replays
 otherwise than before, or if a table changed that no pruning touches.
 """
 
@@ -13,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -31,14 +30,10 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
 from flows.replay import Archive, replay_of
-from flows.service.prefect_database import DATABASE
-from flows.settings import PREFECT_DEFAULTS, data_folder, prefect_folder, reports_folder
+from flows.settings import data_folder, reports_folder
 from flows.upkeep.pruning import compact_if_worth_it, prune
-from tests.support.prefect_runs import add_runs
-from tests.support.prefect_server import give_tables
 
 MONTH = 21  # sessions
-HOURLY_RUNS = 365 * 24
 FIRST = datetime(2024, 12, 2, tzinfo=UTC).date()
 LAST = datetime(2025, 12, 31, tzinfo=UTC).date()
 TOUCHED = ("attention_weight", "run", "abstention_band", "ranker")
@@ -59,11 +54,8 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        os.environ |= PREFECT_DEFAULTS | {
-            "DTML_DATA": str(Path(folder) / "data"),
-            "DTML_REPORTS": str(Path(folder) / "reports"),
-            "PREFECT_HOME": str(Path(folder) / "data" / "prefect"),
-        }
+        os.environ["DTML_DATA"] = str(Path(folder) / "data")
+        os.environ["DTML_REPORTS"] = str(Path(folder) / "reports")
         os.environ.pop("DTML_DATABASE_URL", None)
         start = time.perf_counter()
         engine = _fill(options.nights)
@@ -101,7 +93,7 @@ def measure(engine: Engine, keep: int) -> bool:
 
 
 def _fill(nights: int) -> Engine:
-    """Make a year of nights, models and runs of Prefect, dated as of their sessions."""
+    """Make a year of nights and models, dated as of their sessions."""
     market = SimulatedMarket(start=FIRST_PRICES)
     bars = SimulatedSource(market=market).bars(LAST)
     bars.rename(columns={"session": "date"}).to_parquet("prices.parquet", index=False)
@@ -114,9 +106,6 @@ def _fill(nights: int) -> Engine:
             _train(context, sessions[place - 1])
             _train(context, session)
         run_night(context, session.date())
-    home = prefect_folder()
-    give_tables(home)
-    add_runs(home / DATABASE, HOURLY_RUNS, datetime.now(UTC) - timedelta(days=400))
     return context.engine
 
 
@@ -159,7 +148,6 @@ def _bytes_by_folder() -> dict[str, int]:
         "store": [data_folder() / "dtml.sqlite"],
         "models": sorted((data_folder() / "models").glob("*")),
         "pages": sorted(reports_folder().rglob("*.html")),
-        "Prefect's database": [data_folder() / "prefect" / DATABASE],
     }
     return {name: sum(file.stat().st_size for file in files) for name, files in places.items()}
 

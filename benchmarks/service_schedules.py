@@ -100,11 +100,12 @@ def _conclude(samples: list[tuple[float, float]], log: str, minutes: int) -> Non
 
 def _require_none_left(folder: Path) -> None:
     """Fail when a process of the service is left, such as its server or a run."""
-    mark = f"DTML_DATA={folder / 'data'}".encode()
+    data = folder / "data"
+    marks = {f"DTML_DATA={data}".encode(), f"PREFECT_HOME={data / 'prefect'}".encode()}
     commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (process / "environ").read_bytes().split(b"\0"):
+            if marks & set((process / "environ").read_bytes().split(b"\0")):
                 command = (process / "cmdline").read_bytes()
                 commands.append(command.replace(b"\0", b" ").decode())
         except OSError:

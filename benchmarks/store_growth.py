@@ -31,7 +31,6 @@ from db.engine import open_engine, reading
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.markets.opened import RunRequest
-from flows.service.prefect_database import DATABASE
 from flows.settings import data_folder, export_folder, prepare_prefect, reports_folder
 
 FIRST_PRICES = date(2023, 1, 3)
@@ -149,7 +148,7 @@ def sizes(engine: Engine) -> Sizes:
 
 def _prefect_bytes() -> int:
     """Return the bytes of the pages that Prefect's database uses: its file grows in leaps."""
-    database = data_folder() / "prefect" / DATABASE
+    database = data_folder() / "prefect" / "prefect.db"
     with closing(sqlite3.connect(database)) as conn:
         (pages,) = conn.execute("pragma page_count").fetchone()
         (free_pages,) = conn.execute("pragma freelist_count").fetchone()

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ from dtml.errors import UsageError
 from flows.settings import OWN_LOGGERS, err, shown
 
 VARIABLE = "DTML_LOG"
+JOURNAL = "DTML_JOURNAL"  # a variable: "1" in a run whose service passes its lines on to a journal
+FORMED = re.compile(r'<\d>|\{"timestamp"')  # how a line begins that has its form already
 NAME = "dtml's lines"  # of the handler of this process
 BAR = "flows.progress"  # the logger of progress that a terminal shows as a bar
 MOVING = (BAR, "flows.ranking.walk")  # the loggers of progress
@@ -123,11 +126,12 @@ def _fields(run: Run | None, seconds: float | None, run_id: str | None = None) -
         "night": None if run is None or run.night is None else run.night.isoformat(),
         "stage": None if run is None else run.stage,
         "seconds": None if seconds is None else round(seconds, 3),
-        "run": run_id or _flow_run(),
+        "run": run_id or flow_run_id(),
     }
 
 
-def _flow_run() -> str | None:
+def flow_run_id() -> str | None:
+    """Return the ID of Prefect's flow run around this call; None outside of any."""
     if "prefect" not in sys.modules:  # no flow runs this, and the import would take seconds
         return None
     from prefect.context import FlowRunContext
@@ -249,7 +253,9 @@ class LineStream(io.TextIOBase):
         # What follows the last line break is kept until the rest of its line is written.
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
-            if line.strip():
+            if FORMED.match(line):  # of a run, which this process only passes on
+                self.raw.write(f"{line}\n")
+            elif line.strip():
                 level = MARKS.get(line.split(maxsplit=1)[0], "info")
                 self.raw.write(f"{self.form.line(level, line)}\n")
         return len(text)
@@ -331,7 +337,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     as_json = value == "json"
     terminal = attended and err.is_terminal and not as_json
     lines = JsonLines if as_json else TextLines
-    form = lines(for_journal=_is_journal())
+    form = lines(for_journal=is_journal())
     handler: logging.Handler = StandardError()
     if terminal:
         # On the console of the progress bars, so that lines are printed above a bar.
@@ -350,15 +356,17 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
     # Lines that are printed, not logged, must have the same form for the program that reads them.
-    if (as_json or _is_journal()) and not isinstance(sys.stderr, LineStream):
+    if (as_json or is_journal()) and not isinstance(sys.stderr, LineStream):
         sys.stderr = LineStream(sys.stderr, form)
 
 
-def _is_journal() -> bool:
-    """Return whether standard error is systemd's journal.
+def is_journal() -> bool:
+    """Return whether standard error is systemd's journal, or is passed on to it.
 
     systemd sets JOURNAL_STREAM to the device and inode of the journal's stream.
     """
+    if os.environ.get(JOURNAL):
+        return True
     try:
         status = os.fstat(2)
     except OSError:

@@ -1,18 +1,17 @@
 """End runs on signals, and when their parent process ends, without leaving processes behind."""
 
-import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from threading import Thread
 from types import FrameType
 
-from translation.environment import exit_with_parent
+from flows.log_lines import set_up_logging
+from translation.environment import exit_with_parent, prepare_output
 
 SERVICE = "DTML_SERVICE"  # a variable: the number of the process of `dtml serve`, for its runs
+FOLDER = "DTML_FOLDER"  # a variable: the working folder of `dtml serve`, for its runs
 GO_ON = "interrupted: run the same command again to resume"
 
 
@@ -29,10 +28,10 @@ def signals_of(attended: bool) -> Iterator[None]:
         yield
         return
 
-    from flows.service.prefect_server import stop_temporary_servers  # late: few commands start one
+    from flows.service.prefect_server import stop_servers  # late: few commands start one
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        stop_temporary_servers()
+        stop_servers()
         print(GO_ON, file=sys.stderr)  # noqa: T201
         os._exit(128 + number)
 
@@ -46,27 +45,17 @@ def signals_of(attended: bool) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def end_with_service() -> None:
-    """End a run that `dtml serve` started when the service ends, even when it is killed."""
-    service = os.environ.get(SERVICE)
-    if service:
-        exit_with_parent(int(service))
+def begin_run() -> None:
+    """Begin a run that `dtml serve` started, in the process that Prefect made for it.
 
-
-@cache
-def end_with_parent() -> None:
-    """End this process when the one that started it ends, even when it is killed.
-
-    A worker of a pool would otherwise wait for ever. `multiprocessing` knows the process that
-    started this one; the parent for the system is the fork server. A second call does nothing,
-    because of `cache`.
+    The run ends when the service ends, even when that is killed; it works in the service's folder,
+    and has its own lines on standard error. A run of another process is left as it is.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None:  # this is the main process
+    service = os.environ.get(SERVICE)
+    if not service:
         return
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
+    exit_with_parent(int(service))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends its runs
+    os.chdir(os.environ[FOLDER])
+    prepare_output()
+    set_up_logging(debug=bool(os.environ.get("DTML_DEBUG")), attended=False)

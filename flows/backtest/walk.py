@@ -20,7 +20,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-import torch
 from filelock import FileLock, Timeout
 from jaxtyping import Float, Int
 from numpy import ndarray
@@ -213,7 +212,6 @@ class Job:
     prices_known: PricesKnown
     # The card of the fold before, for a warm start; None: the training begins with random weights.
     previous: Path | None = None
-    threads: int | None = None  # of torch; None: as torch chooses
 
     @property
     def card(self) -> Path:
@@ -413,11 +411,8 @@ def run_seed(job: Job, seed: int) -> None:
 def _open_job(job: Job) -> tuple[MarketContext, "Nights", datetime]:
     """Return the market, the nights to predict, and the moment for which the training reads bars.
 
-    If the job says so, torch then uses that number of threads. Raises UsageError where this process
-    has another store than the backtest.
+    Raises UsageError where this process has another store than the backtest.
     """
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
     context = open_stored_context(job.request)
     if location(context.engine) != job.store:
         raise UsageError(

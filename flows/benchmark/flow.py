@@ -1,17 +1,14 @@
-"""The Prefect flow of the published experiment."""
-
-from prefect import flow
+"""Run the published experiment."""
 
 from dtml.published import SETS, shortened
 from flows.benchmark.published import Benchmark, PublishedExperiment, members_of, run_benchmark
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
 from flows.progress import training_progress
-from flows.service.flows import as_task
+from flows.service.studies import as_task
 from flows.signals import signals_of
 
 
-@flow(name="benchmark", flow_run_name="{request.market}", persist_result=False)
 def benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, with_grid: bool
 ) -> Benchmark:

@@ -24,7 +24,7 @@ from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.printed_studies import print_benchmark
-from flows.service.prefect_server import require_server
+from flows.service.studies import as_study
 from flows.settings import err, out, page_of, print_text
 
 commands = typer.Typer()
@@ -200,10 +200,10 @@ def run_published(
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         result = stored
     else:
-        require_server()  # before Prefect is imported
-        from flows.benchmark.flow import benchmark as run_benchmark
+        from flows.benchmark.flow import benchmark as run_study
 
-        result = run_benchmark(replace(request, attended=True), experiment.seeds, epochs, with_grid)
+        run = as_study(run_study, "{request.market}")
+        result = run(replace(request, attended=True), experiment.seeds, epochs, with_grid)
     if as_json:
         document = {
             "benchmark": result.row,

@@ -30,7 +30,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import Orders, next_orders
 from flows.ranking.tear_sheet import stored_ranking
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of
-from flows.service.prefect_server import require_server
+from flows.service.studies import as_study
 from flows.settings import err, out, page_of, print_lines, print_text
 
 commands = typer.Typer()
@@ -304,7 +304,7 @@ def fetch_named(request: RunRequest, first: date) -> None:
 
 
 def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
-    """Store the prices that the request names, run a walk as a flow, and return its ranking.
+    """Store the prices that the request names, run a walk, and return its ranking.
 
     If the ranking of these prices and this plan is stored already, it is read, and no walk is run.
     """
@@ -313,10 +313,10 @@ def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> p
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
         err.print(f"stored on {stored.row['read_at']:%Y-%m-%d}: nothing was trained")
         return stored
-    require_server()  # before Prefect is imported
     from flows.ranking.flow import ranking as run_walk
 
-    return run_walk(replace(request, attended=True), plan, workers)
+    run = as_study(run_walk, "{request.market} {plan.first} .. {plan.last}")
+    return run(replace(request, attended=True), plan, workers)
 
 
 def print_ranking(found: page.Ranking) -> None:

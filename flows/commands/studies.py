@@ -30,7 +30,7 @@ from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_stored_context
 from flows.printed_studies import print_audit, print_backtest
-from flows.service.prefect_server import require_server
+from flows.service.studies import as_study
 from flows.settings import err, out, print_text
 
 commands = typer.Typer()
@@ -149,11 +149,10 @@ def backtest(
         err.print(f"{opened.id} is already stored, so nothing is trained")
         result = run_backtest(opened, attention_on=attention_days)
     else:
-        require_server()  # before Prefect is imported
-        from flows.backtest.flow import backtest_flow
+        from flows.backtest.flow import backtest as run_study
 
-        request = replace(request, attended=True)
-        result = backtest_flow(request, plan, attention_days, workers=workers, cluster=cluster)
+        run = as_study(run_study, "{request.market} {plan.first} .. {plan.last}")
+        result = run(replace(request, attended=True), plan, attention_days, workers, cluster)
     if as_json:
         document = {
             "row": result.row,

@@ -1,20 +1,13 @@
-"""The Prefect flow of the walk that ranks the stocks of each day."""
-
-from prefect import flow
+"""Run the walk that ranks the stocks of each day."""
 
 from dtml.pages.ranking import Ranking
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
 from flows.ranking.walk import Plan, Walk, run_ranking
-from flows.service.flows import as_task
+from flows.service.studies import as_task
 from flows.signals import signals_of
 
 
-@flow(
-    name="ranking",
-    flow_run_name="{request.market} {plan.first} .. {plan.last}",
-    persist_result=False,
-)
 def ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
     """Walk models and rules through the stored history of a market.
 

@@ -9,19 +9,15 @@ import io
 import json
 import logging
 import shutil
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
 from importlib import resources
 from importlib.metadata import version
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from db.engine import transaction
 from db.rows import rankings
 from dtml.backtest.turnover import after_costs
-from dtml.errors import DtmlError, UsageError
+from dtml.errors import UsageError
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import (
     both_known,
@@ -70,14 +66,10 @@ from flows.nightly.ranking import history_of
 from flows.progress import rankings_progress, reporting
 from flows.ranking.tear_sheet import stored_ranking, walk_sheet, walked_days, write_sheet
 from flows.settings import data_folder, page_of, write_page
+from flows.workers import worker_pool
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
-
-WORKER_GONE = (
-    "a process that trained rankers was killed, perhaps because the machine ran out of memory: run "
-    "the same command again with fewer --workers; it goes on where this one stopped"
-)
 
 
 def _scores_file(folder: Path, name: str) -> Path:
@@ -118,28 +110,15 @@ def train_side_by_side(
     outside.
     """
     missing = [each for each in trainings if not _scores_file(folder, each.name).exists()]
-    pool = ProcessPoolExecutor(
-        max_workers=workers,
-        mp_context=get_context("spawn"),
-        initializer=_begin_worker,
-        initargs=(folder, history, config),
-    )
-    try:
-        ordered = sorted(missing, key=_speed)
+    ordered = sorted(missing, key=_speed)
+    with (
+        worker_pool(workers, _begin_worker, folder, history, config) as pool,
+        rankings_progress(market, len(ordered)) as on_training,
+    ):
         futures = [pool.submit(_train_one, training) for training in ordered]
-        with rankings_progress(market, len(futures)) as on_training:
-            for training, future in zip(ordered, futures, strict=True):
-                future.result()
-                on_training(training.name)
-    except BaseException as error:
-        # A worker ignores SIGINT, and the pool would wait for the training that it is at.
-        for process in list(pool._processes.values()):
-            process.kill()
-        if isinstance(error, BrokenProcessPool):
-            raise DtmlError(WORKER_GONE) from error
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+        for training, future in zip(ordered, futures, strict=True):
+            future.result()
+            on_training(training.name)
 
 
 def _speed(training: Training) -> int:
@@ -155,7 +134,6 @@ _worker_inputs: list[tuple[Path, History, RankersConfig]] = []
 
 
 def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     # One thread for each worker: together they use the cores.
     torch.set_num_threads(1)
     threadpool_limits(1)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import pandas as pd
-from prefect import flow, task
+from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
@@ -28,7 +27,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import counted, records, with_interval
 from flows.console import rendered
-from flows.log_lines import logged_run, logged_stage
+from flows.log_lines import logged_run
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.markets.stored_night import Night, missed_nights
 from flows.nightly.context import MarketContext, open_context, open_stored_context
@@ -39,7 +38,8 @@ from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night, watch_markets
 from flows.service.schedules import skip_reason
 from flows.service.status import named_markets
-from flows.signals import end_with_service, signals_of
+from flows.service.studies import as_task
+from flows.signals import begin_run, signals_of
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,6 @@ WAITS = (300, 900, 2700)  # seconds between tries: Yahoo's rate limit ends withi
 
 P = ParamSpec("P")
 Outcome = State[None]
-
-
-def as_task(name: str, work: Callable[[], Any]) -> Any:
-    """Run one stage as a task of the flow around it, and return its result."""
-    make_task = task(name=name, cache_policy=NO_CACHE)
-    stage = make_task(work)
-    with logged_stage(name):
-        return stage()
 
 
 @flow(name="nightly", flow_run_name="{request.market} {as_of}", persist_result=False)
@@ -109,7 +101,7 @@ def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
 
     @wraps(work)
     def run_of_service(*args: P.args, **kwargs: P.kwargs) -> Outcome:
-        end_with_service()
+        begin_run()
         arguments = signature(work).bind(*args, **kwargs).arguments
         with logged_run(name, market=arguments["request"].market) as run:
             state = _state_of(lambda: work(*args, **kwargs))
@@ -213,7 +205,7 @@ def watch(markets: Sequence[str] = (), market_files: Sequence[Path] = ()) -> lis
     See `flows.service.alerts.watch_markets`. Without names, all markets of the store are watched.
     Names that the store lacks are ignored. `market_files` are the files of users' own markets.
     """
-    end_with_service()
+    begin_run()
     with logged_run("watch") as run:
         engine = open_store()
         watched = named_markets(engine, (), market_files)

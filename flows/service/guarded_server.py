@@ -18,8 +18,6 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from flows.service.prefect_database import tidy
-
 MOST_UNFINISHED = 64  # connections; with more, the oldest is closed, so that new clients get in
 PATIENCE_S = 10.0  # between two checks; a request that is incomplete at both is given up
 
@@ -128,29 +126,24 @@ def guarded(app: ASGIApp, origin: str) -> ASGIApp:
 
 
 def main() -> None:
-    """Tidy Prefect's database, then serve on an inherited socket.
+    """Serve Prefect's own application on an inherited socket, until a signal or the parent's end.
 
-    It ends at a signal, and when its parent ends. The first argument of the process is the number
-    of the socket. The second says whether the server is for one command (`temporary`), or also runs
-    schedules and serves pages.
+    The argument of the process is the number of the socket.
     """
     listening = socket.socket(fileno=int(sys.argv[1]))
-    is_temporary = sys.argv[2] == "temporary"
     origin = f"http://{HOST}:{listening.getsockname()[1]}"
     Thread(target=_end_with_parent, daemon=True).start()
     # By default Prefect allows every origin.
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origin
-    if is_temporary:
-        os.environ["PREFECT_UI_ENABLED"] = "0"
-    # Imported after the variables are set, which Prefect reads once.
+    # Imported after the variable is set, which Prefect reads once. `create_app` is what `prefect
+    # server start` serves; no setting of Prefect checks the origin and the host of a request, and
+    # limits connections.
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
 
-    tidy(get_current_settings().home)
-    settings: Any = get_current_settings().server
-    prefect_app = create_app(ephemeral=is_temporary, final=True)
+    settings = get_current_settings().server
     config = uvicorn.Config(
-        guarded(prefect_app, origin),
+        guarded(create_app(final=True), origin),
         http=BoundedConnection,
         lifespan="on",
         log_level=settings.logging_level.lower(),

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -27,7 +26,7 @@ from urllib.request import Request, urlopen
 from filelock import BaseFileLock, FileLock, Timeout
 
 from dtml.errors import DtmlError, UsageError
-from flows.settings import err, prefect_folder
+from flows.settings import err, import_prefect, prefect_folder
 
 HOST = "127.0.0.1"
 USUAL_PORT = 4200
@@ -42,8 +41,14 @@ REMEDY = (
     "run the same command again when the machine is less busy, or set PREFECT_API_URL to the "
     "API of a running server, such as http://127.0.0.1:4200/api"
 )
+# A server for one command starts no runs and serves no pages.
+FOR_ONE_COMMAND = {
+    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+    "PREFECT_UI_ENABLED": "false",
+}
 
-_temporary: list["Server"] = []
+_running: list["Server"] = []  # those of this process
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Server:
 
     def stop(self) -> None:
         """End the server; kill it if it does not end by itself within END_LIMIT_S."""
+        _running.remove(self)
         with self.listening, self.process:  # closes the pipe too, and waits for the process
             self.process.terminate()
             try:
@@ -70,69 +76,69 @@ class Server:
 
 
 def require_server() -> None:
-    """Let the flows of this process and its children use a server.
+    """Import Prefect, and let the flows of this process and its children use a server.
 
-    It is the server of PREFECT_API_URL, or a temporary one that ends with this process, whose
-    address and login the environment then has. Call this before the first import of prefect, which
-    reads the variables once. Raises DtmlError when the server does not start. If a temporary
-    server ends later by itself, this process exits with code 1.
+    It is the server of PREFECT_API_URL, or one that ends with this process, whose address and login
+    the environment then has. Call this before the first import of prefect, which reads the
+    variables once. Raises DtmlError when the server does not start.
     """
     folder = prefect_folder()  # made also for flows on another server
     if os.environ.get("PREFECT_API_URL"):
+        import_prefect()
         return
     with tempfile.TemporaryFile() as log, _start_lock(folder):
-        any_free_port = partial(_listen, 0)
-        server = _start(any_free_port, folder, log, with_schedules=False)
-        # It is noted before it answers, so that it is stopped at the exit even if the wait fails.
-        _temporary.append(server)
-        atexit.register(stop_temporary_servers)
-        # Flows need it anyway, and the import takes as long as the server takes to start.
-        import prefect.flow_engine  # noqa: F401
-
+        server = _start(_listen(0), log, FOR_ONE_COMMAND)
+        atexit.register(stop_servers)  # also if the wait fails
+        import_prefect()  # takes as long as the server takes to start
         _wait(server, lambda: _last_line(log))
-    watcher = Thread(target=_end_with, args=(server,), daemon=True)
-    watcher.start()
+    _end_with(server)
 
 
-def stop_temporary_servers() -> None:
-    """End the temporary servers of this process."""
-    while _temporary:
-        _temporary.pop().stop()
-
-
-def _end_with(server: Server) -> None:
-    """End this process when its temporary server ends: later requests would wait in vain."""
-    code = server.process.wait()
-    if server in _temporary:  # `stop_temporary_servers` has not ended it
-        err.print(
-            f"error: Prefect's server ended with exit code {code}: run the same command again",
-            soft_wrap=True,
-        )
-        os._exit(1)
+def stop_servers() -> None:
+    """End the servers of this process."""
+    while _running:
+        _running[-1].stop()
 
 
 @contextmanager
-def own_server(folder: Path) -> Iterator[Server]:
+def own_server(folder: Path) -> Iterator[None]:
     """Start a server that also runs schedules and serves pages, and end it afterwards.
 
-    It is ready when it is yielded. From then on, even after its end, the environment has its
-    address and login. It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port. Its log
-    and its login are files in `folder`. The login, which the user needs to read the pages, is that
-    of PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server does not start.
+    It is ready when this yields. From then on the environment has its address and login. It listens
+    on PREFECT_SERVER_API_PORT, else on 4200 or any free port. Its log and its login are files in
+    `folder`. The login, which the user needs to read the pages, is that of
+    PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server does not start.
     """
     log_file = folder / "server.log"
     login_file = folder / "login"
     with _start_lock(folder) as start_lock:
         with log_file.open("wb") as log:
-            server = _start(_usual_socket, folder, log, with_schedules=True)
+            server = _start(_usual_socket(), log, {})
         try:
             _write_private(login_file, server.login)
+            import_prefect()
             _wait(server, lambda: f"see {log_file}")
             start_lock.release()  # the tables are made: other servers may start while this one runs
-            yield server
+            _end_with(server)
+            yield
         finally:
             login_file.unlink(missing_ok=True)
             server.stop()
+
+
+def _end_with(server: Server) -> None:
+    """From now on, end this process if its server ends by itself: requests would wait in vain."""
+
+    def watch() -> None:
+        code = server.process.wait()
+        if server in _running:
+            err.print(
+                f"error: Prefect's server ended with exit code {code}: run the same command again",
+                soft_wrap=True,
+            )
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
@@ -158,45 +164,38 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
         yield lock
 
 
-def _start(
-    listen: Callable[[], socket.socket], folder: Path, log: IO[bytes], *, with_schedules: bool
-) -> Server:
+def _start(listening: socket.socket, log: IO[bytes], settings: dict[str, str]) -> Server:
     """Start a server on a socket that already listens, so that no other program can take its port.
 
-    `listen` opens the socket. The server works in `folder` and writes its messages to `log`.
-    `with_schedules` lets it run schedules and serve pages too. It may not answer yet when this
-    returns: see `_wait`. Afterwards the environment variables of this process name the server and
-    its login. Raises UsageError for a login that is not ASCII.
+    It writes its messages to `log`, and has the `settings` of Prefect besides those of the
+    environment. It may not answer yet when this returns: see `_wait`. Afterwards the environment
+    variables of this process name the server and its login. Raises UsageError for a login that is
+    not ASCII.
     """
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
+        listening.close()
         raise UsageError(
             f"{SERVER_LOGIN} has characters that Prefect's server cannot compare: use only ASCII"
         )
-    listening = listen()
-    port = listening.getsockname()[1]
-    url = f"http://{HOST}:{port}/api"
-    socket_number = listening.fileno()
-    kind = "with-schedules" if with_schedules else "temporary"
-    command = [sys.executable, "-P", "-m", "flows.service.guarded_server"]
-    # The others of dtml, and those of PostgreSQL, may hold secrets.
-    needed_names = ("DTML_DATA", "DTML_DEBUG")
+    url = f"http://{HOST}:{listening.getsockname()[1]}/api"
+    # The variables of dtml and of PostgreSQL may hold secrets, and the server needs none of them.
     environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name in needed_names or not name.startswith(("DTML_", "PG"))
+        name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PG"))
     }
-    environment[SERVER_LOGIN] = login
-    environment["PREFECT_UI_API_URL"] = url
-    environment["PYTHONSAFEPATH"] = "1"
+    environment |= settings | {
+        SERVER_LOGIN: login,
+        "PREFECT_UI_API_URL": url,
+        "PYTHONSAFEPATH": "1",
+    }
     process = subprocess.Popen(  # noqa: S603 - of ourselves
-        [*command, str(socket_number), kind],
+        [sys.executable, "-m", "flows.service.guarded_server", str(listening.fileno())],
         env=environment,
-        cwd=folder,  # Prefect reads settings from files in its working folder
+        cwd="/",  # Prefect takes settings and modules from its working folder
         stdin=subprocess.PIPE,  # closes when this process ends, by which the server notices it
         stdout=log,
         stderr=log,
-        pass_fds=[socket_number],
+        pass_fds=[listening.fileno()],
         # In a new session it does not get the Ctrl-C of the command, which ends its runs first.
         start_new_session=True,
     )
@@ -205,10 +204,11 @@ def _start(
     # A proxy would see the login and ask its own host. Some programs read only one of the two.
     for name in ("NO_PROXY", "no_proxy"):
         hosts = os.environ.get(name)
-        if hosts == "*":  # no host is reached through a proxy
-            continue
-        os.environ[name] = f"{hosts},{HOST}" if hosts else HOST
-    return Server(process=process, url=url, login=login, listening=listening)
+        if hosts != "*":  # no host is reached through a proxy
+            os.environ[name] = f"{hosts},{HOST}" if hosts else HOST
+    server = Server(process=process, url=url, login=login, listening=listening)
+    _running.append(server)
+    return server
 
 
 def _usual_socket() -> socket.socket:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -22,9 +22,10 @@ from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
 from dtml.pages.figures import counted
 from dtml.prices.sessions import last_closed_session
+from flows.log_lines import JOURNAL, is_journal
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
-from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
+from flows.service.prefect_server import own_server, warning_of_open_server
 from flows.service.schedules import (
     LOCK,
     TRANSLATING,
@@ -36,14 +37,16 @@ from flows.service.schedules import (
     schedules_of,
     write_serving,
 )
-from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
-from flows.signals import SERVICE
+from flows.settings import (
+    data_folder,
+    err,
+    import_prefect,
+    keep_needed_variables,
+    out,
+    prefect_folder,
+)
+from flows.signals import FOLDER, SERVICE
 from flows.translating.folder import model_names
-
-if TYPE_CHECKING:
-    from prefect.runner import Runner
-
-DEATH = "Prefect's server ended with exit code {}: start the command again"
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ class Service:
     cron: str | None  # of all nights, in place of those of their exchanges
     translations: Mapping[str, Any] | None = None
 
-    def schedules(self, now: datetime) -> list[tuple[Schedule, dict[str, Any]]]:
-        """Return every schedule with the parameters of its runs."""
-        schedules: list[tuple[Schedule, dict[str, Any]]] = []
+    def schedules(self, now: datetime) -> list[Schedule]:
+        """Return every schedule."""
+        schedules: list[Schedule] = []
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
                 parameters: dict[str, Any] = {"request": self.requests[name]}
@@ -71,52 +74,21 @@ class Service:
                     # A night of the exchange's own schedule is skipped on days without a session.
                     # The user's cron decides by itself on which days its nights run.
                     parameters["any_day"] = True
-                schedules.append((schedule, parameters))
+                schedules.append(replace(schedule, parameters=parameters))
         if self.translations is not None:
-            schedules.append((TRANSLATING, dict(self.translations)))
+            schedules.append(replace(TRANSLATING, parameters=self.translations))
         if self.markets:
-            watching = Schedule(
-                market=", ".join(self.markets), work="watch", cron=WATCHING, timezone="UTC"
-            )
-            market_files = [
-                request.market_file
-                for request in self.requests.values()
-                if request.market_file is not None
-            ]
+            files = [each.market_file for each in self.requests.values() if each.market_file]
             schedules.append(
-                (watching, {"markets": list(self.markets), "market_files": market_files})
+                Schedule(
+                    market=", ".join(self.markets),
+                    work="watch",
+                    cron=WATCHING,
+                    timezone="UTC",
+                    parameters={"markets": list(self.markets), "market_files": files},
+                )
             )
         return schedules
-
-
-def serve_markets(service: Service) -> None:
-    """Serve until SIGTERM or Ctrl-C, without the environment variables that no run needs.
-
-    Raises DtmlError where another service uses the data folder, when Prefect's server cannot be
-    started, and when it ends by itself; UsageError for a `cron` that is no cron expression.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM then ends it as Ctrl-C does
-    keep_needed_variables(
-        {name for market in service.markets.values() for name in market.feed.environment}
-    )
-    end = Event()
-    # An interrupt before the runner has started raises here; the runner handles later ones.
-    with suppress(KeyboardInterrupt), _server() as server:
-        if server is not None:
-            # It watches before any request: to a dead server, each waits ten minutes for an answer.
-            watcher = Thread(target=_end_with, args=(server, end), daemon=True)
-            watcher.start()
-        try:
-            _serve(service, end, server_is_new=server is not None)
-        finally:
-            end.set()  # for `_end_with` and the printer of ended runs
-            exit_code = None if server is None else server.process.poll()
-            if exit_code is not None:
-                # The server has ended by itself, and `_end_with` has sent SIGTERM to this process.
-                # That ends `_serve` without an error or, before the runner handles signals, with a
-                # KeyboardInterrupt, which `suppress` would hide: this error takes its place.
-                raise DtmlError(DEATH.format(exit_code))
-    out.print("ended")
 
 
 def service_of(
@@ -131,8 +103,10 @@ def service_of(
     `names` and `files` name the markets, `request` has the other settings of their runs. `delay`
     and `cron` (None: that of each exchange) are those of `Service`. If there is a translation
     model, the service translates queued texts too. Raises UsageError where there is neither a
-    market nor a model, and for a name or a file that is no market.
+    market nor a model, for a name or a file that is no market, and for a `cron` that is none.
     """
+    if cron is not None:
+        require_cron(cron)
     translations = {"device": request.device} if model_names() else None
     names_of_files = {file.stem for file in files}  # a market may be named beside its file
     sources: list[tuple[str, Path | None]] = []
@@ -155,123 +129,110 @@ def service_of(
         markets[market.name] = market
         requests[market.name] = replace(request, market=market.name, market_file=file)
     return Service(
-        markets=markets,
-        requests=requests,
-        delay=delay,
-        cron=cron,
-        translations=translations,
+        markets=markets, requests=requests, delay=delay, cron=cron, translations=translations
     )
 
 
+def serve_markets(service: Service) -> None:
+    """Serve until SIGTERM or Ctrl-C, without the environment variables that no run needs.
+
+    Raises DtmlError where another service uses the data folder, and when Prefect's server cannot be
+    started.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the runner sets its own
+    keep_needed_variables(
+        {name for market in service.markets.values() for name in market.feed.environment}
+    )
+    end = Event()
+    with suppress(KeyboardInterrupt), _server() as server_is_new:
+        try:
+            _serve(service, end, server_is_new=server_is_new)
+        finally:
+            end.set()
+    out.print("ended")
+
+
 @contextmanager
-def _server() -> Iterator[Server | None]:
-    """Start a Prefect server and yield it, or yield None where PREFECT_API_URL names one.
+def _server() -> Iterator[bool]:
+    """Start a Prefect server, unless PREFECT_API_URL names one, and yield whether this did.
 
     Raises DtmlError if another service uses the data folder.
     """
     folder = prefect_folder()
-    lock = FileLock(folder / LOCK)
     try:
-        # A plain `with lock` would wait until another service ends. This waits one second, because
+        # A plain `with` would wait until another service ends. This waits one second, because
         # `serving` shares the lock for an instant.
-        acquired = lock.acquire(timeout=1)
+        lock = FileLock(folder / LOCK).acquire(timeout=1)
     except Timeout as error:
         raise DtmlError(
             f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "
             "command"
         ) from error
-    with acquired:
+    with lock:
         if os.environ.get("PREFECT_API_URL"):
             warning = warning_of_open_server()
             if warning:
                 err.print(warning, markup=False, soft_wrap=True)
-            yield None
+            import_prefect()
+            yield False
         else:
-            with own_server(folder) as server:
-                yield server
+            with own_server(folder):
+                yield True
 
 
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     """Deploy the schedules of a service on its server, and start runs when due until a signal.
 
     Deployments that an earlier service left are deleted. Runs that were due while none was running
-    are cancelled; in their place, one run of each market catches up its missed nights.
-    `server_is_new` says that this process has started the server. Environment variables are set for
-    this process and the runs, the folder for temporary files for this process alone. A file says
-    what is served (`write_serving`). Raises UsageError where the service's `cron` is not a cron
-    expression.
+    are cancelled; in their place, one run of each market catches up its missed nights. A file says
+    what is served (`write_serving`).
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.runner import Runner
 
     from flows.service.deployments import (
-        Job,
         cancel_leftovers,
         deployment_of,
-        fork_runs,
         print_ended,
         start_catching_up,
     )
 
     now = datetime.now(UTC)
-    jobs: dict[UUID, Job] = {}
-    os.environ[SERVICE] = str(os.getpid())  # the runs end when this process ends
-    os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
-    fork_runs()
-    # A runner writes into a folder with a fixed name, inside the folder for temporary files. Inside
-    # that of the machine, it would belong to the first user who started a runner.
-    tempfile.tempdir = str(prefect_folder())
+    _prepare_runs()
     # By default it would pause the deployments at its end, also for the next service.
     runner = Runner(pause_on_shutdown=False)
-    if service.cron is not None:
-        require_cron(service.cron)
-    for schedule, parameters in service.schedules(now):
-        job = Job(schedule=schedule, parameters=parameters)
-        deployment = cast(UUID, runner.add_deployment(deployment_of(job)))
-        jobs[deployment] = job
+    schedules: dict[UUID, Schedule] = {}
+    for schedule in service.schedules(now):
+        deployment = cast(UUID, runner.add_deployment(deployment_of(schedule)))
+        schedules[deployment] = schedule
     # `dtml status` reads this, to show when the next night of each market runs.
     write_serving(prefect_folder(), service.markets, service.delay, service.cron)
-    cancelled_runs = cancel_leftovers(jobs, server_is_new=server_is_new)
+    cancelled_runs = cancel_leftovers(schedules, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)
     if cancelled_runs:
         out.print(
             f"{counted(cancelled_runs, 'run')} due before this service started: cancelled, and "
             "missed nights are caught up"
         )
-    for deployment, job in jobs.items():
-        if job.schedule.work == "night":
-            calendar = service.markets[job.schedule.market].calendar
+    for deployment, schedule in schedules.items():
+        if schedule.work == "night":
+            calendar = service.markets[schedule.market].calendar
             last_session = last_closed_session(calendar, now, grace=service.delay)
             start_catching_up(deployment, last_session)
-    printer = Thread(target=print_ended, args=(jobs, end), daemon=True)
-    printer.start()
-    asyncio.run(_until_signal(runner))
+    Thread(target=print_ended, args=(schedules, end), daemon=True).start()
+    os.chdir("/")  # where each run begins
+    asyncio.run(runner.start())
 
 
-async def _until_signal(runner: "Runner") -> None:
-    serving = asyncio.create_task(runner.start())
-    # The runner begins during this sleep, and sets its own handler of SIGTERM, which would leave
-    # its runs behind. The handlers set afterwards replace it.
-    await asyncio.sleep(0)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    with suppress(asyncio.CancelledError):
-        await serving
-
-
-def _end_with(server: Server, end: Event) -> None:
-    """Wait for the end of the server; end this process too, unless the service has ended before.
-
-    The service sets `end` when it ends.
-    """
-    exit_code = server.process.wait()
-    if end.is_set():
-        return
-    os.kill(os.getpid(), signal.SIGTERM)  # ends `_serve`; `serve_markets` then raises the error
-    # The runner may not end, because it waits for answers of the dead server.
-    if not end.wait(2 * END_LIMIT_S):
-        err.print(f"error: {DEATH.format(exit_code)}", soft_wrap=True)
-        os._exit(1)
+def _prepare_runs() -> None:
+    """Set what Prefect and the runs of this process read of it; see `flows.signals.begin_run`."""
+    os.environ[SERVICE] = str(os.getpid())
+    os.environ[FOLDER] = str(Path.cwd())
+    os.environ[JOURNAL] = "1" if is_journal() else ""
+    os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
+    # A runner writes into a folder with a fixed name, inside the folder for temporary files. Inside
+    # that of the machine, it would belong to the first user who started a runner.
+    tempfile.tempdir = str(prefect_folder())
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
@@ -279,25 +240,21 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
 
     With `server_is_new` the line about the page also names the file with the server's login.
     """
-    for schedule, _parameters in service.schedules(now):
-        zone = ZoneInfo(schedule.timezone)
+    for schedule in service.schedules(now):
         due = next_cron(schedule.cron, schedule.timezone, now)
         if schedule.work == "night" and service.cron is None:
             # Days without a session are skipped, up to the end of the calendar.
             with suppress(DtmlError):
                 due = next_night(service.markets[schedule.market], now, service.delay)
-        local = due.astimezone(zone)
-        utc = due.astimezone(UTC)
+        local = due.astimezone(ZoneInfo(schedule.timezone))
         out.print(
             f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, "
-            f"next {local:%a %Y-%m-%d %H:%M} there, {utc:%a %H:%M} UTC",
+            f"next {local:%a %Y-%m-%d %H:%M} there, {due.astimezone(UTC):%a %H:%M} UTC",
             markup=False,
             soft_wrap=True,
         )
     api = os.environ["PREFECT_API_URL"]
-    login = ""
-    if server_is_new:
-        login = f", login in {data_folder() / 'prefect' / 'login'}"
+    login = f", login in {data_folder() / 'prefect' / 'login'}" if server_is_new else ""
     catching_up = "missed nights run first; " if service.markets else ""
     out.print(
         f"page {api.removesuffix('/api')}{login}\n"

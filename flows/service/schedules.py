@@ -6,13 +6,14 @@ markets it serves, and holds a lock until it ends, whatever ends it.
 
 import fcntl
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
 
 from dtml.errors import UsageError
 from dtml.markets import Market
@@ -38,12 +39,14 @@ class Schedule:
     """Hold when a kind of work is due, as a cron in a time zone.
 
     `market` is the market's name, those of all markets for "watch", "all" for "translations".
+    `parameters` are those of its runs.
     """
 
     market: str
     work: Work
     cron: str
     timezone: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 WATCHING = "20 * * * *"  # the hourly check for nights that are late, in UTC
@@ -100,26 +103,25 @@ def _weekday_field(weekdays: list[int]) -> str:
     return ",".join(str(weekday) for weekday in weekdays)
 
 
-def _croniter() -> Any:
-    """Return Prefect's own copy of croniter, which reads crons as its server does."""
-    return import_module("prefect._vendor.croniter").croniter  # here, because it loads Prefect
-
-
 def require_cron(cron: str) -> None:
-    """Raise UsageError for a text that the server cannot read as a cron."""
-    if not _croniter().is_valid(cron):
+    """Raise UsageError for a text that is not a cron expression."""
+    try:
+        CronSim(cron, datetime.now(UTC))
+    except CronSimError as error:
         raise UsageError(
             f"--cron {cron!r} is not a cron expression: write minute, hour, day, month and "
             "weekday, as in '30 18 * * 1-5'"
-        )
+        ) from error
 
 
 def next_cron(cron: str, timezone: str, now: datetime) -> datetime:
-    """Return when a Prefect server starts the next run of a cron, in the time zone of the cron."""
+    """Return when a Prefect server starts the next run of a cron, in the time zone of the cron.
+
+    Like the server, this counts in local time without its changes to and from summer time.
+    """
     zone = ZoneInfo(timezone)
     local_now = now.astimezone(zone).replace(tzinfo=None)
-    local_next: datetime = _croniter()(cron, local_now).get_next(datetime)
-    return local_next.replace(tzinfo=zone)
+    return next(CronSim(cron, local_now)).replace(tzinfo=zone)
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:

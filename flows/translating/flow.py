@@ -16,9 +16,9 @@ from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from flows.log_lines import logged_run
-from flows.service.flows import as_task
+from flows.service.studies import as_task
 from flows.settings import err
-from flows.signals import end_with_service, signals_of
+from flows.signals import begin_run, signals_of
 from flows.translating.models import score_on, train_and_store
 from flows.translating.queue import in_words
 from flows.translating.worker import work_off
@@ -102,7 +102,7 @@ def translate_queue(
     that a command runs this, to which errors are raised. In a run of the service, an expected error
     (of dtml, the store, a translation or the system) becomes a failed state instead.
     """
-    end_with_service()
+    begin_run()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:
         with logged_run("translations") as run, signals_of(attended):

@@ -35,7 +35,7 @@ from flows.service.prefect_server import (
     LOGIN,
     ask,
     require_server,
-    stop_temporary_servers,
+    stop_servers,
     warning_of_open_server,
 )
 from flows.service.status import CALENDAR_WARNING, end_of_calendar, named_markets
@@ -248,7 +248,7 @@ def _prefect() -> str:
         return f"the server at {url}"
     start = time.monotonic()
     require_server()
-    stop_temporary_servers()
+    stop_servers()
     return f"a temporary server started in {time.monotonic() - start:.0f} s"
 
 

@@ -31,8 +31,7 @@ from db.engine import location, reading, transaction
 from db.rows import markets, nights, rankings, runs
 from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
-from flows.service.prefect_database import old_runs, tidy_apart
-from flows.settings import MODELS, data_folder, own_prefect_folder, prefect_folder, reports_folder
+from flows.settings import MODELS, data_folder, reports_folder
 from translation.atomic_files import write_whole
 
 REMOVING = ".over"  # suffix of the folder of a state that is being removed
@@ -111,9 +110,8 @@ class Plan:
 
     `first_kept` is the first night kept of each market that has enough nights. `rows` are the old
     rows of the store, `pages` the pages of old nights, `files` the files of unused models, and
-    `states` the folders of states that work left. `prefect_runs` counts the runs in Prefect's
-    database that ended too long ago to be kept. `removals` has a line for each kind, whether or not
-    there is anything of it.
+    `states` the folders of states that work left. `removals` has a line for each kind, whether or
+    not there is anything of it.
     """
 
     first_kept: Mapping[str, date]
@@ -121,7 +119,6 @@ class Plan:
     pages: Sequence[Path]
     files: Sequence[Path]
     states: Sequence[Path]
-    prefect_runs: int
     removals: Sequence[Removal]
 
     @property
@@ -166,7 +163,6 @@ def plan(engine: Engine, keep: int) -> Plan:
                 continue
             if folder.name.endswith(REMOVING) or _last_touched(folder) < untouched_since:
                 states.append(folder)
-    prefect_runs = old_runs(own_prefect_folder())
     models = len(rows.runs) + len(rows.rankers)
     return Plan(
         first_kept=first_kept,
@@ -174,14 +170,12 @@ def plan(engine: Engine, keep: int) -> Plan:
         pages=pages,
         files=files,
         states=states,
-        prefect_runs=prefect_runs,
         removals=(
             Removal("rows of attention, of old nights", rows.attention, attention_bytes),
             Removal("pages of old nights", len(pages), _bytes_of(pages)),
             Removal("models that nothing leads to", models, None),
             Removal("files of such models", len(files), _bytes_of(files)),
             Removal("states of interrupted work", len(states), _bytes_of(states)),
-            Removal("runs that Prefect keeps no longer", prefect_runs, None),
         ),
     )
 
@@ -189,7 +183,6 @@ def plan(engine: Engine, keep: int) -> Plan:
 def prune(engine: Engine, keep: int) -> Plan:
     """Remove what `plan` returns, and return it. No market can have a night meanwhile.
 
-    Old runs of Prefect go last, in a process of their own, which may leave some for the next day.
     Raises StoreBusyError, and removes nothing, when a process is working on a market, and
     UsageError as `plan` does.
     """
@@ -209,8 +202,6 @@ def prune(engine: Engine, keep: int) -> Plan:
             page.unlink(missing_ok=True)
         for folder in planned.states:
             _remove_state(folder)
-    if planned.prefect_runs:
-        tidy_apart(prefect_folder())
     return planned
 
 

@@ -117,7 +117,7 @@ def clock(
     due: list[datetime] = []
     monkeypatch.setattr(flows, "_due", lambda: due[-1])
     monkeypatch.setattr(flows, "open_context", lambda request: served[request.market])
-    monkeypatch.setattr(flows, "end_with_service", lambda: None)
+    monkeypatch.setattr(flows, "begin_run", lambda: None)
     monkeypatch.setattr(flows, "as_task", lambda _name, work: work())
     monkeypatch.setattr(flows, "leave_artifact", lambda *_: None)
     yield due.append

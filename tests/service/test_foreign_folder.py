@@ -2,8 +2,6 @@
 ours opens a file of his.
 """
 
-import asyncio
-import importlib
 import os
 import re
 import subprocess
@@ -15,8 +13,6 @@ import pytest
 
 from dtml.own.code import OwnCode
 from dtml.own.process import IsolatedCode
-from flows import working_folder
-from flows.service import deployments as forked_runs
 from flows.settings import prepare_prefect
 from tests.support.backtest_market import MARKET
 from tests.support.foreign_folder import fill_as_a_stranger
@@ -112,38 +108,6 @@ def test_translation_alone_opens_no_file_of_a_stranger(tmp_path: Path) -> None:
         ended = run(tmp_path, sys.executable, "-m", "translation", "--help")
     assert ended.returncode == 0, ended.stderr
     assert {str(file) for file in opened & theirs} == set()
-
-
-def test_a_run_that_cannot_be_forked_is_no_process_of_prefects_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from prefect.runner import _starter_engine as starter
-
-    started: list[list[str]] = []
-
-    async def run_process(command: list[str], **_: object) -> None:
-        started.append(command)
-
-    def fail() -> None:
-        raise OSError("AF_UNIX path too long")
-
-    monkeypatch.setattr(starter, "run_process", run_process)
-    monkeypatch.setattr(forked_runs, "ensure_running", fail)
-    forked_runs.fork_runs()
-    asyncio.run(starter.run_process([sys.executable, "-m", "prefect.engine"]))
-    assert started == [[sys.executable, "-P", "-m", "flows.service.engine"]]
-
-
-def test_a_prefect_that_reads_its_settings_by_other_means_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    name = "prefect.settings.sources"
-    monkeypatch.setitem(working_folder.REPLACED, name, {"GoneSource._read_files": dict})  # type: ignore[misc]
-    monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(
-        ImportError, match=r"it lacks prefect\.settings\.sources\.GoneSource\._read_files"
-    ):
-        importlib.import_module(name)
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,8 @@ def test_a_login_is_shown_to_no_proxy(
         monkeypatch.setenv(name, given)
     monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: None)
     with server._listen(0) as listening:
-        server._start(lambda: listening, Path(), io.BytesIO(), with_schedules=False)
+        server._start(listening, io.BytesIO(), {})
+    server._running.clear()
     assert [os.environ[name] for name in ("NO_PROXY", "no_proxy")] == [then, then]
 
 

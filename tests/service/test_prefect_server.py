@@ -290,7 +290,7 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
         )
         os.kill(serving_pid, signal.SIGKILL)
         assert one.process.wait(PATIENCE_S) == 1
-        assert re.search("error:.*exit code -9: start ", one.said)
+        assert re.search("error:.*exit code -9: run the same command", one.said)
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
         two.wait_for(r"small night done:.* 30 stocks")
         assert "crashed" not in two.said

@@ -327,9 +327,9 @@ def test_the_look_for_late_nights_is_at_the_markets_that_are_served_and_names_th
         timedelta(minutes=540),
         None,
     )
-    (watched,) = [each for each in served.schedules(DUE) if each[0].work == "watch"]
-    assert watched[1] == {"markets": ["kospi200"], "market_files": []}
-    assert watched[0].market == "kospi200"
+    (watched,) = [each for each in served.schedules(DUE) if each.work == "watch"]
+    assert watched.parameters == {"markets": ["kospi200"], "market_files": []}
+    assert watched.market == "kospi200"
 
 
 def test_the_service_prints_the_address_that_the_prefect_command_needs(

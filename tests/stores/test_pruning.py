@@ -138,7 +138,6 @@ def test_a_pruned_store_replays_every_night_as_before(
         "models that nothing leads to": 2,
         "files of such models": 2,
         "states of interrupted work": 0,
-        "runs that Prefect keeps no longer": 0,
     }
     left = {file.name for file in (data_folder() / "models").iterdir()}
     assert len(files - left) == 2

@@ -13,7 +13,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -127,11 +127,12 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Servi
 
 def processes_of(folder: Path) -> list[int]:
     """Every process whose data folder lies here: the command, its server, its runs."""
-    mine = f"DTML_DATA={folder / 'data'}".encode()
+    data = folder / "data"
+    mine = {f"DTML_DATA={data}".encode(), f"PREFECT_HOME={data / 'prefect'}".encode()}
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if mine in (process / "environ").read_bytes().split(b"\0"):
+            if mine & set((process / "environ").read_bytes().split(b"\0")):
                 found.append(int(process.name))
         except OSError:
             continue  # it has ended, or is another user's
@@ -149,23 +150,13 @@ def cmdline(pid: int) -> bytes:
 
 
 def runs_of(folder: Path) -> list[int]:
-    """Every run of the service: a process that the server of its forks has made."""
-    forks = [
-        pid
-        for pid in processes_of(folder)
-        if b"multiprocessing.forkserver" in _read(pid, "cmdline")
-    ]
-    return [
-        pid for pid in forks if int(_read(pid, "stat").rpartition(b")")[2].split()[1] or 0) in forks
-    ]
-
-
-def _read(pid: int, name: str) -> bytes:
-    """Of a process; as good as empty for one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b") Z 0"
+    """Every run of the service, which Prefect's runner has started."""
+    found = []
+    for pid in processes_of(folder):
+        with suppress(OSError):  # it has ended
+            if b"prefect.engine" in cmdline(pid):
+                found.append(pid)
+    return found
 
 
 @contextmanager

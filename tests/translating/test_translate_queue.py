@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -290,12 +291,12 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: Path) -> None:
     served = service_of([], [], RunRequest("each", device="cpu"), DELAY, None)
-    assert served.schedules(NOW) == [(TRANSLATING, {"device": "cpu"})]
+    assert served.schedules(NOW) == [replace(TRANSLATING, parameters={"device": "cpu"})]
     beside = service_of(["simulated"], [], RunRequest("each"), DELAY, None).schedules(NOW)
-    assert {schedule.work for schedule, _ in beside} >= {"night", "watch", "translations"}
+    assert {schedule.work for schedule in beside} >= {"night", "watch", "translations"}
     shutil.rmtree(home / "data" / "translation")
     without = service_of(["simulated"], [], RunRequest("each"), DELAY, None).schedules(NOW)
-    assert "translations" not in {schedule.work for schedule, _ in without}
+    assert "translations" not in {schedule.work for schedule in without}
 
 
 @pytest.mark.soak

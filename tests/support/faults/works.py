@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from datetime import date, timedelta
 from itertools import count
 from pathlib import Path
@@ -158,24 +157,21 @@ def serve(_home: Path) -> None:
     """
     open_store()
     service = service_of(["simulated"], [], RunRequest("simulated"), timedelta(minutes=150), None)
-    started = mock.patch.multiple(server, _start=_waiting, _wait=lambda *_: None)
+    started = mock.patch.multiple(
+        server, _start=_waiting, _wait=lambda *_: None, import_prefect=lambda: None
+    )
     with started, mock.patch.object(serving, "_serve"):
         serving.serve_markets(service)
 
 
-def _waiting(
-    listen: Callable[[], socket.socket], _folder: Path, _log: object, *, with_schedules: bool
-) -> Server:
+def _waiting(listening: socket.socket, _log: object, _settings: object) -> Server:
     """Stands for a Prefect server, and ends, as one does, when the process that
     started it is gone.
     """
-    assert with_schedules
-    return Server(
-        subprocess.Popen(["cat"], stdin=subprocess.PIPE),
-        "http://127.0.0.1:1/api",
-        "user:password",
-        listen(),
-    )
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    started = Server(process, "http://127.0.0.1:1/api", "user:password", listening)
+    server._running.append(started)
+    return started
 
 
 def _unfinished(store: sa.Engine) -> int:

@@ -1,0 +1,35 @@
+"""Run studies and their stages plainly or, with a Prefect server, as its flows and tasks.
+
+A study is a backtest, a ranking or a benchmark.
+"""
+
+import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from flows.log_lines import flow_run_id, logged_stage
+from flows.settings import import_prefect
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def as_study(work: Callable[P, T], run_name: str) -> Callable[P, T]:
+    """Return a study as a flow with runs of this name, or as it is without PREFECT_API_URL."""
+    if not os.environ.get("PREFECT_API_URL"):
+        return work
+    import_prefect()
+    from prefect import flow
+
+    return flow(name=work.__name__, flow_run_name=run_name, persist_result=False)(work)
+
+
+def as_task(name: str, work: Callable[[], T]) -> T:
+    """Run one stage, inside a flow as a task of it, and return its result."""
+    with logged_stage(name):
+        if flow_run_id() is None:
+            return work()
+        from prefect import task
+        from prefect.cache_policies import NO_CACHE
+
+        return task(name=name, cache_policy=NO_CACHE)(work)()
