@@ -18,7 +18,6 @@ from sqlalchemy import Engine, make_url
 from db.admin.copying import table_counts
 from db.engine import open_engine, reading, require_current_schema, transaction
 from db.errors import StoreError, StoreUsageError
-from db.migrations import REVISION
 from db.rows import translations
 from tests.support.postgresql_databases import KEEPER
 from tests.support.stores import contents, fill
@@ -215,7 +214,7 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
     [
         (
             "insert into alembic_version values ('9999')",
-            f"2 schemas:.*'{REVISION}', '9999'",
+            "damaged,.*table alembic_version.*2 schemas",
         ),
         ("delete from alembic_version", "damaged,.*table alembic_version"),
     ],
