@@ -433,6 +433,8 @@ def rank_night(
     own = trained.rankers.own
     own_history = own.description["history"] if own else 0
     # More than `USUAL_SESSIONS`, as own code may need, makes the night read all its bars again.
+    key = ["target", "predictor"]
+    stored_scores = stored.rank_scores(conn, context.name, span="night", leg=leg)
     sessions_read = max(RANKER_SESSIONS, own_history) + SESSIONS_FOR_GAPS
     first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
     bars, _ = tonight.known(first)
@@ -474,24 +476,19 @@ def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) 
     nights = _scores_of_nights(conn, tonight, changed)
     if nights.empty:
         return
-    scores_before = stored.rank_scores(conn, context.name, span="night", leg=leg)
     now = datetime.now(UTC)
     stored.save_rank_scores(conn, context.name, nights, scored_at=now)
-    scores_now = stored.rank_scores(conn, context.name, span="night", leg=leg)
-    compared = scores_now.merge(
-        scores_before, on=["target", "predictor"], how="left", suffixes=("", "_before")
-    )
-    figures = compared[[*DAILY_FIGURES]].to_numpy(dtype=float)
-    names_before = [f"{figure}_before" for figure in DAILY_FIGURES]
-    figures_before = compared[names_before].to_numpy(dtype=float)
-    is_same = np.isclose(figures, figures_before, equal_nan=True).all(axis=1)
-    # A new score without figures would count as the same: NaN beside NaN. Only a score that was
-    # stored before has an `n_before`.
-    is_new = compared["n_before"].isna()
-    new_or_changed = compared[~is_same | is_new]
+    scores = nights[nights["leg"] == leg]
+    before = scores[key].merge(stored_scores, on=key, how="left")[[*DAILY_FIGURES]]
+    figures = scores[[*DAILY_FIGURES]].to_numpy(dtype=float)
+    is_same = np.isclose(figures, before.to_numpy(dtype=float), equal_nan=True).all(axis=1)
+    # A new score without figures would count as the same: NaN beside NaN.
+    new_or_changed = scores[~is_same | before["n"].isna().to_numpy()]
     if len(new_or_changed):
         first = new_or_changed["target"].min()
-        running = pd.DataFrame(list(_running_scores(scores_now, first, overlap_of(leg))))
+        all_scores = pd.concat([scores, stored_scores]).drop_duplicates(key)
+        all_scores = all_scores.sort_values("target", ignore_index=True)
+        running = pd.DataFrame(list(_running_scores(all_scores, first, overlap_of(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
         promote(conn, context, tonight.as_of)
 

@@ -138,11 +138,12 @@ def rolling(conn: Connection, tonight: Tonight, scores: pd.DataFrame) -> pd.Data
     first = sessions_up_to(tonight.context.market.calendar, as_of, ROLLED_NIGHTS)[0]
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
+    counted = day_counts(conn, tonight, as_of, first.date()).loc["all"]
     frames = []
-    for counted in day_counts(conn, tonight, as_of, first.date()):
-        if counted.protocol == "all":
-            rolled = rolling_scores(counted.counts, counted.target)
-            frames.append(rolled.assign(predictor=counted.predictor))
+    for predictor, counts in counted.groupby("predictor", sort=False):
+        target = pd.DatetimeIndex(counts.index.get_level_values("target"))
+        rolled = rolling_scores(counts.to_numpy(), target)
+        frames.append(rolled.assign(predictor=predictor))
     # The columns of a frame without rows have no types of their own: `concat` would mix them with
     # those of the others, and give dates and numbers the type `object`.
     curves = [frame for frame in frames if len(frame)]

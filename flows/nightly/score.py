@@ -17,7 +17,7 @@ from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band, count_bins
 from dtml.evaluation.metrics import gain_in_mcc, score_days
-from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
+from dtml.markets.definition import LABEL_PROTOCOLS
 from dtml.prices.returns import published_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly.context import Tonight
@@ -43,32 +43,9 @@ class Scored:
     unresolved: int
 
 
-@dataclass(frozen=True)
-class DayCounts:
-    """Hold a predictor's confusion matrix of each target.
-
-    The columns of `counts` are true rises, false rises, false falls, true falls.
-    """
-
-    predictor: str
-    protocol: LabelProtocol
-    target: pd.DatetimeIndex
-    counts: Int[ndarray, "days 4"]
-
-    @property
-    def correct(self) -> Int[ndarray, " days"]:
-        """Return how many directions of each day were right."""
-        return np.asarray(self.counts[:, 0] + self.counts[:, 3])
-
-    @property
-    def rises(self) -> Int[ndarray, " days"]:
-        """Return how many stocks rose on each day."""
-        return np.asarray(self.counts[:, 0] + self.counts[:, 2])
-
-    @property
-    def predicted_rises(self) -> Int[ndarray, " days"]:
-        """Return how many stocks were predicted to rise on each day."""
-        return np.asarray(self.counts[:, 0] + self.counts[:, 1])
+# The cells of a confusion matrix, and the key of a day's: a frame of counts has this index.
+CELLS = ["true_rises", "false_rises", "false_falls", "true_falls"]
+KEY = ["protocol", "predictor", "target"]
 
 
 def score(tonight: Tonight) -> Scored:
@@ -134,18 +111,21 @@ def record_outcomes(
         conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at
     )
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
-    # These are the `sessions` that a night predicted, and others with an outcome but without a
-    # score, in the order of the days.
+    # The `sessions` that a night predicted, and others with an outcome but without a score.
     days_to_count = stored_outcomes.unscored(conn, context.name, sessions)
-    counted = []
+    changed: set[pd.Timestamp] = set()
     if days_to_count:
         counted = day_counts(conn, tonight, last=days_to_count[-1], first=days_to_count[0])
-    stored = stored_scores.scores(conn, context.name, span="night")
-    changed = _targets_to_score(counted, stored)
-    if changed:
-        counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
-        scores = _scores(counts_of_all_days, changed)
-        stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
+        stored = _stored_counts(stored_scores.scores(conn, context.name, span="night"))
+        # The rules are counted on the same stock-days: that a restated index turns the direction of
+        # a rule is not noticed.
+        of_model = counted[counted.index.get_level_values("predictor") == MODEL]
+        is_changed = (of_model != stored.reindex(of_model.index)).any(axis=1)
+        changed = set(of_model.index[is_changed].get_level_values("target"))
+        if changed:
+            other_days = stored[~stored.index.isin(counted.index)]
+            scores = _scores(pd.concat([counted, other_days]).sort_index(), changed)
+            stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
     # A benchmark may have stored an outcome before its night was run.
     never_counted = stored_outcomes.uncounted(conn, context.name, date.max)  # whatever their day
     days = sorted({day.date() for day in changed}.union(never_counted))
@@ -157,201 +137,88 @@ def record_outcomes(
     save_counts(conn, settled, calibration.bands_of(conn, run_ids))
 
 
-def _with_stored_days(counted: DayCounts, stored: pd.DataFrame) -> DayCounts:
-    """Return a predictor's counts of every day, in the order of the days.
+def _stored_counts(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the counts of the days of stored scores, from which each was computed.
 
-    Those of the days in `counted` are taken from it, and those of all other days are computed back
-    from the stored scores of nights.
-    """
-    is_predictor = stored["predictor"] == counted.predictor
-    is_protocol = stored["protocol"] == counted.protocol
-    scores = stored[is_predictor & is_protocol]
-    other_days = scores[~scores["target"].isin(counted.target)]
-    target = pd.DatetimeIndex([*other_days["target"], *counted.target])
-    counts = np.concatenate([_counts_of_scores(other_days), counted.counts])
-    by_day = target.argsort()
-    return DayCounts(
-        predictor=counted.predictor,
-        protocol=counted.protocol,
-        target=target[by_day],
-        counts=counts[by_day],
-    )
-
-
-def _correct_counts(scores: pd.DataFrame) -> "pd.Series[float]":
-    """Return how many directions of each score were right, from its accuracy and number."""
-    return (scores["acc"].fillna(0) * scores["n"]).round()
-
-
-def _counts_of_scores(scores: pd.DataFrame) -> Int[ndarray, "days 4"]:
-    """Return the confusion matrix from which each score of a night was computed.
-
-    A confusion matrix has true rises (TR), false rises (FR), false falls (FF) and true falls (TF).
     As n = TR + FR + FF + TF, rises = TR + FF, predicted rises = TR + FR and correct = TR + TF, the
     sum correct + rises + predicted rises - n is 2 TR.
     """
-    n = scores["n"].to_numpy(np.int64)
-    rises = scores["rises"].to_numpy(np.int64)
-    predicted_rises = scores["predicted_rises"].to_numpy(np.int64)
-    correct = _correct_counts(scores.assign(n=n)).to_numpy(np.int64)
-    true_rises = (correct + rises + predicted_rises - n) // 2
-    false_rises = predicted_rises - true_rises
-    false_falls = rises - true_rises
-    true_falls = correct - true_rises
-    return np.stack([true_rises, false_rises, false_falls, true_falls], axis=1)
+    correct = (scores["acc"].astype(float).fillna(0) * scores["n"]).round()
+    both = scores["rises"] + scores["predicted_rises"]
+    true_rises = (correct + both - scores["n"]) // 2
+    cells = (
+        true_rises,
+        scores["predicted_rises"] - true_rises,
+        scores["rises"] - true_rises,
+        correct - true_rises,
+    )
+    return scores[KEY].assign(**dict(zip(CELLS, cells, strict=True))).set_index(KEY).astype(int)
 
 
-def _targets_to_score(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Timestamp]:
-    """Return the targets whose stored score of the model is missing or has other counts.
+def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
+    """Return scores of the nights in `changed`, and running ones from the first of them on.
 
-    `scores` are the stored ones. The rules are scored on the same stock-days as the model, so their
-    scores are not compared: that a restated index turns the direction of a rule is not noticed.
-    """
-    stored = scores[scores["predictor"] == MODEL].set_index(["protocol", "target"])
-    to_score: set[pd.Timestamp] = set()
-    for model in counted:
-        if model.predictor != MODEL:
-            continue
-        score = stored.reindex(pd.MultiIndex.from_product([[model.protocol], model.target]))
-        stored_counts = np.stack(
-            [score["n"], score["rises"], score["predicted_rises"], _correct_counts(score)], axis=1
-        )
-        counts = np.stack(
-            [model.counts.sum(axis=1), model.rises, model.predicted_rises, model.correct], axis=1
-        )
-        # A target without a stored score has NaN, which differs from every count.
-        differs = (stored_counts.astype(float) != counts).any(axis=1)
-        to_score |= set(model.target[differs])
-    return to_score
-
-
-def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
-    """Return a row of scores for each target, span, protocol and predictor.
-
-    Each target in `changed` has a score of its night, and each target from the first of them on has
-    running scores.
+    A row has the columns of the table `score`. Running scores are over all targets up to theirs;
+    those of a rule say how far the model is ahead on the rule's days.
     """
     rows = []
-    models = {counts.protocol: counts for counts in counted if counts.predictor == MODEL}
-    for predictor in counted:
-        rows += _scores_of_predictor(predictor, models[predictor.protocol], changed)
+    for (protocol, predictor), of_predictor in counts.groupby(["protocol", "predictor"]):
+        targets = of_predictor.index.get_level_values("target")
+        cells = of_predictor.to_numpy()
+        of_model = counts.loc[(protocol, MODEL)].loc[targets].to_numpy()
+        for position in range(int(targets.searchsorted(min(changed))), len(targets)):
+            target = targets[position]
+            key = {"target": target, "protocol": protocol, "predictor": predictor}
+            so_far = cells[: position + 1]
+            running = key | {"span": "running"} | _score_columns(so_far)
+            if predictor != MODEL and so_far.any():
+                gain, low, high = gain_in_mcc(of_model[: position + 1], so_far[:, None])
+                running["model_gain"] = gain[0]
+                running |= {"model_gain_low": low[0], "model_gain_high": high[0]}
+            rows.append(running)
+            if target in changed:
+                rows.append(key | {"span": "night"} | _score_columns(cells[[position]]))
     return pd.DataFrame(rows)
-
-
-def _scores_of_predictor(
-    predictor: DayCounts, model: DayCounts, changed: set[pd.Timestamp]
-) -> list[dict[str, Any]]:
-    """Return a predictor's rows of scores; running ones of a rule say how far the model is ahead.
-
-    There are running scores of each target from the first in `changed` on, over all targets up to
-    it, and scores of single nights of those in `changed`. `model` has the model's counts under the
-    same protocol, on all days of the predictor or more.
-    """
-    model_counts = model.counts[model.target.get_indexer(predictor.target)]
-    rows = []
-    first = int(predictor.target.searchsorted(min(changed)))
-    for position in range(first, len(predictor.target)):
-        target = predictor.target[position]
-        key = {
-            "target": target,
-            "protocol": predictor.protocol,
-            "predictor": predictor.predictor,
-        }
-        days_so_far = slice(position + 1)
-        running = key | {"span": "running"} | _score_columns(predictor.counts[days_so_far])
-        if predictor is not model:
-            running |= _gain_over_rule(model_counts[days_so_far], predictor.counts[days_so_far])
-        rows.append(running)
-        if target in changed:
-            night = _score_columns(predictor.counts[position : position + 1])
-            rows.append(key | {"span": "night"} | night)
-    return rows
-
-
-def _gain_over_rule(
-    model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]
-) -> dict[str, float | None]:
-    """Return by how much the model's MCC exceeds a rule's on these days, with its interval.
-
-    The result has no keys if nothing of the rule was counted.
-    """
-    if not rule.any():
-        return {}
-    only_rule = rule[:, None]  # [days, 1 predictor, 4]
-    gain, low, high = gain_in_mcc(model, only_rule)
-    return {"model_gain": gain[0], "model_gain_low": low[0], "model_gain_high": high[0]}
 
 
 def day_counts(
     conn: Connection, tonight: Tonight, last: date, first: date | None = None
-) -> list[DayCounts]:
-    """Return the counts of the model and of each rule, by target, under each label protocol.
+) -> pd.DataFrame:
+    """Return the confusion matrix of the model, and of each rule, a row for each target.
 
-    Only directions of the model that have an outcome count, and a rule is counted on the same
+    The frame has the index KEY and the columns CELLS, and is empty without any count. Only
+    directions of the model that have an outcome count, and a rule is counted on the same
     stock-days; it has no days on which the index has no bar or too short a history. The targets are
-    first..last; `first` is by default that of the first night. Without any count, return [].
+    first..last; `first` is by default that of the first night.
     """
     stored = stored_outcomes.direction_counts(conn, tonight.context.name, last, first=first)
-    if stored.empty:
-        return []
     directions = stored.astype({"predicted": bool, "rise": bool, "labelled": bool})
+    # 0 true rises, 1 false rises, 2 false falls, 3 true falls.
+    directions["cell"] = 2 * (~directions["predicted"]) + (~directions["rise"])
     days = directions[["as_of", "target"]].drop_duplicates(ignore_index=True)
-    target = pd.DatetimeIndex(days["target"])
-    rules = _newest_rules(tonight, pd.DatetimeIndex(days["as_of"]))
-    counted = []
+    if days.empty:
+        return pd.DataFrame(columns=[*KEY, *CELLS]).set_index(KEY)
+    market = tonight.context.market
+    index = market.index.symbol
+    begin = rules_read_from(market.calendar, days["as_of"].min().date())
+    bars = tonight.newest(begin, days["as_of"].max().date(), symbols=[index])
+    rules = directions_on(pd.DatetimeIndex(days["as_of"]), bars, index)
+    parts = []
     for protocol in LABEL_PROTOCOLS:
         of_protocol = directions if protocol == "all" else directions[directions["labelled"]]
-        counts = _confusion(of_protocol, days["target"])
-        counted.append(DayCounts(predictor=MODEL, protocol=protocol, target=target, counts=counts))
+        counts = of_protocol.pivot_table("n", "target", "cell", "sum", fill_value=0)
+        counts = counts.reindex(index=days["target"], columns=range(4), fill_value=0)
+        counts = counts.set_axis(CELLS, axis=1).astype(int)
+        parts.append(counts.assign(protocol=protocol, predictor=MODEL))
+        rises = counts["true_rises"] + counts["false_falls"]
+        falls = counts["false_rises"] + counts["true_falls"]
         for rule in NAIVE_RULES:
             predicted = rules[rule].to_numpy()  # 1 for a rise of all stocks, 0 for a fall, or NaN
-            is_given = np.isfinite(predicted)
-            rule_counts = _counts_of_rule(counts[is_given], predicted[is_given] == 1)
-            counted.append(
-                DayCounts(
-                    predictor=rule,
-                    protocol=protocol,
-                    target=target[is_given],
-                    counts=rule_counts,
-                )
-            )
-    return counted
-
-
-def _newest_rules(tonight: Tonight, days: pd.DatetimeIndex) -> pd.DataFrame:
-    market = tonight.context.market
-    first = rules_read_from(market.calendar, days.min().date())
-    index = market.index.symbol
-    bars = tonight.newest(first, days.max().date(), symbols=[index])
-    return directions_on(days, bars, index)
-
-
-def _confusion(
-    directions: pd.DataFrame, target: "pd.Series[pd.Timestamp]"
-) -> Int[ndarray, "days 4"]:
-    """Return the confusion matrix of each target, its cells in the order of `DayCounts`.
-
-    `directions` has the number `n` of stock-days by `target`, and by whether they were `predicted`
-    to rise and did `rise`. A target of which nothing was counted has zeros.
-    """
-    # 0 true rises, 1 false rises, 2 false falls, 3 true falls.
-    cell = 2 * (~directions["predicted"]) + (~directions["rise"])
-    cells = directions.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
-    every_cell = cells.reindex(index=target, columns=range(4), fill_value=0)
-    return every_cell.to_numpy(np.int64)
-
-
-def _counts_of_rule(counts: Int[ndarray, "days 4"], is_rise: ndarray) -> Int[ndarray, "days 4"]:
-    """Return what the model's `counts` would be if a rule had predicted the same stock-days.
-
-    A rule gives all stocks of a day one direction: a rise where `is_rise`, [days], else a fall.
-    """
-    # [days, predicted (rise, fall), outcome (rise, fall)], summed over what was predicted.
-    rises_and_falls = counts.reshape(-1, 2, 2).sum(axis=1)
-    is_rise_of_all = is_rise[:, None]  # [days 1]
-    return np.concatenate(
-        [rises_and_falls * is_rise_of_all, rises_and_falls * ~is_rise_of_all], axis=1
-    )
+            is_rise = (predicted == 1).astype(int)
+            cells = (rises * is_rise, falls * is_rise, rises * (1 - is_rise), falls * (1 - is_rise))
+            of_rule = pd.DataFrame(dict(zip(CELLS, cells, strict=True)))[np.isfinite(predicted)]
+            parts.append(of_rule.assign(protocol=protocol, predictor=rule))
+    return pd.concat(parts).rename_axis("target").reset_index().set_index(KEY)
 
 
 def _score_columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:

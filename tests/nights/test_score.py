@@ -19,7 +19,7 @@ from flows.nightly import score as score_module
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.nightly.score import DayCounts, day_counts, score
+from flows.nightly.score import day_counts, score
 from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
@@ -39,21 +39,18 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
 ) -> None:
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
-        counted = {
-            each.predictor: each
-            for each in day_counts(conn, Tonight(context, DAYS[-1]), DAYS[-1])
-            if each.protocol == "all"
-        }
+        counted = day_counts(conn, Tonight(context, DAYS[-1]), DAYS[-1]).loc["all"]
     index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
-    reversal, model = counted["index_reversal"], counted["dtml"]
-    assert [day.date() for day in reversal.target] == DAYS[1:]
-    for session, counts in zip(reversal.target, reversal.counts, strict=True):
+    reversal, model = counted.loc["index_reversal"], counted.loc["dtml"]
+    assert [day.date() for day in reversal.index] == DAYS[1:]
+    for session, counts in zip(reversal.index, reversal.to_numpy(), strict=True):
         before = index[index.index < session].iloc[-2:]
         rises, falls = counts[[0, 1]].sum(), counts[[2, 3]].sum()
         assert (rises if before.iloc[1] >= before.iloc[0] else falls) == 0
         assert rises + falls == len(context.market.symbols)
-    assert (reversal.counts[:, [0, 2]].sum(axis=1) == model.counts[:, [0, 2]].sum(axis=1)).all()
-    assert set(counted) == {"dtml", *NAIVE_RULES}
+    rises = ["true_rises", "false_falls"]
+    assert (reversal[rises].sum(axis=1) == model[rises].sum(axis=1)).all()
+    assert set(counted.index.get_level_values("predictor")) == {"dtml", *NAIVE_RULES}
 
 
 def test_the_models_directions_are_counted_as_its_history_shows_them(
@@ -62,12 +59,12 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
         all_counts = day_counts(conn, Tonight(context, DAYS[-1]), DAYS[-1])
-        counted = [each for each in all_counts if each.predictor == "dtml"]
+        counted = all_counts.xs("dtml", level="predictor")
         history = predictions.prediction_history(conn, market=context.name, last=DAYS[-1]).dropna(
             subset=["realised_return"]
         )
-    for each in counted:
-        mine = history if each.protocol == "all" else history[history["label"] != 0]
+    for protocol, counts in counted.groupby("protocol"):
+        mine = history if protocol == "all" else history[history["label"] != 0]
         directions = pd.DataFrame(
             {
                 "session": mine["target"],
@@ -75,10 +72,10 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(
                 "rose": mine["realised_return"] > 0,
             }
         )
-        assert (
-            each.counts[each.counts.any(axis=1)].tolist() == confusion_by_day(directions).tolist()
-        )
-    assert counted[0].counts.sum() < counted[1].counts.sum()
+        found = counts[counts.any(axis=1)].to_numpy()
+        assert found.tolist() == confusion_by_day(directions).tolist()
+    of_protocol = counted.sum(axis=1).groupby("protocol").sum()
+    assert of_protocol["published"] < of_protocol["all"]
 
 
 @pytest.mark.soak
@@ -233,9 +230,9 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
         tonight: Tonight,
         last: date,
         first: date | None = None,
-    ) -> list[DayCounts]:
+    ) -> pd.DataFrame:
         found = honest(conn, tonight, last, first)
-        spans.append(max((len(each.target) for each in found), default=0))
+        spans.append(found.index.get_level_values("target").nunique())
         return found
 
     monkeypatch.setattr(score_module, "day_counts", watched)
@@ -254,9 +251,9 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     columns = [
         name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")
     ]
-    whole = score_module._scores(counted, set(counted[0].target)).reindex(
-        columns=[*grown.columns[1:]]
-    )
+    whole = score_module._scores(
+        counted.sort_index(), set(counted.index.get_level_values("target"))
+    ).reindex(columns=[*grown.columns[1:]])
     key = ["target", "span", "protocol", "predictor"]
     one, other = (
         each.set_index(key).sort_index()[columns].astype(float) for each in (grown, whole)
