@@ -25,7 +25,7 @@ from db.engine import reading, transaction
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext, open_context
+from flows.nightly.context import MarketContext, Tonight, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
@@ -111,7 +111,7 @@ def _fill(nights: int) -> Engine:
 
 def _train(context: MarketContext, session: pd.Timestamp) -> None:
     """Train a model, and let it look as old as its last session."""
-    model = train_model(context, session.date())
+    model = train_model(Tonight(context, session.date()))
     made = session.to_pydatetime().replace(tzinfo=UTC)
     with transaction(context.engine) as conn:
         of_model = tables.run.c.id == model.run_id

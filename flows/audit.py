@@ -207,9 +207,10 @@ def _predictions_of_nights(
         past_sessions = index_sessions[index_sessions <= at].sort_values()
         days = [day.date() for day in past_sessions.iloc[-1 - pipeline.LOOK_BACK :]]
         later = history.sessions[history.sessions > at][pipeline.LOOK_AHEAD - 1].date()
-        train_model(audited, at.date(), known_at=FETCHED)
+        train_model(Tonight(audited, at.date(), FETCHED))
         if restated is not None:
-            train_model(audited, later)  # on all fetches: no night up to `at` may use this model
+            # On all fetches: no night up to `at` may use this model.
+            train_model(Tonight(audited, later))
         model = load_model(audited, at.date())
         forecasts = [forecast(Tonight(audited, day, FETCHED), model) for day in days]
         first = next_session(audited.market.calendar, days[0])

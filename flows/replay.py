@@ -884,7 +884,7 @@ def retrain(
     elif sha == run["checkpoint_hash"]:
         save_ensemble(fitted.ensemble, file, write_whole)
     else:
-        archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
+        archive.models[run["id"]] = Model(run, fitted.ensemble, fitted.calibration)
     return Retraining(
         run=run,
         device=device.type,

@@ -367,16 +367,13 @@ def run_fold(job: Job) -> Path:
     if job.card.exists():
         return job.card
     start = time.perf_counter()
-    context, nights, known_at = _open_job(job)
+    tonight, nights = _open_job(job)
     previous = None
     if job.previous is not None:
-        previous_run = read_card(job.previous)["run"]
-        previous = load_run(context, previous_run)
-    model, run = fit_model(
-        context,
-        job.fold.as_of,
+        previous = load_run(tonight.context, read_card(job.previous)["run"])
+    model = fit_model(
+        tonight,
         kind="backtest",
-        known_at=known_at,
         previous=previous,
         # A part of the run's id: equal weights that predict from other bars are another run.
         serves=nights.digest,
@@ -387,7 +384,7 @@ def run_fold(job: Job) -> Path:
     bands = [] if model.calibration is None else model.calibration.bands.to_dict("records")
     card = {
         "fold": asdict(job.fold),
-        "run": dict(run),
+        "run": dict(model.row),
         "bands": bands,
         "refused": refused,
         "seconds": time.perf_counter() - start,
@@ -402,14 +399,12 @@ def run_seed(job: Job, seed: int) -> None:
 
     The training has the same arguments as in `run_fold`, so that both have the same state folder.
     """
-    context, nights, known_at = _open_job(job)
-    fit_seed(
-        context, job.fold.as_of, seed, kind="backtest", known_at=known_at, serves=nights.digest
-    )
+    tonight, nights = _open_job(job)
+    fit_seed(tonight, seed, kind="backtest", serves=nights.digest)
 
 
-def _open_job(job: Job) -> tuple[MarketContext, "Nights", datetime]:
-    """Return the market, the nights to predict, and the moment for which the training reads bars.
+def _open_job(job: Job) -> tuple[Tonight, "Nights"]:
+    """Return the night of the training, with bars as it knows them, and the nights to predict.
 
     Raises UsageError where this process has another store than the backtest.
     """
@@ -421,7 +416,8 @@ def _open_job(job: Job) -> tuple[MarketContext, "Nights", datetime]:
             "DTML_DATA"
         )
     nights = Nights(context, job.fold, job.known_at, job.prices_known)
-    return context, nights, known_before(context, job.fold.as_of, job.known_at, job.prices_known)
+    known_at = known_before(context, job.fold.as_of, job.known_at, job.prices_known)
+    return Tonight(context, job.fold.as_of, known_at), nights
 
 
 def read_card(card: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from flows.nightly.predict import NOT_TRAINED_ON, predict, shortage, too_few
 from flows.nightly.ranking import rank, rankers_for
 from flows.nightly.report import publish_night
 from flows.nightly.score import rule_directions, score
-from flows.nightly.train import load_model, train_with_progress, why_due
+from flows.nightly.train import load_model, model_for
 from flows.second_source import fetch_and_compare, words_of_lost_bars
 from flows.upkeep.parquet_export import export_if_asked
 from flows.upkeep.pruning import drop_states
@@ -138,20 +138,14 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
 
 def models(tonight: Tonight) -> None:
     """Load the model and the rankers of the night, and train those that are due."""
-    context, as_of, known_at = tonight.context, tonight.as_of, tonight.known_at
-    reason = why_due(context, as_of, known_at)
-    if reason is None:
-        tonight.model = load_model(context, as_of, known_at)
-    else:
-        log.info("training %s: %s", context.name, reason)
-        tonight.model = train_with_progress(context, as_of, known_at)
-    tonight.rankers = rankers_for(context, as_of, known_at)
+    tonight.model = model_for(tonight)
+    tonight.rankers = rankers_for(tonight)
 
 
 def stored_models(tonight: Tonight) -> None:
     """Load the latest model and rankers, and train none."""
     tonight.model = load_model(tonight.context, tonight.as_of)
-    tonight.rankers = rankers_for(tonight.context, tonight.as_of, only_stored=True)
+    tonight.rankers = rankers_for(tonight, only_stored=True)
 
 
 def require_predictions(tonight: Tonight) -> None:

@@ -26,7 +26,7 @@ from dtml.evaluation.evidence import Evidence, evidence, promoted
 from dtml.evaluation.ranking import both_known, figures_of, rank_ics, score_daily, score_each_day
 from dtml.markets.definition import EARNED, LEGS, Leg
 from dtml.own.code import OWN
-from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.features import ALL, FEATURE_SETS, RULES, RULES_READ, Names, rule_scores
 from dtml.ranking.outcomes import measured_legs, outcomes, overlap_of, sessions_to
 from dtml.ranking.rankers import (
@@ -45,10 +45,10 @@ from flows.nightly.context import (
     SESSIONS_FOR_GAPS,
     MarketContext,
     Tonight,
-    stored_bars,
 )
 from flows.nightly.fetch import history_start
 from flows.nightly.own_code import ask_own, change, train_own
+from flows.nightly.train import why_due
 from flows.progress import rankings_progress, reporting
 from flows.settings import data_folder, weights_file
 from translation.atomic_files import write_whole
@@ -250,102 +250,59 @@ class Trained:
 
 
 def rankers_for(
-    context: MarketContext,
-    as_of: date,
-    known_at: datetime | None = None,
-    *,
-    only_stored: bool = False,
-    anew: bool = False,
+    tonight: Tonight, *, only_stored: bool = False, anew: bool = False
 ) -> Trained | None:
     """Return the rankers of a night, trained if `anew` or where the market's policy wants it.
 
-    Those that are trained are stored (`train_rankers`). Only rankers trained on sessions up to
-    `as_of`, on prices known at `known_at` (None: now), serve a night. Rankers whose checkpoint is
-    lost are trained again. Without `anew`, none are trained with `only_stored`, or where the policy
-    is "never". Returns None, with a warning in the log, if none can be loaded and none may be
-    trained, or their training fails: the night then ranks no stocks.
+    Those that are trained are stored (`train_rankers`). Only rankers trained on sessions up to the
+    night's, on prices that it knows, serve it. Rankers whose checkpoint is lost are trained again.
+    Without `anew`, none are trained with `only_stored`, or where the policy is "never". Returns
+    None, with a warning in the log, if none can be loaded and none may be trained, or their
+    training fails: the night then ranks no stocks.
     """
+    context, as_of, known_at = tonight.context, tonight.as_of, tonight.known_at
+    may_train = anew or not (only_stored or context.market.retrain == "never")
     with reading(context.engine) as conn:
         latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
-    may_train = anew or not (only_stored or context.market.retrain == "never")
+    trained = None
     try:
-        trained = None
-        if latest is not None and not anew:
-            trained = _latest_trained(context, latest, as_of, may_train=may_train)
-        if trained is None:
-            if not may_train:
-                raise _no_rankers_error(context, as_of, known_at)
-            trained = train_rankers(context, as_of, known_at, latest)
-        words_of_change = ""
-        if latest:
-            _, words_of_change = change(context, latest["config"])
-        refused = trained.row["config"].get(OWN, {}).get("refused")
-        notes = dict.fromkeys(note for note in (words_of_change, refused) if note)  # each text once
-        joined = "; ".join(notes)
-        if joined:
-            log.warning("%s: %s", context.name, joined)
-        return replace(trained, note=joined)
+        if latest is not None and not (anew or (may_train and _is_due(context, latest, as_of))):
+            try:
+                trained = load_trained(context, latest)
+            except DtmlError as error:
+                if not may_train:
+                    raise
+                log.warning("training the rankers of %s again: %s", context.name, error)
+        if trained is None and not may_train:
+            # Rankers trained now see prices not known at `known_at`: they serve later nights.
+            known = "" if known_at is None else f", on prices known at {known_at:%Y-%m-%d %H:%M}Z"
+            day = f" --as-of {as_of}" if known_at is None else ""
+            raise DtmlError(
+                f"no rankers were trained on sessions up to {as_of}{known}: run `dtml train "
+                f"{context.name}{day}`"
+            )
+        trained = trained or train_rankers(tonight, latest)
     except DtmlError as error:
         log.warning("the stocks of %s are not ranked as of %s: %s", context.name, as_of, error)
         return None
-
-
-def _no_rankers_error(context: MarketContext, as_of: date, known_at: datetime | None) -> DtmlError:
-    missing = f"no rankers were trained on sessions up to {as_of}"
-    if known_at is None:
-        return DtmlError(f"{missing}: run `dtml train {context.name} --as-of {as_of}`")
-    # Rankers trained now see prices that were not known at that moment, so they serve later nights.
-    return DtmlError(
-        f"{missing}, on prices known at {known_at:%Y-%m-%d %H:%M} UTC: run `dtml train "
-        f"{context.name}`, so that the nights to come have rankers"
-    )
-
-
-def _latest_trained(
-    context: MarketContext, latest: Mapping[str, Any], as_of: date, *, may_train: bool
-) -> Trained | None:
-    """Load the latest rankers; return None where others are to be trained in their place.
-
-    Raises DtmlError where the checkpoint cannot be used and no others may be trained.
-    """
-    if may_train and _is_due(context, latest, as_of):
-        return None
-    try:
-        return load_trained(context, latest)
-    except DtmlError as error:
-        if not may_train:
-            raise
-        log.warning("training the rankers of %s again: %s", context.name, error)
-        return None
+    changed = change(context, latest["config"])[1] if latest else ""
+    refused = trained.row["config"].get(OWN, {}).get("refused")
+    note = "; ".join(dict.fromkeys(note for note in (changed, refused) if note))  # each text once
+    if note:
+        log.warning("%s: %s", context.name, note)
+    return replace(trained, note=note)
 
 
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
-    """Return whether others are to be trained in place of the latest rankers.
-
-    They are if the settings of the training (`_config`) or the market's own code have changed since
-    then, if the ranker that it chose is no longer eligible, or if the latest are as old as the
-    policy allows.
-    """
-    config = {name: value for name, value in latest["config"].items() if name != OWN}
-    has_same_config = config == _config(context)
-    if not has_same_config or latest["chosen"] not in context.market.eligible_rankers:
-        return True
+    """Return whether others are to be trained in place of the latest rankers."""
     has_own_code_changed, _ = change(context, latest["config"])
-    if has_own_code_changed:
-        return True
-    policy = context.market.retrain
-    # The number of sessions after the last one trained on.
-    age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
-    return isinstance(policy, int) and age >= policy
+    is_eligible = latest["chosen"] in context.market.eligible_rankers
+    is_due = why_due(context, latest, as_of, _config(context)) is not None
+    return has_own_code_changed or not is_eligible or is_due
 
 
-def train_rankers(
-    context: MarketContext,
-    as_of: date,
-    known_at: datetime | None = None,
-    previous: Mapping[str, Any] | None = None,
-) -> Trained:
-    """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
+def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -> Trained:
+    """Train on what is stored up to a night, as it knows it, and record it.
 
     The checkpoint is written to the data folder, and its row to the store. `previous` is the row of
     the rankers trained before; None if there are none. Own code that they were trained with is not
@@ -353,8 +310,9 @@ def train_rankers(
     gets one, which is stored too (`choose_ranker`). Raises DtmlError where there are no bars, or
     too few.
     """
+    context, as_of = tonight.context, tonight.as_of
     market = context.market
-    bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
+    bars, watermark = tonight.known(history_start(context, as_of))
     history = history_of(context, bars, market.leg)
     asked = RankersConfig.for_rankers(market.leg, *market.eligible_rankers)
     config = _config(context)
@@ -433,8 +391,6 @@ def rank_night(
     own = trained.rankers.own
     own_history = own.description["history"] if own else 0
     # More than `USUAL_SESSIONS`, as own code may need, makes the night read all its bars again.
-    key = ["target", "predictor"]
-    stored_scores = stored.rank_scores(conn, context.name, span="night", leg=leg)
     sessions_read = max(RANKER_SESSIONS, own_history) + SESSIONS_FOR_GAPS
     first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
     bars, _ = tonight.known(first)
@@ -477,6 +433,8 @@ def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) 
     if nights.empty:
         return
     now = datetime.now(UTC)
+    key = ["target", "predictor"]
+    stored_scores = stored.rank_scores(conn, context.name, span="night", leg=leg)
     stored.save_rank_scores(conn, context.name, nights, scored_at=now)
     scores = nights[nights["leg"] == leg]
     before = scores[key].merge(stored_scores, on=key, how="left")[[*DAILY_FIGURES]]

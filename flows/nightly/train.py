@@ -23,11 +23,12 @@ from dtml.evaluation.calibration import Calibration, calibrate
 from dtml.inference import choose_device, member_probabilities, name_of
 from dtml.machine import computed_by, torch_build
 from dtml.markets import Market
+from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, previous_session, sessions_between
 from dtml.training.fit import EpochReport, devices_of, fit_members, no_report, stack_members
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows, build_windows
-from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
 from flows.settings import data_folder, weights_file
@@ -42,11 +43,16 @@ CALIBRATED = "calibrated"  # in the digest of a run, to tell it from one without
 
 @dataclass(frozen=True)
 class Model:
-    """Hold a trained ensemble and the run that made it."""
+    """Hold a trained ensemble, its calibration (None: not calibrated) and the row of its run."""
 
-    run_id: str
+    row: Mapping[str, Any]
     ensemble: Ensemble
-    calibration: Calibration | None = None  # None: not calibrated
+    calibration: Calibration | None
+
+    @property
+    def run_id(self) -> str:
+        """Return the name of the run."""
+        return str(self.row["id"])
 
 
 @dataclass(frozen=True)
@@ -62,39 +68,54 @@ class Fitted:
     first: date
 
 
-def why_due(context: MarketContext, as_of: date, known_at: datetime | None = None) -> str | None:
-    """Return why the market's policy wants a training at `as_of`; None where it wants none.
+def model_for(tonight: Tonight) -> Model:
+    """Return the model of a night, trained where the market's policy wants it.
 
-    It wants none where the latest model serves, or where the market never trains. Only models
-    trained on sessions up to `as_of`, on prices as known at a moment (None: now), count: a past
+    Only models trained on sessions up to the night's, on prices as it knows them, count: a past
     night never uses a later model, nor one that saw later revisions. A model whose weights are lost
-    does not serve.
+    does not serve. Raises DtmlError where there is none in a market that never trains.
     """
-    with reading(context.engine) as conn:
-        latest = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
+    context = tonight.context
     if context.market.retrain == "never":
-        return None
+        return load_model(context, tonight.as_of, tonight.known_at)
+    with reading(context.engine) as conn:
+        latest = runs.latest_run(
+            conn, context.name, on_or_before=tonight.as_of, known_by=tonight.known_at
+        )
+    reason = why_due(context, latest, tonight.as_of, config_of(context))
+    if reason is None and latest is not None:
+        try:
+            return load_run(context, latest)
+        except DtmlError as error:
+            reason = f"the weights of {latest['id']} are lost: {error}"
+    log.info("training %s: %s", context.name, reason)
+    return train_with_progress(tonight)
+
+
+def why_due(
+    context: MarketContext,
+    latest: Mapping[str, Any] | None,
+    as_of: date,
+    config: Mapping[str, Any],
+) -> str | None:
+    """Return why another model, or other rankers, are to be trained at `as_of`; None: no reason.
+
+    `latest` is the row of the latest ones, None for none; `config` are the settings of today.
+    """
     if latest is None:
         return "there is no model yet"
-    return _why_another(context, latest, as_of)
-
-
-def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> str | None:
-    if latest["config"] != _config(context):
+    if {name: value for name, value in latest["config"].items() if name != OWN} != config:
         return f"the configuration differs from that of {latest['id']}"
-    index = latest["universe"]["index"]
+    index = latest.get("universe", {}).get("index", context.market.index.symbol)
     if index != context.market.index.symbol:
-        now = context.market.index.symbol
-        return f"the index is {now}, but {latest['id']} was trained on {index}"
+        return (
+            f"the index is {context.market.index.symbol}, but {latest['id']} was trained on {index}"
+        )
     # The number of sessions after the last one trained on.
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     policy = context.market.retrain
     if isinstance(policy, int) and age >= policy:
         return f"{latest['id']} is {age} sessions old"
-    try:
-        load_run(context, latest)  # only to see whether it raises
-    except DtmlError as error:
-        return f"the weights of {latest['id']} are lost: {error}"
     return None
 
 
@@ -128,23 +149,17 @@ def load_model(context: MarketContext, as_of: date, known_at: datetime | None = 
     return load_run(context, run)
 
 
-def train_model(
-    context: MarketContext,
-    as_of: date,
-    on_epoch: EpochReport = no_report,
-    *,
-    known_at: datetime | None = None,
-) -> Model:
-    """Train on what is stored up to `as_of`, as known at a moment (None: now), and record the run.
+def train_model(tonight: Tonight, on_epoch: EpochReport = no_report) -> Model:
+    """Train on what is stored up to a night, as it knows it, and record the run.
 
     Equal data, settings and seeds give an equal run. A run that is stored already is loaded. A
     training that was interrupted resumes from its last epoch. Raises DtmlError for a history that
     is too short, and where the weights with which a warm start begins are lost.
     """
-    previous = _model_to_start_from(context, as_of, known_at)
-    model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=previous)
+    context = tonight.context
+    model = fit_model(tonight, on_epoch, previous=_model_to_start_from(tonight))
     with transaction(context.engine) as conn:
-        runs.save_run(conn, row)
+        runs.save_run(conn, model.row)
         if model.calibration is not None:
             stored_calibration.save_bands(
                 conn, model.run_id, model.calibration.bands, default=context.market.level
@@ -152,66 +167,77 @@ def train_model(
     return model
 
 
-def train_with_progress(
-    context: MarketContext, as_of: date, known_at: datetime | None = None
-) -> Model:
+def train_with_progress(tonight: Tonight) -> Model:
     """Train as `train_model` does, with a progress bar on a terminal and log lines elsewhere."""
-    with training_progress(context.experiment.members_of()) as on_epoch:
-        return train_model(context, as_of, on_epoch, known_at=known_at)
+    with training_progress(tonight.context.experiment.members_of()) as on_epoch:
+        return train_model(tonight, on_epoch)
 
 
 def fit_model(
-    context: MarketContext,
-    as_of: date,
+    tonight: Tonight,
     on_epoch: EpochReport = no_report,
     *,
     kind: Kind = "nightly",
-    known_at: datetime | None = None,
     previous: Model | None = None,
     serves: str = "",
-) -> tuple[Model, Mapping[str, Any]]:
-    """Train on bars up to `as_of`, as known at a moment (None: now), or load a run that is stored.
+) -> Model:
+    """Train on bars up to a night, as it knows them, or load a run that is stored.
 
-    Returns the model and the row of its run, and writes nothing to the store; the checkpoint is
-    written to the data folder, and the states kept to resume from are deleted. A warm start begins
-    with the weights of the `previous` model. `serves` tells apart runs with equal weights that will
-    predict from different bars. A run whose weights are lost is trained again; if that gives other
-    weights, as on another processor, they become a run of their own, whose name is the lost run's
-    with a suffix.
+    Writes nothing to the store; the checkpoint is written to the data folder, and the states kept
+    to resume from are deleted. A warm start begins with the weights of the `previous` model.
+    `serves` tells apart runs with equal weights that will predict from different bars. A run whose
+    weights are lost is trained again; if that gives other weights, as on another processor, they
+    become a run of their own, whose name is the lost run's with a suffix.
     """
-    bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
-    previous_id = None if previous is None else previous.run_id
-    run_id = _run_id(context, as_of, bars, [kind, serves, previous_id])
-    stored = _stored_run(context, run_id)
-    if stored is not None:
+    context, as_of = tonight.context, tonight.as_of
+    bars, watermark = tonight.known(history_start(context, as_of))
+    run_id = _run_id(context, as_of, bars, [kind, serves, previous.run_id if previous else None])
+    stored = _runs_named(context, run_id)
+    model = _first_whole(context, stored)
+    if model is not None:
         # A process that was killed after it stored the run may have left the state.
         drop_states(context.name, as_of, kind, run_id)
-        return stored
+        return model
     folder = states_folder(kind) / run_id
     log.info("training %s", run_id)
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
-    run_id = _id_for_weights(context, run_id, checkpoint_hash(fitted.ensemble))
+    sha = checkpoint_hash(fitted.ensemble)
+    # A stored row never changes: other weights than those that were lost get a name of their own.
+    lost = next((run for run in stored if run["id"] == run_id), None)
+    if lost is not None:
+        log.warning("the weights of %s are lost; it was trained again", run_id)
+    if lost is not None and lost["checkpoint_hash"] != sha:
+        run_id = f"{run_id}-{sha[:8]}"
+        log.warning(
+            "the weights of %s, SHA-256 %s..., are lost, and training again gave %s... instead: "
+            "another processor or library computes different last bits. The new weights are stored "
+            "beside the old run, as %s, and are used from now on; to replay predictions of the "
+            "lost weights, restore their checkpoint from a backup",
+            lost["id"],
+            lost["checkpoint_hash"][:12],
+            sha[:12],
+            run_id,
+        )
     path = Path("models") / f"{run_id}.safetensors"
-    sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
-    losses = [
-        {
-            "seed": fit.member.seed,
-            "best_epoch": fit.best_epoch,
-            "epochs": [asdict(epoch) for epoch in fit.epochs],
-        }
-        for fit in fitted.fits
-    ]
+    save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
     row = {
         "id": run_id,
         "market": context.name,
         "model": "dtml",
-        "config": _config(context),
+        "config": config_of(context),
         "universe": universe_of(context.market),
         "seeds": list(fitted.ensemble.seeds),
         "code_version": version("dtml-nightshift"),
         "checkpoint_path": str(path),
         "checkpoint_hash": sha,
-        "losses": losses,
+        "losses": [
+            {
+                "seed": fit.member.seed,
+                "best_epoch": fit.best_epoch,
+                "epochs": [asdict(epoch) for epoch in fit.epochs],
+            }
+            for fit in fitted.fits
+        ],
         "slope": fitted.calibration.slope,
         "intercept": fitted.calibration.intercept,
         "train_first": fitted.first,
@@ -221,22 +247,20 @@ def fit_model(
         "data_watermark": watermark,
         "train_last": as_of,
     }
-    # The folder keeps the id that the run had before `_id_for_weights`.
     drop_states(context.name, as_of, kind, folder.name)
-    return Model(run_id, fitted.ensemble, fitted.calibration), row
+    return Model(row, fitted.ensemble, fitted.calibration)
 
 
-def fit_seed(
-    context: MarketContext, as_of: date, seed: int, *, kind: Kind, known_at: datetime, serves: str
-) -> None:
+def fit_seed(tonight: Tonight, seed: int, *, kind: Kind, serves: str) -> None:
     """Train one of the seeds that `fit_model` will train, and leave its state for that function.
 
     The arguments must be those of `fit_model`, so that both find the same folder. Seeds can thus be
     trained by several processes. A run that is stored is not trained.
     """
-    bars, _ = stored_bars(context, history_start(context, as_of), as_of, known_at)
+    context, as_of = tonight.context, tonight.as_of
+    bars, _ = tonight.known(history_start(context, as_of))
     run_id = _run_id(context, as_of, bars, [kind, serves, None])  # None: no warm start
-    if _stored_run(context, run_id) is None:
+    if _first_whole(context, _runs_named(context, run_id)) is None:
         fit_bars(context, as_of, bars, states_folder(kind) / run_id, seeds=(seed,))
 
 
@@ -292,21 +316,20 @@ def fit_bars(
     )
 
 
-def _model_to_start_from(
-    context: MarketContext, as_of: date, known_at: datetime | None
-) -> Model | None:
-    """Return the model with whose weights a training at `as_of` begins.
+def _model_to_start_from(tonight: Tonight) -> Model | None:
+    """Return the model with whose weights a training begins.
 
-    It is the latest one trained on sessions before `as_of`, on prices known at `known_at` (None:
-    now), if its settings are the same. None where there is no such model, or where the experiment
-    makes no warm start. Raises DtmlError where its weights are lost.
+    It is the latest one trained on earlier sessions, on prices that the night knows, if its
+    settings are the same. None where there is no such model, or where the experiment makes no warm
+    start. Raises DtmlError where its weights are lost.
     """
+    context = tonight.context
     if not context.experiment.warm_start:
         return None
-    before = previous_session(context.market.calendar, as_of)
+    before = previous_session(context.market.calendar, tonight.as_of)
     with reading(context.engine) as conn:
-        run = runs.latest_run(conn, context.name, on_or_before=before, known_by=known_at)
-    if run is None or run["config"] != _config(context):
+        run = runs.latest_run(conn, context.name, on_or_before=before, known_by=tonight.known_at)
+    if run is None or run["config"] != config_of(context):
         return None
     return load_run(context, run)
 
@@ -332,7 +355,7 @@ def windows_of(
     return windows.only(context.market.is_constituent(windows.as_of, symbols))
 
 
-def _config(context: MarketContext) -> dict[str, Any]:
+def config_of(context: MarketContext) -> dict[str, Any]:
     """Return the settings of the experiment as they come back from stored JSON.
 
     A model with a gain for each stock serves no other stocks, so its settings list them too.
@@ -372,53 +395,25 @@ def _run_id(
     """
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), torch_build(), device, CALIBRATED]
-    settings = [_config(context), universe_of(context.market), versions, purpose]
+    settings = [config_of(context), universe_of(context.market), versions, purpose]
     digest = hashlib.sha256(json.dumps(settings).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
     return f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
 
 
-def _stored_run(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any]] | None:
-    """Return the model and the row of a run, or of one that was trained again in its place.
-
-    It is the oldest of these runs whose weights can be loaded. None where no run is stored under
-    such a name, or where all weights are lost.
-    """
+def _runs_named(context: MarketContext, run_id: str) -> list[dict[str, Any]]:
+    """Return the row of a run, and of those that were trained in its place, the oldest first."""
     with reading(context.engine) as conn:
-        all_ids = runs.runs(conn, context.name)["id"]
-        # The run itself, and those that `_id_for_weights` named after it: a hyphen and a suffix.
-        candidates = [name for name in all_ids if f"{name}-".startswith(f"{run_id}-")]
-        stored = [runs.run(conn, name) for name in candidates]
+        ids = runs.runs(conn, context.name)["id"]
+        return [runs.run(conn, name) for name in ids if f"{name}-".startswith(f"{run_id}-")]
+
+
+def _first_whole(context: MarketContext, stored: Sequence[Mapping[str, Any]]) -> Model | None:
+    """Return the first model of these runs whose weights can be loaded; None without one."""
     for run in stored:
         with suppress(DtmlError):
-            return load_run(context, run), run
-    if stored:
-        log.warning("the weights of %s are lost; training it again", run_id)
+            return load_run(context, run)
     return None
-
-
-def _id_for_weights(context: MarketContext, run_id: str, sha: str) -> str:
-    """Return the name under which weights with this SHA-256 are stored.
-
-    It is `run_id`, unless a run of that name is stored with other weights: a stored row never
-    changes, so the weights get a name with their SHA-256 as a suffix.
-    """
-    with reading(context.engine) as conn:
-        stored = runs.runs(conn, context.name).set_index("id")["checkpoint_hash"]
-    if stored.get(run_id, sha) == sha:
-        return run_id
-    beside = f"{run_id}-{sha[:8]}"
-    log.warning(
-        "the weights of %s, SHA-256 %s..., are lost, and training again gave %s... instead: "
-        "another processor or library computes different last bits. "
-        "The new weights are stored beside the old run, as %s, and are used from now on; "
-        "to replay predictions of the lost weights, restore their checkpoint from a backup",
-        run_id,
-        stored[run_id][:12],
-        sha[:12],
-        beside,
-    )
-    return beside
 
 
 def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
@@ -430,7 +425,7 @@ def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
     ensemble = load_ensemble(file, market=context.name, sha=run["checkpoint_hash"])
     with reading(context.engine) as conn:
         bands = stored_calibration.bands(conn, run["id"])
-    return Model(run["id"], ensemble, _calibration_of(run, bands))
+    return Model(run, ensemble, _calibration_of(run, bands))
 
 
 def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:

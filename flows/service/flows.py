@@ -30,7 +30,7 @@ from flows.console import rendered
 from flows.log_lines import logged_run
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.markets.stored_night import Night, missed_nights
-from flows.nightly.context import MarketContext, open_context, open_stored_context
+from flows.nightly.context import MarketContext, Tonight, open_context, open_stored_context
 from flows.nightly.night import CaughtUp, catch_up, run_night
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import Model, train_with_progress
@@ -79,8 +79,9 @@ def train(request: RunRequest, as_of: date) -> Model:
 def _train_with_rankers(context: MarketContext, as_of: date) -> Model:
     with logged_run("training", market=context.name, night=as_of) as run:
         with market_lock(context.engine, context.name):
-            model: Model = as_task("train", lambda: train_with_progress(context, as_of))
-            as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
+            tonight = Tonight(context, as_of)
+            model: Model = as_task("train", lambda: train_with_progress(tonight))
+            as_task("rankers", lambda: rankers_for(tonight, anew=True))
         run.outcome = f"trained {model.run_id}"
         return model
 

@@ -215,7 +215,7 @@ def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:
     fetch_bars(
         replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[1]
     )
-    return evenings[1], train_model(context, AS_OF).run_id
+    return evenings[1], train_model(Tonight(context, AS_OF)).run_id
 
 
 @pytest.mark.soak

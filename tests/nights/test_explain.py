@@ -40,6 +40,7 @@ from flows.explain import (
     train_networks,
 )
 from flows.markets.opened import RunRequest
+from flows.nightly.context import Tonight
 from flows.nightly.train import train_model
 from tests.support.backtest_market import context_of
 from tests.support.commands import Command
@@ -209,7 +210,7 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     run_request: RunRequest, engine: Engine, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = context_of(run_request)
-    run_id = train_model(context, AS_OF).run_id
+    run_id = train_model(Tonight(context, AS_OF)).run_id
     before = counted(engine)
     code, said, _ = dtml(*QUICK, "--json")
     assert code == 0
@@ -247,7 +248,7 @@ def test_again_renews_the_row_of_the_run(
     run_request: RunRequest, engine: Engine, dtml: Command
 ) -> None:
     context = context_of(run_request)
-    run_id = train_model(context, AS_OF).run_id
+    run_id = train_model(Tonight(context, AS_OF)).run_id
     assert dtml(*QUICK)[0] == 0
     code, _, noted = dtml("--seeds", "2", "--shuffles", "7", "--epochs", "1", "--again")
     assert (code, "nothing is trained" in noted) == (0, False)
@@ -266,7 +267,7 @@ def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(
     context = context_of(run_request)
     code, _, noted = dtml(*QUICK)
     assert (code, "past has no model: " in noted, "`dtml train past`" in noted) == (2, True, True)
-    first, second = (train_model(context, day).run_id for day in (EARLIER, AS_OF))
+    first, second = (train_model(Tonight(context, day)).run_id for day in (EARLIER, AS_OF))
     assert latest_run(context, None)["id"] == second
     assert latest_run(context, date(2024, 3, 1))["id"] == first
     code, said, _ = dtml("--as-of", "2024-03-01", *QUICK, "--json")
@@ -280,7 +281,7 @@ def test_a_model_that_knows_its_stocks_is_tested_on_these_from_the_bars_that_it_
     run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = context_of(run_request)
-    train_model(context, AS_OF)
+    train_model(Tonight(context, AS_OF))
     later = replace(context, market=context.market.with_symbols(["L01", "F01A"]))
     run = latest_run(later, None)
     history = history_of(later, run)

@@ -19,10 +19,10 @@ from db.rows import runs as stored_runs
 from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly import train
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
-from flows.nightly.train import load_model, train_model, why_due
+from flows.nightly.train import load_model, train_model
 from flows.settings import data_folder
 from tests.support.backtest_market import FIRST, LAST, backtest_of
 from tests.support.commands import Command
@@ -59,13 +59,14 @@ def lose(context: MarketContext, *, how: str = "missing", trained_elsewhere: boo
 @pytest.mark.soak
 @pytest.mark.parametrize("how", LOSSES)
 def test_a_night_whose_model_s_weights_are_lost_trains_them_again(
-    context: MarketContext, how: str
+    context: MarketContext, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fetch_bars(context, AS_OF)
-    model = train_model(context, AS_OF)
+    model = train_model(Tonight(context, AS_OF))
     whole = lose(context, how=how)
-    assert f"weights of {model.run_id} are" in str(why_due(context, AS_OF))
-    assert run_night(context, AS_OF).row["run_id"] == model.run_id
+    with caplog.at_level(logging.INFO):
+        assert run_night(context, AS_OF).row["run_id"] == model.run_id
+    assert f"weights of {model.run_id} are" in caplog.text
     assert checkpoint_of(runs(context)[model.run_id]).read_bytes() == whole
     lose(context, how=how)
     later = run_night(context, date(2024, 7, 2)).row
@@ -77,7 +78,7 @@ def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
     context: MarketContext,
 ) -> None:
     fetch_bars(context, AS_OF)
-    train_model(context, AS_OF)
+    train_model(Tonight(context, AS_OF))
     lose(context)
     never = replace(context, market=replace(context.market, retrain="never"))
     with pytest.raises(
@@ -96,12 +97,12 @@ def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fetch_bars(context, AS_OF)
-    first = train_model(context, AS_OF)
+    first = train_model(Tonight(context, AS_OF))
     lose(context, how=how, trained_elsewhere=True)
     lost = runs(context)[first.run_id]
     left = checkpoint_of(lost).read_bytes() if how == "damaged" else None
     with caplog.at_level(logging.WARNING):
-        second = train_model(context, AS_OF)
+        second = train_model(Tonight(context, AS_OF))
     assert second.run_id.startswith(f"{first.run_id}-")
     assert re.search(LOST_WORDS, caplog.text)
     assert runs(context)[first.run_id] == lost
@@ -109,7 +110,7 @@ def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
     assert load_model(context, AS_OF).run_id == second.run_id
     assert run_night(context, AS_OF).row["run_id"] == second.run_id
     monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
-    assert train_model(context, AS_OF).run_id == second.run_id
+    assert train_model(Tonight(context, AS_OF)).run_id == second.run_id
     assert len(runs(context)) == 2
 
 

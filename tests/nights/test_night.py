@@ -119,7 +119,7 @@ def test_a_night_reads_only_the_sessions_it_needs_and_predicts_as_from_all(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch_bars(context, AS_OF)
-    model = train_model(context, AS_OF)
+    model = train_model(Tonight(context, AS_OF))
     few = forecast(Tonight(context, AS_OF), model)
     monkeypatch.setattr(predict, "first_needed", lambda *_: date(2022, 1, 3))
     pd.testing.assert_frame_equal(

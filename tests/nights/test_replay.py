@@ -21,7 +21,7 @@ from db.admin.copying import table_counts
 from db.engine import reading, transaction
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import train_model
@@ -84,7 +84,7 @@ def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
     others = [symbol for symbol in context.market.symbols if symbol not in ("L01", "F01A")]
     later = replace(context, market=context.market.with_symbols(others))
     run_night(later, FOLLOWING)
-    train_model(later, FOLLOWING)
+    train_model(Tonight(later, FOLLOWING))
     run_night(later, next_session("XNYS", FOLLOWING))
     gone = [replace(each, until=date(2020, 1, 2)) for each in later.market.constituents]
     archive.market = replace(archive.market, constituents=tuple(gone)).with_symbols(["L02", "NEW"])
@@ -190,7 +190,7 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
     context: MarketContext, dtml: Command, archive: Archive
 ) -> None:
     first = run_night(context, AS_OF).row["run_id"]
-    train_model(context, FOLLOWING)
+    train_model(Tonight(context, FOLLOWING))
     second = run_night(context, FOLLOWING).row["run_id"]
     models = data_folder() / "models"
     shutil.copy(models / f"{second}.safetensors", models / f"{first}.safetensors")

@@ -19,9 +19,9 @@ from dtml.prices.sessions import next_session
 from flows.backtest.walk import run_backtest
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.train import train_model, universe_of, why_due
+from flows.nightly.train import config_of, train_model, universe_of, why_due
 from flows.replay import (
     FIGURES,
     TOLERANCE,
@@ -175,10 +175,11 @@ def test_a_backtest_s_prediction_is_made_again_after_the_list_and_the_index_chan
 
 def test_another_index_makes_a_training_due(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
-    train_model(context, AS_OF)
-    assert why_due(context, AS_OF) is None
+    run = train_model(Tonight(context, AS_OF)).row
+    assert why_due(context, run, AS_OF, config_of(context)) is None
     other = replace(context.market, index=replace(context.market.index, symbol="OTHER"))
-    assert str(why_due(replace(context, market=other), AS_OF)).startswith("the index is OTHER, ")
+    due = why_due(replace(context, market=other), run, AS_OF, config_of(context))
+    assert str(due).startswith("the index is OTHER, ")
 
 
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(

@@ -13,10 +13,10 @@ from db.rows import runs
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.sources.simulated import SimulatedSource
-from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.context import MarketContext, Tonight, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
-from flows.nightly.train import fit_model, load_model, train_model, why_due, windows_of
+from flows.nightly.train import config_of, fit_model, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
 from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource, after_nights
 
@@ -26,27 +26,33 @@ def counts(context: MarketContext) -> dict[str, int]:
         return table_counts(conn)
 
 
+def due(context: MarketContext, as_of: date) -> str | None:
+    """Why another model is due."""
+    with reading(context.engine) as conn:
+        latest = runs.latest_run(conn, context.name, on_or_before=as_of)
+    return why_due(context, latest, as_of, config_of(context))
+
+
 def test_the_policy_says_when_a_model_is_due(context: MarketContext) -> None:
     never = replace(context, market=replace(context.market, retrain="never"))
-    assert why_due(never, AS_OF) is None
     with pytest.raises(DtmlError, match=r"no model.* 2024-07-01"):
         load_model(never, AS_OF)
-    assert "no model yet" in str(why_due(context, AS_OF))
+    assert "no model yet" in str(due(context, AS_OF))
     run_id = run_night(context, AS_OF).row["run_id"]
     later = date(2024, 7, 8)
-    assert why_due(context, later) is None
+    assert due(context, later) is None
     every = replace(context, market=replace(context.market, retrain=4))
-    assert why_due(every, date(2024, 7, 5)) is None
-    assert why_due(every, later) == f"{run_id} is 4 sessions old"
+    assert due(every, date(2024, 7, 5)) is None
+    assert due(every, later) == f"{run_id} is 4 sessions old"
     changed = replace(context, experiment=vary(context.experiment, {"epochs": 3}))
-    assert re.fullmatch(f"the configuration .*{run_id}", str(why_due(changed, later)))
-    assert "no model yet" in str(why_due(context, date(2024, 6, 28)))
+    assert re.fullmatch(f"the configuration .*{run_id}", str(due(changed, later)))
+    assert "no model yet" in str(due(context, date(2024, 6, 28)))
 
 
 def test_a_training_from_the_same_store_is_the_same_run(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
-    first = train_model(context, AS_OF)
-    again = train_model(context, AS_OF)
+    first = train_model(Tonight(context, AS_OF))
+    again = train_model(Tonight(context, AS_OF))
     assert again.run_id == first.run_id
     assert counts(context)["run"] == 1
     with reading(context.engine) as conn:
@@ -112,8 +118,8 @@ def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of
 
 def test_a_past_night_never_uses_a_later_model(context: MarketContext) -> None:
     fetch_bars(context, date(2024, 7, 9))
-    early = train_model(context, AS_OF)
-    late = train_model(context, date(2024, 7, 9))
+    early = train_model(Tonight(context, AS_OF))
+    late = train_model(Tonight(context, date(2024, 7, 9)))
     assert early.run_id != late.run_id
     assert load_model(context, date(2024, 7, 8)).run_id == early.run_id
     assert load_model(context, date(2024, 7, 9)).run_id == late.run_id
@@ -121,12 +127,12 @@ def test_a_past_night_never_uses_a_later_model(context: MarketContext) -> None:
 
 def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
-    first = train_model(context, AS_OF)
+    first = train_model(Tonight(context, AS_OF))
     scrambled = BARS.copy()
     later = scrambled["session"] > pd.Timestamp(AS_OF)
     scrambled.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 1.3
     fetch_bars(replace(context, source=FrameSource(scrambled)), date(2024, 8, 30))
-    again = train_model(context, AS_OF)
+    again = train_model(Tonight(context, AS_OF))
     assert again.run_id == first.run_id
     assert all(
         (again.ensemble.weights[name] == value).all()
@@ -137,8 +143,7 @@ def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
 def test_a_model_tied_to_its_stocks_is_due_when_they_change(context: MarketContext) -> None:
     fewer = replace(context, market=context.market.with_symbols(context.market.symbols[:6]))
     run_id = run_night(fewer, AS_OF).row["run_id"]
-    due = str(why_due(context, date(2024, 7, 8)))
-    assert re.fullmatch(f"the configuration .*{run_id}", due)
+    assert re.fullmatch(f"the configuration .*{run_id}", str(due(context, date(2024, 7, 8))))
 
 
 def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketContext) -> None:
@@ -148,7 +153,7 @@ def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketCo
     file.unlink()
     with pytest.raises(DtmlError, match="`dtml train"):
         load_model(context, AS_OF)
-    train_model(context, AS_OF)
+    train_model(Tonight(context, AS_OF))
     assert file.read_bytes() == whole
 
 
@@ -166,17 +171,17 @@ def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(
     fetch_bars(context, date(2024, 7, 9))
     for day in (AS_OF, date(2024, 7, 9)):
         with pytest.raises(TrainingInterruptedError):
-            train_model(context, day, interrupt)
+            train_model(Tonight(context, day), interrupt)
     with pytest.raises(TrainingInterruptedError):
-        fit_model(context, AS_OF, interrupt, kind="backtest")
+        fit_model(Tonight(context, AS_OF), interrupt, kind="backtest")
     other = folder / f"simulated-2-{AS_OF}-0123abcd"
     other.mkdir()
     assert len(list(folder.iterdir())) == 4
-    train_model(context, date(2024, 7, 2))
+    train_model(Tonight(context, date(2024, 7, 2)))
     (later,) = (each for each in folder.iterdir() if each.name.startswith("simulated-2024"))
     assert sorted(each.name for each in folder.iterdir()) == sorted(
         ["backtests", other.name, later.name]
     )
     assert later.name.startswith("simulated-2024-07-09")
-    fit_model(context, AS_OF, kind="backtest")
+    fit_model(Tonight(context, AS_OF), kind="backtest")
     assert list((folder / "backtests").iterdir()) == []

@@ -140,7 +140,7 @@ def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) ->
     scrambled = BARS.assign(**{name: BARS[name].where(~later, BARS[name] * 1.1) for name in prices})
     before = said(long)
     run_night(replace(long, source=FrameSource(scrambled)), TARGET)
-    trained = ranking.rankers_for(long, AS_OF)
+    trained = ranking.rankers_for(Tonight(long, AS_OF))
     assert trained is not None
     probabilities = before[before["predictor"] == "dtml"].set_index("symbol")["score"]
     again = ranking.rank_night(Tonight(long, AS_OF), trained, probabilities)
@@ -284,16 +284,16 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(
 
 @pytest.mark.soak
 def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(long: MarketContext) -> None:
-    first = ranking.rankers_for(fetched(long), AS_OF)
+    first = ranking.rankers_for(Tonight(fetched(long), AS_OF))
     assert first is not None
     later = date(2024, 10, 1)
     every = replace(long, market=replace(long.market, retrain=21))
-    assert ranking.rankers_for(long, later, only_stored=True).row == first.row  # type: ignore[union-attr]
-    assert ranking.rankers_for(fetched(every, later), later).row["train_last"] == later  # type: ignore[union-attr]
+    assert ranking.rankers_for(Tonight(long, later), only_stored=True).row == first.row  # type: ignore[union-attr]
+    assert ranking.rankers_for(Tonight(fetched(every, later), later)).row["train_last"] == later  # type: ignore[union-attr]
     other = replace(long, market=replace(long.market, leg="open_to_open"))
-    assert ranking.rankers_for(other, later).row["leg"] == "open_to_open"  # type: ignore[union-attr]
+    assert ranking.rankers_for(Tonight(other, later)).row["leg"] == "open_to_open"  # type: ignore[union-attr]
     never = replace(long, market=replace(long.market, retrain="never", name="other"))
-    assert ranking.rankers_for(never, later) is None
+    assert ranking.rankers_for(Tonight(never, later)) is None
 
 
 def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
@@ -305,7 +305,7 @@ def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
 
 @pytest.mark.soak
 def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engine: Engine) -> None:
-    trained = ranking.train_rankers(fetched(long), AS_OF)
+    trained = ranking.train_rankers(Tonight(fetched(long), AS_OF))
     again = ranking.load_trained(long, trained.row)
     for name, model in trained.rankers.models.items():
         for part, value in vars(model).items():
@@ -318,12 +318,12 @@ def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engi
 def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
     long: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ranking.rankers_for(fetched(long), AS_OF)
+    first = ranking.rankers_for(Tonight(fetched(long), AS_OF))
     assert first is not None
     file = data_folder() / first.row["checkpoint_path"]
     kept = file.read_bytes()
     file.unlink()
-    again = ranking.rankers_for(long, AS_OF)
+    again = ranking.rankers_for(Tonight(long, AS_OF))
     assert again is not None
     assert (again.row["id"], file.read_bytes()) == (first.row["id"], kept)
     file.unlink()
@@ -334,18 +334,18 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
 
     # as another processor computes other last bits
     monkeypatch.setattr(ranking, "fit_rankers", other)
-    beside = ranking.rankers_for(long, AS_OF)
+    beside = ranking.rankers_for(Tonight(long, AS_OF))
     assert beside is not None
     assert beside.row["id"] != first.row["id"]
-    assert ranking.rankers_for(long, AS_OF).row["id"] == beside.row["id"]  # type: ignore[union-attr]
-    assert ranking.rankers_for(long, AS_OF, only_stored=True).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+    assert ranking.rankers_for(Tonight(long, AS_OF)).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+    assert ranking.rankers_for(Tonight(long, AS_OF), only_stored=True).row["id"] == beside.row["id"]  # type: ignore[union-attr]
 
 
 def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
     long: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
-        assert ranking.rankers_for(fetched(long), AS_OF, only_stored=True) is None
+        assert ranking.rankers_for(Tonight(fetched(long), AS_OF), only_stored=True) is None
     remedy = f"no rankers.*{AS_OF}:.*`dtml train simulated --as-of"
     assert re.search(remedy, caplog.text)
 

@@ -69,7 +69,7 @@ def with_an_unused_model(context: MarketContext) -> MarketContext:
     """A market's nights, and a model and rankers that no night worked with."""
     after_nights(context, *days())
     varied = replace(context, experiment=replace(context.experiment, seeds=1))
-    train_model(varied, date(2024, 6, 3))
+    train_model(Tonight(varied, date(2024, 6, 3)))
     weights = data_folder() / UNUSED_RANKERS
     weights.write_bytes(b"weights of rankers")
     unused = {"id": "unused", "market": "simulated", "checkpoint_path": UNUSED_RANKERS}

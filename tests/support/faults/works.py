@@ -24,7 +24,7 @@ from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
@@ -194,7 +194,7 @@ WORKS = {
         Work(
             "training",
             lambda _: fetch_bars(context(), AS_OF),
-            [lambda _: train_model(context(), AS_OF)],
+            [lambda _: train_model(Tonight(context(), AS_OF))],
             weights_are_whole,
         ),
         Work(
