@@ -10,29 +10,25 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sqlalchemy import Engine
-from torch import Tensor
 
 from db.engine import open_reader, reading
 from db.errors import StoreUsageError
 from db.rows import nights, predictions, rankings, runs
-from db.rows import nights as stored_nights
-from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.checkpoints import checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import changes, computed_by, is_by_cpu
 from dtml.markets import Constituent, Market
-from dtml.pages.figures import records
 from dtml.training.fit import EpochReport, no_report
 from dtml.training.self_test import TOLERANCE
 from flows.markets.files import named_in_command, read_market
@@ -46,29 +42,24 @@ from flows.nightly.context import (
     stored_bars,
 )
 from flows.nightly.fetch import history_start
-from flows.nightly.predict import first_needed, night_windows, predict_windows
-from flows.nightly.ranking import load_trained, rank_night
+from flows.nightly.predict import first_needed, predict
+from flows.nightly.ranking import load_trained, rank
 from flows.nightly.train import Model, fit_bars, load_run
 from flows.settings import weights_file
 from translation.atomic_files import write_whole
 
+log = logging.getLogger(__name__)
+
 # Largest difference between two figures that count as close. Probabilities are computed in float32,
 # whose spacing below 1 is 6e-8: this leaves room for the rounding of some twenty sums.
 ROUNDING = 1e-6
+FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 
 
-def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
-    """Return, for each figure, whether both are the same to the last bit; NaN equals NaN."""
-    then = np.asarray(stored, dtype=float)
-    now = np.asarray(again, dtype=float)
-    return np.asarray((then == now) | np.isnan(then) & np.isnan(now))
-
-
-def close(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
-    """Return, for each figure, whether both differ by at most ROUNDING; NaN equals NaN."""
-    then = np.asarray(stored, dtype=float)
-    now = np.asarray(again, dtype=float)
-    return np.asarray(same(then, now) | (np.abs(then - now) <= ROUNDING))
+def within(tolerance: float, stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
+    """Return, for each figure, whether both differ by at most this; NaN equals NaN."""
+    then, now = np.asarray(stored, dtype=float), np.asarray(again, dtype=float)
+    return np.asarray(np.isclose(then, now, rtol=0, atol=tolerance, equal_nan=True))
 
 
 @dataclass(frozen=True)
@@ -95,27 +86,21 @@ def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDiff
     then they are not close.
     """
     beside = stored.merge(again, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
-    is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
-    differing = int((~is_same).sum())
+    is_same = within(0, beside[["score", "place"]], beside[["score_again", "place_again"]])
+    differing = int((~is_same.all(axis=1)).sum())
     if differing == 0:
         return None
-    is_in_both = beside[["place", "place_again"]].notna().all(axis=None)
-    # Each stock now has the place `place_again`. Add the stored score of the stock that had this
-    # place in the stored ranking.
-    score_of_place = stored[["predictor", "place", "score"]].rename(
-        columns={"place": "place_again", "score": "score_of_place"}
+    # The stored score of each stock must be close to its new score, and to the stored score of the
+    # stock that had its new place: then the two could change places by rounding alone.
+    places = stored[["predictor", "place", "score"]].set_axis(
+        ["predictor", "place_again", "score_of_place"], axis=1
     )
-    beside = beside.merge(score_of_place, on=["predictor", "place_again"], how="left")
-    # The stored score of each stock must be close to its new score, and also to the score added
-    # above: then the two stocks could change places by rounding alone.
-    scale = np.maximum(1.0, beside["score"].abs())
-    scores = beside[["score", "score"]].div(scale, axis=0)
-    others = beside[["score_again", "score_of_place"]].div(scale, axis=0)
-    is_close = bool(is_in_both and close(scores, others).all())
+    beside = beside.merge(places, on=["predictor", "place_again"], how="left")
+    others = beside[["score_again", "score_of_place"]]
+    scale = beside["score"].abs().clip(lower=1)
+    apart = others.sub(beside["score"], axis=0).abs().div(scale, axis=0)  # NaN if only one has it
+    is_close = bool((apart <= ROUNDING).all(axis=None))
     return RankingDifference(differing=differing, total=len(beside), is_close=is_close)
-
-
-FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 
 
 class NotReplayedError(DtmlError):
@@ -139,27 +124,25 @@ class Archive:
     @classmethod
     def open(cls, request: RunRequest) -> "Archive":
         """Open the past of the market that a run request names, in an existing store."""
-        return cls(
-            engine=open_reader(),
-            market=read_market(request.market, request.market_file),
-            device=request.device,
-        )
+        market = read_market(request.market, request.market_file)
+        return cls(engine=open_reader(), market=market, device=request.device)
 
     def night(self, as_of: date | None) -> dict[str, Any]:
         """Return the row of a complete night, by default the last.
 
         Raises UsageError if this night is not complete; the message says which nights are.
         """
-        if as_of is None:
-            return self.nights()[-1]
+        complete = self.nights()
+        for row in reversed(complete):
+            if as_of in (None, row["as_of"]):
+                return row
+        assert as_of is not None
         with reading(self.engine) as conn:
-            row = stored_nights.night(conn, self.market.name, as_of)
-        if row is not None and row["status"] in COMPLETE:
-            return row
-        days = [night["as_of"] for night in self.nights()]
+            stored = nights.night(conn, self.market.name, as_of)
+        why = "was never run" if stored is None else f"is {stored['status']} ({stored['reason']})"
         raise UsageError(
-            f"the night of {as_of} of {self.market.name} {_why_incomplete(row)}: "
-            f"choose one of the complete nights from {days[0]} to {days[-1]}, {len(days)} in all"
+            f"the night of {as_of} of {self.market.name} {why}: choose one of the complete nights "
+            f"from {complete[0]['as_of']} to {complete[-1]['as_of']}, {len(complete)} in all"
         )
 
     def nights(self) -> list[dict[str, Any]]:
@@ -169,8 +152,7 @@ class Archive:
         """
         name = self.market.name
         with reading(self.engine) as conn:
-            nights = conn.execute(stored_nights.night_log(name))
-            newest_first = nights.mappings().all()
+            newest_first = conn.execute(nights.night_log(name)).mappings().all()
         complete = [dict(row) for row in reversed(newest_first) if row["status"] in COMPLETE]
         if not complete:
             command = f"dtml nightly {named_in_command(self.market)}"
@@ -209,20 +191,6 @@ class Archive:
             notice=None,
         )
 
-    def of_night(
-        self, night: Mapping[str, Any]
-    ) -> tuple[MarketContext, dict[str, Any], pd.DataFrame]:
-        """Return a market context, the row of the night's run, and its stored predictions.
-
-        The context has the stocks that the night predicted or left out. A prediction is a row of
-        `db.rows.predictions.night_directions`.
-        """
-        with reading(self.engine) as conn:
-            run = runs.run(conn, night["run_id"])
-            stored = stored_predictions.night_directions(conn, self.market.name, night["as_of"])
-        symbols = stocks_of(night, stored["symbol"])
-        return self.context(run, symbols, night["computed_by"]), run, stored
-
     def model(self, run: Mapping[str, Any]) -> Model:
         """Return the model of a run; its weights are loaded and checked only the first time.
 
@@ -232,57 +200,40 @@ class Archive:
             self.models[run["id"]] = load_run(self.context(run, [], run["computed_by"]), run)
         return self.models[run["id"]]
 
-    def bars(
-        self, context: MarketContext, model: Model, as_of: date, known_at: datetime
-    ) -> pd.DataFrame:
-        """Read the bars that a window ending at `as_of` can reach, as known at a moment.
+    def tonight(
+        self, night: Mapping[str, Any], known_at: datetime | None = None
+    ) -> tuple[Tonight, pd.DataFrame]:
+        """Return a past night, with bars as it knew them or as known at a moment.
 
-        They are those of every symbol of the market in the store, not only of the context's stocks.
-        The column `known_at` has the moment since which a bar is known.
+        Its stocks are those that it predicted or left out. Also returns its stored predictions, as
+        rows of `db.rows.predictions.night_directions`.
         """
-        first = first_needed(context, model.ensemble.windows, as_of)
-        return read_bars(context, first, as_of, known_at)
-
-    def again(
-        self, context: MarketContext, model: Model, as_of: date, known_at: datetime
-    ) -> tuple[pd.DataFrame, str]:
-        """Predict the session after `as_of` again, from bars as known at a moment.
-
-        Returns a row `symbol, FIGURES` for each stock, and the SHA-256 of the model's inputs. There
-        is no row if the bars end before `as_of`. Raises DtmlError for too few bars.
-        """
-        bars = self.bars(context, model, as_of, known_at)
-        tonight = night_windows(context, model, as_of, bars)
-        predictions = predict_windows(context, model, tonight)
-        return predictions[["symbol", *FIGURES]], tonight.digest
-
-
-def _why_incomplete(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return "was never run"
-    if row["reason"]:
-        return f"is {row['status']} ({row['reason']})"
-    return f"is {row['status']}"
+        with reading(self.engine) as conn:
+            run = runs.run(conn, night["run_id"])
+            stored = predictions.night_directions(conn, self.market.name, night["as_of"])
+        stocks = {*stored["symbol"], *(gap["symbol"] for gap in night["gaps"])}
+        context = self.context(run, stocks, night["computed_by"])
+        tonight = Tonight(context, night["as_of"], known_at or night["known_at"])
+        tonight.row, tonight.run = night, run
+        return tonight, stored
 
 
 def market_then(market: Market, run: Mapping[str, Any]) -> Market:
     """Return the market with the index and the constituents that a run was trained on."""
     universe = run["universe"]
-    constituents: list[Constituent] = []
-    for symbol, since, until in universe["constituents"]:
-        constituents.append(
-            Constituent(
-                symbol=symbol,
-                source_symbol=symbol,  # the one of the source is not recorded, and nothing is asked
-                since=date.fromisoformat(since) if since else None,
-                until=date.fromisoformat(until) if until else None,
-            )
+    constituents = [
+        Constituent(
+            symbol=symbol,
+            source_symbol=symbol,  # the one of the source is not recorded, and nothing is asked
+            since=date.fromisoformat(since) if since else None,
+            until=date.fromisoformat(until) if until else None,
         )
-    index = replace(market.index, symbol=universe["index"])
+        for symbol, since, until in universe["constituents"]
+    ]
     as_of = universe.get("as_of")
     return replace(
         market,
-        index=index,
+        index=replace(market.index, symbol=universe["index"]),
         constituents=tuple(constituents),
         constituents_as_of=date.fromisoformat(as_of) if as_of else market.constituents_as_of,
     )
@@ -295,38 +246,26 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
     compare.
     """
     then = market_then(market, run)
-    changes: list[str] = []
+    said = []
     if then.index.symbol != market.index.symbol:
-        changes.append(f"the index is {market.index.symbol}; it was {then.index.symbol}")
+        said.append(f"the index is {market.index.symbol}; it was {then.index.symbol}")
     if market.constituents:
-        changes += _changes_of_list(then, market)
-    return "; ".join(changes) or None
-
-
-def _changes_of_list(then: Market, now: Market) -> list[str]:
-    # A stay is a stock, its first day on the list and the first day after it. It may have several.
-    stays_then = {(stay.symbol, stay.since, stay.until) for stay in then.constituents}
-    stays_now = {(stay.symbol, stay.since, stay.until) for stay in now.constituents}
-    new_symbols = {symbol for symbol, _, _ in stays_now - stays_then}
-    old_symbols = {symbol for symbol, _, _ in stays_then - stays_now}
-    joined = sorted(new_symbols - set(then.symbols))
-    departed = sorted(old_symbols - set(now.symbols))
-    # A stock that only lost one of several stays is among `old_symbols` alone.
-    with_other_dates = sorted((new_symbols | old_symbols) - set(joined) - set(departed))
-    changes: list[str] = []
-    if joined:
-        changes.append(f"{', '.join(joined)} joined")
-    if departed:
-        changes.append(f"{', '.join(departed)} left")
-    if with_other_dates:
-        changes.append(f"{', '.join(with_other_dates)} with other dates")
-    return changes
-
-
-def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
-    """Return the stocks of a night: those it predicted, and those it left out."""
-    left_out = {gap["symbol"] for gap in night["gaps"]}
-    return set(predicted) | left_out
+        # A stock may have several stays, of which it may have lost one.
+        stays = [
+            {(stay.symbol, stay.since, stay.until) for stay in each.constituents}
+            for each in (then, market)
+        ]
+        changed = {symbol for symbol, _, _ in stays[0] ^ stays[1]}
+        joined = changed - set(then.symbols)
+        departed = changed - set(market.symbols)
+        for symbols, what in (
+            (joined, "joined"),
+            (departed, "left"),
+            (changed - joined - departed, "with other dates"),
+        ):
+            if symbols:
+                said.append(f"{', '.join(sorted(symbols))} {what}")
+    return "; ".join(said) or None
 
 
 def made_by(run: Mapping[str, Any], machine: str) -> str:
@@ -337,54 +276,80 @@ def made_by(run: Mapping[str, Any], machine: str) -> str:
     trained_by = run["computed_by"]
     if trained_by is None:
         return f"{machine}; trained by dtml {run['code_version']}, the rest is not recorded"
-    if trained_by == machine:
-        return f"{machine}; trained by the same"
-    return f"{machine}; trained by {trained_by}"
+    return f"{machine}; trained by {'the same' if trained_by == machine else trained_by}"
 
 
-@dataclass(frozen=True)
-class Replay:
-    """Hold a night beside the result of running it again from bars as known at `known_at`.
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Hold stored predictions of one session beside the same predictions made again.
 
     `predictions` has a row for each stock: `symbol`, `FIGURES` as stored, and the same figures with
-    the prefix `replayed_`, as predicted again by `machine` (see `dtml.machine.computed_by`). A
-    figure is missing where there is no prediction. `inputs_hash` is the SHA-256 of the model's
-    inputs now. `failure` says why the stocks could not be predicted again, or why they could not be
-    ranked again; None if neither failed. `ranking_difference` says what differs in the rankings of
-    the stocks; None if nothing does, if the night ranked none, or after a failure. `link` is the
-    number of the night's link in the market's chain, None if the night is not frozen.
+    the prefix `replayed_`, as predicted again by `machine` (see `dtml.machine.computed_by`) from
+    bars as known at `known_at`. A figure is missing where there is no prediction. `computed_by` is
+    what computed them then (None: not recorded). `recorded_hash` is the SHA-256 of the model's
+    inputs that was recorded then, `inputs_hash` that of the inputs now; None for not recorded, and
+    for nothing read.
+    """
+
+    run: Mapping[str, Any]
+    known_at: datetime
+    computed_by: str | None
+    machine: str
+    predictions: pd.DataFrame
+    recorded_hash: str | None
+    inputs_hash: str | None
+
+    @property
+    def changes(self) -> str | None:
+        """Return in words what computed them, if that is not what computes here; else None."""
+        return changes(self.computed_by, self.machine)
+
+    @property
+    def inputs_equal(self) -> bool | None:
+        """Return whether the model's inputs are the same as then; None when nothing was read."""
+        return None if self.inputs_hash is None else self.recorded_hash == self.inputs_hash
+
+    def are_within(self, tolerance: float) -> NDArray[np.bool_]:
+        """Return whether each figure made again is this close to the stored one, [stocks FIGURES].
+
+        Both may be missing.
+        """
+        again = self.predictions[[f"replayed_{name}" for name in FIGURES]]
+        return within(tolerance, self.predictions[[*FIGURES]], again)
+
+    @property
+    def inputs_reasons(self) -> list[str]:
+        """Return how the model's inputs differ, in words."""
+        if self.inputs_equal or self.recorded_hash is None:
+            return []
+        return [
+            f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., "
+            f"but the night recorded {self.recorded_hash[:12]}...: "
+            "stored prices or the calendar have changed since"
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Comparison):
+    """Hold a night beside the result of running it again.
+
+    `failure` says why the stocks could not be predicted again, or why they could not be ranked
+    again; None if neither failed. `ranking_difference` says what differs in the rankings of the
+    stocks; None if nothing does, if the night ranked none, or after a failure. `link` is the number
+    of the night's link in the market's chain, None if the night is not frozen.
     `changes_since_frozen` says in words what of the night has changed since.
     """
 
     night: Mapping[str, Any]
-    run: Mapping[str, Any]
-    known_at: datetime
-    machine: str
-    predictions: pd.DataFrame
-    inputs_hash: str | None = None
     failure: str | None = None
     ranking_difference: RankingDifference | None = None
     link: int | None = None
     changes_since_frozen: tuple[str, ...] = ()
 
-    @property
-    def changes(self) -> str | None:
-        """Return in words what computed the night, if that is not what computes here; else None."""
-        return changes(self.night["computed_by"], self.machine)
-
-    @property
-    def inputs_equal(self) -> bool | None:
-        """Return whether the model's inputs are the same as then; None when nothing was read."""
-        if self.inputs_hash is None:
-            return None
-        return bool(self.night["inputs_hash"] == self.inputs_hash)
-
-    @property
+    @cached_property
     def differing(self) -> pd.DataFrame:
         """Return the rows of `predictions` that are not the same to the last bit."""
-        replayed = self.predictions[[f"replayed_{name}" for name in FIGURES]]
-        equal = same(self.predictions[[*FIGURES]], replayed).all(axis=1)
-        rows: pd.DataFrame = self.predictions[~np.asarray(equal)]
+        rows: pd.DataFrame = self.predictions[~self.are_within(0).all(axis=1)]
         return rows
 
     @property
@@ -395,13 +360,9 @@ class Replay:
         one stock must be `differing`.
         """
         rows = self.differing
-        difference = (rows["replayed_probability"] - rows["probability"]).abs()
-        is_missing = difference.isna()
-        if is_missing.any():
-            place = is_missing.to_numpy().argmax()
-        else:
-            place = difference.to_numpy().argmax()
-        return str(rows["symbol"].iloc[place]), float(difference.iloc[place])
+        difference = (rows["replayed_probability"] - rows["probability"]).abs().to_numpy()
+        place = difference.argmax()  # of NaN, the first
+        return str(rows["symbol"].iloc[place]), float(difference[place])
 
     @property
     def is_rounding(self) -> bool:
@@ -412,11 +373,8 @@ class Replay:
         """
         if self.failure is not None or not self.inputs_equal or self.changes is None:
             return False
-        replayed = self.predictions[[f"replayed_{name}" for name in FIGURES]]
-        has_close_figures = bool(close(self.predictions[[*FIGURES]], replayed).all())
-        ranking = self.ranking_difference
-        has_close_ranking = ranking is None or ranking.is_close
-        return not self.is_equal and has_close_figures and has_close_ranking
+        is_close = self.ranking_difference is None or self.ranking_difference.is_close
+        return not self.is_equal and is_close and bool(self.are_within(ROUNDING).all())
 
     @property
     def is_frozen(self) -> bool:
@@ -444,16 +402,9 @@ class Replay:
         """Return what differs by more than rounding, in words; empty when nothing does."""
         if self.failure is not None:
             return [self.failure, *self.changes_since_frozen]
-        reasons = [*self.changes_since_frozen]
-        if not self.inputs_equal:
-            reasons.append(
-                f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., "
-                f"but the night recorded {str(self.night['inputs_hash'])[:12]}...: "
-                "stored prices or the calendar have changed since"
-            )
+        reasons = [*self.changes_since_frozen, *self.inputs_reasons]
         recorded = self.night["predictions"]
-        has_stored = self.predictions["probability"].notna()
-        stored = int(has_stored.sum())
+        stored = int(self.predictions["probability"].notna().sum())
         if recorded != stored:
             reasons.append(
                 f"stored predictions: the night made {recorded}, but {stored} are stored"
@@ -464,24 +415,20 @@ class Replay:
             reasons.append(f"stocks left out: {then} then, {now} now")
         if self.is_rounding:
             return reasons
-        reasons += self._differences()
+        if len(self.differing):
+            symbol, difference = self.largest
+            most = f"most of all {symbol}, by {difference:.2g}"
+            if np.isnan(difference):
+                most = f"such as {symbol}, which was predicted only then or only now"
+            reasons.append(
+                f"predictions: {len(self.differing)} of {len(self.predictions)} differ, {most}"
+            )
+            if self.inputs_equal:
+                cause = self.changes or "the versions, the processor and the device are the same"
+                reasons.append(f"stored rows may have changed since; {cause}")
         if self.ranking_difference is not None:
             reasons.append(str(self.ranking_difference))
         return reasons
-
-    def _differences(self) -> list[str]:
-        rows = self.differing
-        if rows.empty:
-            return []
-        symbol, difference = self.largest
-        most = f"most of all {symbol}, by {difference:.2g}"
-        if np.isnan(difference):
-            most = f"such as {symbol}, which was predicted only then or only now"
-        differences = [f"predictions: {len(rows)} of {len(self.predictions)} differ, {most}"]
-        if self.inputs_equal:
-            cause = self.changes or "the versions, the processor and the device are the same"
-            differences.append(f"stored rows may have changed since; {cause}")
-        return differences
 
 
 def replay_of(
@@ -491,55 +438,61 @@ def replay_of(
 
     If its stocks cannot be predicted or ranked again, `failure` of the result says why.
     """
-    context, run, stored = archive.of_night(night)
-    moment = known_at or night["known_at"]
-    again = pd.DataFrame({name: [] for name in ("symbol", *FIGURES)})  # if it cannot be predicted
-    inputs_hash = None
+    tonight, stored = archive.tonight(night, known_at)
+    forecast = None
     failure = None
-    ranking_differs = None
+    difference = None
     try:
-        again, inputs_hash = archive.again(context, archive.model(run), night["as_of"], moment)
-        ranking_differs = _ranking_difference(context, night, moment, again)
+        tonight.model = archive.model(tonight.run)
+        predict(tonight)
+        forecast = tonight.forecast
+        difference = _rank_again(tonight)
     except DtmlError as error:
         failure = str(error)
-    replayed = again.rename(columns={name: f"replayed_{name}" for name in FIGURES})
-    replayed = replayed.astype({"symbol": str})  # an empty column has another type
-    predictions = stored[["symbol", *FIGURES]].merge(replayed, on="symbol", how="outer")
     return Replay(
+        run=tonight.run,
+        known_at=known_at or night["known_at"],
+        computed_by=night["computed_by"],
+        machine=computed_by(choose_device(tonight.context.device)),
+        predictions=_beside(stored, None if forecast is None else forecast.predictions),
+        recorded_hash=night["inputs_hash"],
+        inputs_hash=None if forecast is None else forecast.windows.digest,
         night=night,
-        run=run,
-        known_at=moment,
-        machine=computed_by(choose_device(context.device)),
-        predictions=predictions.sort_values("symbol", ignore_index=True),
-        inputs_hash=inputs_hash,
         failure=failure,
-        ranking_difference=ranking_differs,
+        ranking_difference=difference,
     )
 
 
-def _ranking_difference(
-    context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame
-) -> RankingDifference | None:
-    """Rank a night's stocks again, from bars as known at `moment`, and return what differs.
+def _beside(stored: pd.DataFrame, again: pd.DataFrame | None) -> pd.DataFrame:
+    """Return `Comparison.predictions`, of stored predictions and the same made again, if any."""
+    if again is None:
+        again = pd.DataFrame({name: [] for name in ("symbol", *FIGURES)})
+    replayed = again[["symbol", *FIGURES]].rename(
+        columns={name: f"replayed_{name}" for name in FIGURES}
+    )
+    replayed = replayed.astype({"symbol": str})  # an empty column has another type
+    both = stored[["symbol", *FIGURES]].merge(replayed, on="symbol", how="outer")
+    return both.sort_values("symbol", ignore_index=True)
 
-    `again` are the predictions made again, whose probabilities rank stocks too. None where nothing
-    differs, or where the night ranked no stocks.
+
+def _rank_again(tonight: Tonight) -> RankingDifference | None:
+    """Rank a night's stocks again by the rankers that ranked them, and return what differs.
+
+    None where nothing differs, or where the night ranked no stocks.
     """
-    target = night["target"]
+    context, target = tonight.context, tonight.row["target"]
     with reading(context.engine) as conn:
         stored = rankings.night_rankings(conn, context.name, first=target, last=target)
         if stored.empty:
             return None
         # A session that was ranked more than once has its newest ranking last. Every ranking names
         # the row of its rankers, so there is one: `or {}` is for the type checker alone.
-        ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1])
-        trained = load_trained(context, ranker or {})
-    stored = stored[stored["ranker_id"] == trained.row["id"]]  # the newest ranking alone
-    probabilities = again.set_index("symbol")["probability"]
-    ranking = rank_night(Tonight(context, night["as_of"], moment), trained, probabilities)
-    if ranking.empty:  # it has no columns then: the bars known at `moment` end before the night
-        ranking = stored.iloc[:0]
-    return ranking_difference(stored, ranking)
+        ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1]) or {}
+    stored = stored[stored["ranker_id"] == ranker["id"]]  # the newest ranking alone
+    tonight.rankers = load_trained(context, ranker)
+    rank(tonight)
+    # The ranking has no columns where the bars known at the moment end before the night.
+    return ranking_difference(stored, stored[:0] if tonight.ranking.empty else tonight.ranking)
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
@@ -549,36 +502,22 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     do with another `known_at`: it has another version, or its neighbour was withdrawn meanwhile
     (`db.rows.prices.prices`).
     """
-    symbols = {*replay.predictions["symbol"], *replay.left_out}
-    # No device matters, as nothing is computed: the bars are only read.
-    context = archive.context(replay.run, symbols, computed_then=None)
-    then = _moments_of_bars(archive, context, replay, replay.night["known_at"])
-    now = _moments_of_bars(archive, context, replay, replay.known_at)
-    beside = pd.concat([then, now], axis=1, keys=["then", "now"])
+    tonight, _ = archive.tonight(replay.night)
+    context = tonight.context
+    as_of = replay.night["as_of"]
+    first = first_needed(context, archive.model(replay.run).ensemble.windows, as_of)
+    known = {}
+    for name, moment in (("then", replay.night["known_at"]), ("now", replay.known_at)):
+        bars = read_bars(context, first, as_of, moment)
+        is_input = bars["symbol"].isin([*context.market.symbols, context.market.index.symbol])
+        known[name] = bars[is_input].set_index(["symbol", "session"])["known_at"]
+    beside = pd.concat(known, axis=1)
     in_both = beside.dropna()
-    is_restated = in_both["then"] != in_both["now"]
     return {
-        "restated": int(is_restated.sum()),
+        "restated": int((in_both["then"] != in_both["now"]).sum()),
         "new": int(beside["then"].isna().sum()),
         "gone": int(beside["now"].isna().sum()),
     }
-
-
-def _moments_of_bars(
-    archive: Archive, context: MarketContext, replay: Replay, moment: datetime
-) -> "pd.Series[pd.Timestamp]":
-    """Return the moment since which each bar of the model's inputs is known, by symbol and session.
-
-    The bars are those known at `moment`, of the context's stocks and the index.
-    """
-    model = archive.model(replay.run)
-    bars = archive.bars(context, model, replay.night["as_of"], moment)
-    names = {*context.market.symbols, context.market.index.symbol}
-    bars_of_inputs = bars[bars["symbol"].isin(names)]
-    return bars_of_inputs.set_index(["symbol", "session"])["known_at"]
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -606,28 +545,28 @@ class Receipt:
         return f"{self.run_id}/{self.symbol}/{self.target}"
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """Hold a stored prediction beside its reproduction.
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(Comparison):
+    """Hold a stored prediction beside its reproduction, the one row of `predictions`.
 
-    `prediction` is its stored row. `again` maps `FIGURES` to the reproduced values, or is None when
-    the stock can no longer be predicted. `machine` is what computed it again, `computed_by` what
-    computed it then (None: not recorded). `universe` says which stocks the model saw and how that
-    is known, and `changed_since` how the market's index and list differ today, which changes
-    nothing here. `night_hash` is the digest of the windows that the night recorded (None if it was
-    not a night, or recorded none), `inputs_hash` that of the windows now.
+    `universe` says which stocks the model saw and how that is known, and `changed_since` how the
+    market's index and list differ today, which changes nothing here. Only a night may have recorded
+    a hash of its inputs.
     """
 
     receipt: Receipt
-    run: Mapping[str, Any]
-    machine: str
-    computed_by: str | None
-    prediction: Mapping[str, Any]
-    again: Mapping[str, float] | None
     universe: str
     changed_since: str | None
-    night_hash: str | None
-    inputs_hash: str
+
+    @property
+    def again(self) -> dict[str, float]:
+        """Return the figures made again; all are NaN if the stock can no longer be predicted."""
+        return {name: float(self.predictions[f"replayed_{name}"].iloc[0]) for name in FIGURES}
+
+    @property
+    def is_made(self) -> bool:
+        """Return whether the stock could be predicted again."""
+        return not np.isnan(self.again["probability"])
 
     @property
     def config_digest(self) -> str:
@@ -636,15 +575,10 @@ class Reproduction:
         return hashlib.sha256(settings.encode()).hexdigest()
 
     @property
-    def changes(self) -> str | None:
-        """Return in words what computed the prediction; None if the same computes here."""
-        return changes(self.computed_by, self.machine)
-
-    @property
     def differing(self) -> list[str]:
-        """Return the figures that are not the same to the last bit; none if `again` is None."""
-        again = self.again or {}
-        return [name for name in again if not same(self.prediction[name], again[name])]
+        """Return the figures that are not the same to the last bit."""
+        (is_same,) = self.are_within(0)
+        return [name for name, same in zip(FIGURES, is_same, strict=True) if not same]
 
     @property
     def is_rounding(self) -> bool:
@@ -652,26 +586,18 @@ class Reproduction:
 
         They do if they are within the tolerance, and another version or machine computes now.
         """
-        again = self.again or {}
-        has_close_figures = all(close(self.prediction[name], again[name]) for name in again)
-        return bool(self.differing) and has_close_figures and self.changes is not None
+        is_close = bool(self.are_within(ROUNDING).all())
+        return bool(self.differing) and is_close and self.changes is not None
 
     @property
     def reasons(self) -> list[str]:
         """Return what differs by more than rounding, in words; empty when nothing does."""
-        reasons: list[str] = []
-        if self.night_hash is not None and self.night_hash != self.inputs_hash:
-            reasons.append(
-                f"inputs: SHA-256 {self.inputs_hash[:12]}..., "
-                f"but the night recorded {self.night_hash[:12]}...: "
-                "stored prices or the calendar have changed since"
-            )
-        if self.again is None:
+        reasons = self.inputs_reasons
+        if not self.is_made:
             reasons.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
-            return reasons
-        if self.differing and not self.is_rounding:
+        elif self.differing and not self.is_rounding:
             first = self.differing[0]
-            difference = abs(self.prediction[first] - self.again[first])
+            difference = abs(self.predictions[first].iloc[0] - self.again[first])
             reasons.append(
                 f"{', '.join(self.differing)}: {first} {difference:.2g} apart; "
                 f"{made_by(self.run, self.machine)}"
@@ -717,63 +643,52 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     weights or the bars are lost.
     """
     name = archive.market.name
-    target = pd.Timestamp(receipt.target)
     with reading(archive.engine) as conn:
         stored = predictions.predictions(conn, name, run_id=run["id"])
-        on_target = stored[stored["target"] == target]
-        rows_of_receipt = on_target[on_target["symbol"] == receipt.symbol]
-        if rows_of_receipt.empty:
+        on_target = stored[stored["target"] == pd.Timestamp(receipt.target)]
+        named = on_target[on_target["symbol"] == receipt.symbol]
+        if named.empty:
             raise StoreUsageError(_missing(receipt, stored))
-        (prediction,) = records(rows_of_receipt)
-        as_of = prediction["as_of"].date()
+        as_of = named["as_of"].iloc[0].date()
+        known_at = named["known_at"].iloc[0].to_pydatetime()
         night = nights.night(conn, name, as_of)
     # A model looks at all stocks of a night. A complete night recorded which these were; for any
     # other prediction they are that day's constituents, as the model's training recorded them.
-    symbols = set(on_target["symbol"])
-    night_hash = None
-    computed_then = run["computed_by"]
     if night is not None and night["run_id"] == run["id"] and night["status"] in COMPLETE:
-        symbols = stocks_of(night, symbols)
+        tonight, _ = archive.tonight(night, known_at)
         universe = "as the night recorded them"
-        night_hash = night["inputs_hash"]
-        computed_then = night["computed_by"]
+        recorded_hash, computed_then = night["inputs_hash"], night["computed_by"]
     else:
         listed = market_then(archive.market, run).constituents_on(as_of)
-        symbols |= {stay.symbol for stay in listed}
+        symbols = {*on_target["symbol"], *(stay.symbol for stay in listed)}
         universe = "as its model's training recorded them"
-    known_at = prediction["known_at"].to_pydatetime()
-    context = archive.context(run, symbols, computed_then)
-    reproduced, inputs_hash = archive.again(context, archive.model(run), as_of, known_at)
-    reproduced = reproduced[reproduced["symbol"] == receipt.symbol]
-    again: Mapping[str, float] | None = None
-    if not reproduced.empty:
-        (again,) = records(reproduced[list(FIGURES)])
+        recorded_hash, computed_then = None, run["computed_by"]
+        tonight = Tonight(archive.context(run, symbols, computed_then), as_of, known_at)
+    tonight.model = archive.model(run)
+    predict(tonight)
+    again = tonight.forecast.predictions
     return Reproduction(
-        receipt=receipt,
         run=run,
-        machine=computed_by(choose_device(context.device)),
+        known_at=known_at,
         computed_by=computed_then,
-        prediction=prediction,
-        again=again,
-        universe=f"{len(symbols)} stocks, {universe}",
+        machine=computed_by(choose_device(tonight.context.device)),
+        predictions=_beside(named, again[again["symbol"] == receipt.symbol]),
+        recorded_hash=recorded_hash,
+        inputs_hash=tonight.forecast.windows.digest,
+        receipt=receipt,
+        universe=f"{len(tonight.context.market.symbols)} stocks, {universe}",
         changed_since=changed_since(archive.market, run),
-        night_hash=night_hash,
-        inputs_hash=inputs_hash,
     )
 
 
 def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
-    if stored.empty:
-        return (
-            f"there is no prediction {receipt}: run {receipt.run_id} has made none; the column "
-            "receipt of prediction_history has all that are stored"
-        )
-    first = stored["target"].min().date()
-    last = stored["target"].max().date()
+    made = f"run {receipt.run_id} has made none"
+    if len(stored):
+        first, last = stored["target"].min().date(), stored["target"].max().date()
+        made = f"{receipt.run_id} has {len(stored)}, for sessions {first} .. {last}"
     return (
-        f"there is no prediction {receipt}: "
-        f"{receipt.run_id} has {len(stored)}, for sessions {first} .. {last}; the column receipt "
-        "of prediction_history has all that are stored"
+        f"there is no prediction {receipt}: {made}; the column receipt of prediction_history has "
+        "all that are stored"
     )
 
 
@@ -816,31 +731,27 @@ class Retraining:
 
         Weights that are close on a GPU count as the same.
         """
-        has_difference = self.lost or bool(self.differing)
-        if self.restored or self.is_close or not has_difference:
-            return []
-        reasons = [
-            (
+        by = made_by(self.run, self.machine)
+        if self.lost and not self.restored:
+            reason = (
                 f"weights: those of {self.run['id']}, SHA-256 "
                 f"{self.run['checkpoint_hash'][:12]}..., are lost, and training again gave "
-                f"{self.checkpoint_hash[:12]}... instead ({made_by(self.run, self.machine)}): "
-                "restore the checkpoint from a backup, train it again on the machine that trained "
-                f"it first, or train a new model with `dtml train {self.run['market']}`"
+                f"{self.checkpoint_hash[:12]}... instead ({by}): restore the checkpoint from a "
+                "backup, train it again on the machine that trained it first, or train a new model "
+                f"with `dtml train {self.run['market']}`"
             )
-            if self.lost
-            else self._differing_weights()
-        ]
-        if self.first != self.run["train_first"]:
-            train_first = self.run["train_first"]
-            reasons.append(f"trained from {self.first} on, but the run from {train_first} on")
-        return reasons
-
-    def _differing_weights(self) -> str:
-        worst = max(self.differing, key=lambda name: self.differing[name])
-        return (
-            f"weights: {len(self.differing)} of {self.parameters} parameters differ, most of all "
-            f"{worst}, by {self.differing[worst]:.2g} ({made_by(self.run, self.machine)})"
-        )
+        elif self.differing and not self.is_close:
+            worst = max(self.differing, key=lambda name: self.differing[name])
+            reason = (
+                f"weights: {len(self.differing)} of {self.parameters} parameters differ, most of "
+                f"all {worst}, by {self.differing[worst]:.2g} ({by})"
+            )
+        else:
+            return []
+        if self.first == self.run["train_first"]:
+            return [reason]
+        train_first = self.run["train_first"]
+        return [reason, f"trained from {self.first} on, but the run from {train_first} on"]
 
 
 def retrain(
@@ -861,56 +772,36 @@ def retrain(
             "model, which the store does not name; leave out --retrain"
         )
     file = weights_file(run["checkpoint_path"])  # before the training: it may raise DtmlError
-    stored_weights = _stored_weights(archive, run)
-    market = market_then(archive.market, run)
-    context = MarketContext(
-        market=market,
-        source=StoredSource(archive.engine, market),
-        engine=archive.engine,
-        experiment=experiment,
-        device=archive.device_for(run["computed_by"]),
-        notice=None,
-    )
+    stored = None
+    try:
+        stored = archive.model(run).ensemble.weights
+    except DtmlError as error:
+        log.warning(
+            "the model of %s is trained again, as its weights cannot be used (%s)", run["id"], error
+        )
+    as_then = archive.context(run, [], run["computed_by"])
+    context = replace(as_then, market=market_then(archive.market, run), experiment=experiment)
     as_of = run["train_last"]
     bars, _ = stored_bars(context, history_start(context, as_of), as_of, run["data_watermark"])
     with TemporaryDirectory() as folder:
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
+    weights = fitted.ensemble.weights
     sha = checkpoint_hash(fitted.ensemble)
-    device = choose_device(context.device)
-    # If the stored weights are lost, there is nothing to compare: no parameter differs.
-    weights_then: Mapping[str, Tensor] = fitted.ensemble.weights
-    if stored_weights is not None:
-        weights_then = stored_weights
-    elif sha == run["checkpoint_hash"]:
+    if stored is None and sha == run["checkpoint_hash"]:
         save_ensemble(fitted.ensemble, file, write_whole)
-    else:
+    elif stored is None:
         archive.models[run["id"]] = Model(run, fitted.ensemble, fitted.calibration)
+    apart = {
+        name: float((then - weights[name]).abs().max()) for name, then in (stored or {}).items()
+    }
+    device = choose_device(context.device)
     return Retraining(
         run=run,
         device=device.type,
         machine=computed_by(device),
         checkpoint_hash=sha,
-        parameters=len(weights_then),
-        differing=_differences(weights_then, fitted.ensemble.weights),
+        parameters=len(weights),
+        differing={name: most for name, most in apart.items() if most != 0},
         first=fitted.first,
-        lost=stored_weights is None,
+        lost=stored is None,
     )
-
-
-def _differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:
-    differences: dict[str, float] = {}
-    for name, weights in then.items():
-        if not torch.equal(weights, now[name]):
-            change = weights - now[name]
-            differences[name] = float(change.abs().max())
-    return differences
-
-
-def _stored_weights(archive: Archive, run: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
-    try:
-        return archive.model(run).ensemble.weights
-    except DtmlError as error:
-        log.warning(
-            "the model of %s is trained again, as its weights cannot be used (%s)", run["id"], error
-        )
-        return None

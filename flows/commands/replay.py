@@ -25,7 +25,7 @@ from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_marke
 from flows.console import print_frame, print_json, rendered
 from flows.freezing import check, is_frozen
 from flows.markets.opened import RunRequest
-from flows.nightly.context import Tonight, experiment_of
+from flows.nightly.context import experiment_of
 from flows.nightly.report import publish_night
 from flows.progress import training_progress
 from flows.replay import (
@@ -147,9 +147,7 @@ def report(
         levels = ", ".join(f"{known_level:g}" for known_level in LEVELS)
         raise UsageError(f"--level must be one of {levels}; got {level:g}")
     archive = Archive.open(request)
-    night = archive.night(day_of(as_of))
-    context, _run, _predictions = archive.of_night(night)
-    tonight = Tonight(context, night["as_of"], night["known_at"])  # bars as the night knew them
+    tonight, _ = archive.tonight(archive.night(day_of(as_of)))
     out.print(str(publish_night(tonight, level)), soft_wrap=True)
 
 
@@ -291,7 +289,7 @@ def _replay_prediction(
             trained=trained,
             names=FIGURES,
             tolerance=TOLERANCE,
-            known_at=at(reproduction.prediction["known_at"]),
+            known_at=at(reproduction.known_at),
             trained_as_known_at=at(run["data_watermark"]),
             made_by=made_by(run, reproduction.machine),
             rounding=ROUNDING,
@@ -343,9 +341,7 @@ def moment_of(text: str) -> datetime:
 def replay_summary(replay: Replay) -> dict[str, Any]:
     """Return a replay as plain values, without its predictions.
 
-    `equal` says that every figure is the same to the last bit, `equal_but_for_rounding` that some
-    differ, but only by rounding. Both are False where `reasons` say what else differs. `differing`
-    is the number of stocks with a figure that is not the same to the last bit.
+    `differing` is the number of stocks with a figure that is not the same to the last bit.
     """
     night = replay.night
     return {
@@ -354,11 +350,7 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "target": night["target"],
         "run_id": night["run_id"],
         "known_at": replay.known_at,
-        "equal": not replay.reasons and replay.is_equal,
-        "equal_but_for_rounding": not replay.reasons and replay.is_rounding,
-        "computed_by": night["computed_by"],
         "replayed_by": replay.machine,
-        "changes": replay.changes,
         "inputs_equal": replay.inputs_equal,
         "inputs_hash": night["inputs_hash"],
         "replayed_inputs_hash": replay.inputs_hash,
@@ -367,7 +359,7 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "differing": len(replay.differing),
         "frozen_link": replay.link,
         "changes_since_frozen": list(replay.changes_since_frozen),
-        "reasons": replay.reasons,
+        **_verdict(replay),
     }
 
 
@@ -395,24 +387,20 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
     The figures of the prediction made again have the prefix `reproduced_`. Without a retraining
     there is no key `retrained`; its `equal` is True, too, for weights that are close on a GPU.
     """
-    prediction = reproduction.prediction
+    (figures,) = reproduction.predictions[[*FIGURES]].to_dict("records")
     document: dict[str, Any] = {
         "receipt": str(reproduction.receipt),
         **{name: reproduction.run[name] for name in RUN_FACTS},
         "config_digest": reproduction.config_digest,
-        "known_at": prediction["known_at"],
+        "known_at": reproduction.known_at,
         "universe": reproduction.universe,
         "changed_since": reproduction.changed_since,
-        "inputs_hash": reproduction.night_hash,
+        "inputs_hash": reproduction.recorded_hash,
         "reproduced_inputs_hash": reproduction.inputs_hash,
-        **{name: prediction[name] for name in FIGURES},
-        **_reproduced_figures(reproduction),
-        "equal": not reproduction.reasons and not reproduction.is_rounding,
-        "equal_but_for_rounding": not reproduction.reasons and reproduction.is_rounding,
-        "computed_by": reproduction.computed_by,
+        **figures,
+        **{f"reproduced_{name}": value for name, value in reproduction.again.items()},
         "reproduced_by": reproduction.machine,
-        "changes": reproduction.changes,
-        "reasons": reproduction.reasons,
+        **_verdict(reproduction),
     }
     if trained is not None:
         document["retrained"] = {
@@ -426,11 +414,15 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
     return document
 
 
-def _reproduced_figures(reproduction: Reproduction) -> dict[str, float | None]:
-    again = reproduction.again
-    if again is None:
-        return dict.fromkeys(f"reproduced_{name}" for name in FIGURES)
-    return {f"reproduced_{name}": again[name] for name in FIGURES}
+def _verdict(found: Replay | Reproduction) -> dict[str, Any]:
+    """Return whether what was made again is equal, to the last bit or but for rounding."""
+    return {
+        "equal": not found.reasons and not found.is_rounding,
+        "equal_but_for_rounding": not found.reasons and found.is_rounding,
+        "computed_by": found.computed_by,
+        "changes": found.changes,
+        "reasons": found.reasons,
+    }
 
 
 def at(moment: datetime) -> str:

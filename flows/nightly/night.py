@@ -46,7 +46,7 @@ from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult
 from flows.nightly.own_code import change
 from flows.nightly.paper import follow_rankings
-from flows.nightly.predict import NOT_TRAINED_ON, predict, shortage, too_few
+from flows.nightly.predict import NOT_TRAINED_ON, attention_of, predict, shortage, too_few
 from flows.nightly.ranking import rank, rankers_for
 from flows.nightly.report import publish_night
 from flows.nightly.score import rule_directions, score
@@ -173,9 +173,9 @@ def require_predictions(tonight: Tonight) -> None:
 def store(tonight: Tonight) -> None:
     """Store the predictions, the ranking and the end of the night in one transaction.
 
-    The attention and the directions of the naive rules are stored in it too. A night that another
-    process has completed meanwhile stays as it is. There may be one, because the market's lock on
-    PostgreSQL ends with the connection that holds it (`db.connection.locks`).
+    Which stocks looked at which, and the directions of the naive rules, are stored in it too. A
+    night that another process has completed meanwhile stays as it is. There may be one, because the
+    market's lock on PostgreSQL ends with the connection that holds it (`db.connection.locks`).
     """
     context = tonight.context
     market = context.name
@@ -183,7 +183,7 @@ def store(tonight: Tonight) -> None:
     forecast = tonight.forecast
     stamps: Any = {"known_at": forecast.known_at, "made_at": datetime.now(UTC)}
     directions = rule_directions(tonight)
-    assert tonight.attention is not None
+    tonight.attention = attention_of(context, tonight.model, forecast.windows)
     looks = pd.DataFrame(
         [
             (symbol, source, weight)
@@ -333,6 +333,7 @@ def run_night(
         completed = finished_night(context, as_of)
         if completed is not None:
             tonight = Tonight(context, as_of, completed["known_at"])
+            tonight.row = completed
             # A run that was killed after it completed the night may have left states of trainings.
             drop_states(context.name, as_of)
         else:

@@ -36,9 +36,8 @@ class Forecast:
 
 
 def predict(tonight: Tonight) -> None:
-    """Predict the next session, and note which stocks looked at which."""
+    """Predict the next session."""
     tonight.forecast = forecast(tonight, tonight.model)
-    tonight.attention = attention_of(tonight.context, tonight.model, tonight.forecast.windows)
 
 
 def forecast(tonight: Tonight, model: Model) -> Forecast:

@@ -70,8 +70,8 @@ def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(
     run = run_of(archive.engine, receipt)
     found = reproduce(archive, receipt, run)
     assert found.reasons == []
-    assert found.again == {name: found.prediction[name] for name in FIGURES}
-    assert found.night_hash == found.inputs_hash
+    assert found.again == found.predictions[[*FIGURES]].iloc[0].to_dict()
+    assert found.recorded_hash == found.inputs_hash
     trained = retrain(archive, run)
     assert trained.reasons == []
     assert trained.checkpoint_hash == run["checkpoint_hash"]
