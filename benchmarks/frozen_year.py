@@ -29,7 +29,8 @@ from benchmarks.ten_year_rows import (
 )
 from db import tables
 from db.engine import open_engine, transaction, upgrade
-from db.rows import markets, runs
+from db.rows import markets
+from db.save import save
 from flows.freezing import begin, check
 from flows.settings import chain_file
 
@@ -52,7 +53,7 @@ def fill(engine: Engine, nights: int) -> pd.DatetimeIndex:
     }
     with transaction(engine) as conn:
         write_stocks(conn, MARKET)
-        runs.save_run(conn, run_row("made-run", MARKET, "nightly", days[0]) | checkpoint)
+        save(conn, "run", run_row("made-run", MARKET, "nightly", days[0]) | checkpoint)
         ids = markets.instrument_ids(conn, MARKET).drop("INDEX")
         grid = night_grid(days[:-1], days[1:], ids)
         write_predictions(conn, grid, "made-run")

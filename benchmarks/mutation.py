@@ -58,6 +58,8 @@ TRIALS = (
     _trial("dtml/backtest/quotes", "backtests/portfolio backtests/portfolio_edges"),
     _trial("dtml/features", "models/features"),
     _trial("dtml/windows", "models/windows models/features"),
+    _trial("db/read", "stores/night_rows stores/writes"),
+    _trial("db/save", "stores/prediction_rows stores/backtest_rows stores/writes"),
     _trial("db/rows/markets", "stores/price_rows stores/writes"),
     _trial("db/rows/prices", "stores/price_rows stores/writes"),
     _trial("db/rows/predictions", "stores/prediction_rows stores/evidence_rows stores/writes"),

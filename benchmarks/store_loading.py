@@ -16,7 +16,8 @@ import pandas as pd
 from sqlalchemy import URL, Engine, make_url, text
 
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import markets, prices
+from db.rows import prices
+from db.save import save
 from db.tables import BAR_VALUES
 
 PRICES = Path(__file__).parents[2] / "shared" / "data" / "prices" / "sp500.parquet"
@@ -74,7 +75,7 @@ def _append(engine: Engine, bars: pd.DataFrame, day: int) -> None:
     stocks = stocks.assign(kind="stock", name=None, sector=None)
     known_at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=day)
     with transaction(engine) as conn:
-        markets.save_instruments(conn, "sp500", stocks)
+        save(conn, "instrument", stocks, market="sp500")
         prices.append_prices(conn, "sp500", bars, source="files", known_at=known_at)
 
 

@@ -8,8 +8,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing
-from db.rows import calibration, markets, rankings
-from db.rows import predictions as stored_predictions
+from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.markets.definition import LEVELS
 from dtml.ranking.features import RULES
@@ -64,7 +63,7 @@ def write_stocks(conn: Connection, market: str) -> None:
             "sector": "Industrials",
         }
     )
-    markets.save_instruments(conn, market, stocks)
+    save(conn, "instrument", stocks, market=market)
 
 
 def night_grid(
@@ -113,20 +112,20 @@ def write_evidence(
     """
     levels = pd.DataFrame({"level": LEVELS})
     bands = levels.assign(threshold=0.5 + levels["level"] / 50, days=63, n=25_000)
-    calibration.save_bands(conn, run_id, bands)
+    save(conn, "abstention_band", bands.assign(is_default=False), run_id=run_id)
 
     nights = pd.DataFrame({"run_id": run_id, "target": targets})
     bins = nights.merge(pd.DataFrame({"bin": range(40, 60)}), how="cross")
     bins = bins.assign(n=20, probability_sum=bins["bin"] / 5, rises=10)
-    calibration.save_bins(conn, bins)
+    save(conn, "calibration_bin", bins)
 
     counts = nights.merge(levels, how="cross")
     counts = counts.assign(n=400, covered=352, decided=100, decided_correct=52)
-    calibration.save_band_counts(conn, counts)
+    save(conn, "abstention_count", counts)
 
     rules = dict.fromkeys(NAIVE_RULES, True)
     directions = pd.DataFrame({"as_of": as_of_days, "target": targets, **rules})
-    stored_predictions.save_rule_directions(conn, market, directions)
+    save(conn, "rule_direction", directions, market=market)
 
 
 def write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
@@ -228,7 +227,7 @@ def write_rankings(
         n=400,
         rank_ic=0.02,
     )
-    rankings.save_rank_scores(conn, market, scores, scored_at=moment(trained, 23).to_pydatetime())
+    save(conn, "rank_score", scores, market=market, scored_at=moment(trained, 23).to_pydatetime())
     if is_newest:
         _write_newest_rankings(conn, market, grid, trained)
 
@@ -250,7 +249,7 @@ def _write_newest_rankings(
         "data_watermark": known,
         "created_at": known,
     }
-    rankings.save_ranker(conn, ranker)
+    save(conn, "ranker", ranker)
     place = grid.groupby("target").cumcount() + 1
     evening = moment(pd.DatetimeIndex(grid["as_of"]))
     for predictor in ORDERED_BY:

@@ -32,7 +32,8 @@ from benchmarks.ten_year_rows import (
 from db import tables
 from db.connection.bulk import insert_frame
 from db.engine import transaction
-from db.rows import backtests, markets, runs
+from db.rows import backtests, markets
+from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 
 MARKETS = tuple(f"market{number:02d}" for number in range(10))
@@ -106,7 +107,7 @@ class TenYears:
         as_of_days = self.days[start : min(start + RETRAIN_EVERY, len(self.days) - 1)]
         targets = self.days[start + 1 : start + 1 + len(as_of_days)]
         run_id = run_name(market, as_of_days[0])
-        runs.save_run(conn, run_row(run_id, market, "nightly", as_of_days[0]))
+        save(conn, "run", run_row(run_id, market, "nightly", as_of_days[0]))
         grid = night_grid(as_of_days, targets, _stock_ids(conn, market))
         write_predictions(conn, grid, run_id)
         return grid, run_id
@@ -135,15 +136,15 @@ class TenYears:
         as_of_days = self.days[first:-1]
         targets = self.days[first + 1 :]
         ids = _stock_ids(conn, BACKTEST_MARKET)
-        backtests.save_backtest(conn, _backtest_row(targets))
+        save(conn, "backtest", _backtest_row(targets))
         for number, start in enumerate(range(0, nights, RETRAIN_EVERY), start=1):
             of_fold = slice(start, start + RETRAIN_EVERY)
             run_id = f"{BACKTEST}-{number}"
-            runs.save_run(conn, run_row(run_id, BACKTEST_MARKET, "backtest", as_of_days[start]))
+            save(conn, "run", run_row(run_id, BACKTEST_MARKET, "backtest", as_of_days[start]))
             grid = night_grid(as_of_days[of_fold], targets[of_fold], ids)
             write_predictions(conn, grid, run_id)
             fold = _fold_row(number, run_id, as_of_days[of_fold], targets[of_fold])
-            backtests.save_fold(conn, BACKTEST, fold)
+            save(conn, "backtest_fold", fold, backtest_id=BACKTEST)
         _finish_backtest(conn, targets)
 
     def _write_attention(self, conn: Connection) -> None:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.rows import translations
+from db.save import save
 
 MODELS = tuple(f"model-{number}" for number in range(20))
 CHECKS = 200  # of a model's training
@@ -20,7 +21,7 @@ def write_translations(conn: Connection) -> None:
     """Write models with their progress, scores and queued texts, and the texts that are done."""
     for number, name in enumerate(MODELS):
         translations.save_model(conn, _model(name, number))
-        translations.save_progress(conn, [_check(name, step) for step in range(CHECKS)])
+        save(conn, "translation_progress", [_check(name, step) for step in range(CHECKS)])
         translations.save_score(conn, _score(name))
         waiting = [f"Text {text} waits." for text in range(WAITING)]
         translations.queue_texts(conn, name, waiting)

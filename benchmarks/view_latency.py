@@ -26,8 +26,9 @@ from benchmarks.translation_rows import MODELS, TEXTS, write_translations
 from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import attention, predictions
+from db.read import read
 from db.rows import nights as stored_nights
+from db.save import save
 from db.views import views as documented_views
 from dtml.baselines.naive_rules import NAIVE_RULES
 
@@ -193,9 +194,9 @@ def _store_night(
     counts = {"fetched": 4000, "stored": 400, "rejected": 0, "predictions": len(night)}
     rules = night[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
     with transaction(engine) as conn:
-        new = predictions.save_predictions(conn, market, night, known_at=now, made_at=now)
-        attention.save_attention(conn, market, looks)
-        predictions.save_rule_directions(conn, market, rules)
+        new = save(conn, "prediction", night, market=market, known_at=now, made_at=now)
+        save(conn, "attention_weight", looks, market=market)
+        save(conn, "rule_direction", rules, market=market)
         stored_nights.finish_night(
             conn,
             market,
@@ -213,7 +214,15 @@ def _store_night(
 
 def _read_night(engine: Engine, market: str, target: pd.Timestamp) -> int:
     with reading(engine) as conn:
-        return len(predictions.predictions(conn, market, target=target.date()))
+        return len(
+            read(
+                conn,
+                "prediction",
+                market=market,
+                target=target.date(),
+                order="target, symbol, made_at",
+            )
+        )
 
 
 def _settle(engine: Engine) -> None:

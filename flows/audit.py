@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from db.engine import open_engine, reading, transaction, upgrade
+from db.read import read
 from db.rows import prices, rankings, runs
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead import pipeline
@@ -96,7 +97,9 @@ def earlier_lists(context: MarketContext) -> list[EarlierList]:
     """Return the dated lists of constituents that the market's trainings have recorded."""
     lists: list[EarlierList] = []
     with reading(context.engine) as conn:
-        for run_id in runs.runs(conn, context.name)["id"]:
+        for run_id in read(conn, "run", columns="id", market=context.name, order="created_at")[
+            "id"
+        ]:
             run = runs.run(conn, str(run_id))
             # Benchmarks record no list, and lists without dates say nothing of single days.
             if run["universe"] is None or "as_of" not in run["universe"]:

@@ -19,7 +19,8 @@ import pandas as pd
 import torch
 
 from db.engine import reading, transaction
-from db.rows import attention, runs
+from db.rows import runs
+from db.save import save
 from dtml.attention import significance
 from dtml.attention.findings import STOCK_DAYS, Findings
 from dtml.attention.significance import Positions
@@ -119,7 +120,7 @@ def explain_run(
         "seconds": time.perf_counter() - begun,
     }
     with transaction(context.engine) as conn:
-        attention.save_explanation(conn, row)
+        save(conn, "explanation", row)
     return row
 
 

@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import fetches, prices
+from db.save import save
 from dtml.errors import DtmlError
 from dtml.markets.definition import SecondSource
 from dtml.pages.second_source import comparison_words, difference_words
@@ -385,7 +386,7 @@ def _store(
     has_news = new_count > 0 or settled_count > 0
     if last is not None and not has_news and _is_same(last, row):
         return last
-    fetches.save_comparison(conn, row)
+    save(conn, "price_comparison", row)
     return row
 
 

@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 from sqlalchemy import (
+    JSON,
     Column,
     ColumnElement,
     Connection,
     Date,
     Dialect,
     Integer,
-    MetaData,
     Table,
     or_,
-    select,
-    true,
-    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -35,7 +32,7 @@ CHUNK = 50_000  # rows that are Python objects at once
 def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     """Insert rows whose keys are new, by executemany or COPY; return how many.
 
-    The frame has columns of the table, none of JSON; NaN and NaT become NULL. A key that is stored
+    The frame has columns of the table; NaN and NaT become NULL. A key that is stored
     already is an error. Several times faster than `upsert`. Raises StoreError for values that
     `_python_values` refuses.
     """
@@ -82,14 +79,6 @@ def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[
     return conn.execute(statement, list(rows), execution_options=options).rowcount
 
 
-def save_row(conn: Connection, table: Table, row: Mapping[str, object]) -> int:
-    """Store a row, given by the names of its columns; return 1, or 0 where its key is stored.
-
-    A stored row is left as it is.
-    """
-    return insert_missing(conn, table, [dict(row)])
-
-
 def upsert(
     conn: Connection,
     table: Table,
@@ -118,37 +107,6 @@ def upsert(
     )
     # All rows again: those that were just inserted do not differ, and so stay as they are.
     conn.execute(statement, list(rows))
-    return new
-
-
-def upsert_frame(
-    conn: Connection, table: Table, frame: pd.DataFrame, *, stamps: Collection[str] = ()
-) -> int:
-    """Do as `upsert` does, by the primary key, for very many rows; return how many were new.
-
-    The rows, no two of one key, go to a temporary table, from which two statements at most write
-    all of them. `stamps` is as in `upsert`.
-    """
-    names = [str(name) for name in frame]
-    key_columns = _key(table, ())
-    columns = (Column(name, table.c[name].type) for name in names)
-    # In a MetaData of its own: the store's schema does not have this table.
-    staged = Table(f"staged_{table.name}", MetaData(), *columns, prefixes=["temporary"])
-    staged.create(conn, checkfirst=False)
-    insert_frame(conn, staged, frame)
-    # Without a WHERE before it, SQLite would read the ON of ON CONFLICT as a join's condition.
-    insert = (
-        _insert(conn, table)
-        .from_select(names, select(staged).where(true()))
-        .on_conflict_do_nothing()
-    )
-    new = conn.execute(insert, execution_options={"preserve_rowcount": True}).rowcount
-    if new < len(frame):
-        has_same_key = [table.c[name] == staged.c[name] for name in key_columns]
-        values = {name: staged.c[name] for name in names if name not in key_columns}
-        is_changed = _is_changed(table, values, stamps)
-        conn.execute(update(table).where(*has_same_key, is_changed).values(values))
-    staged.drop(conn, checkfirst=False)
     return new
 
 
@@ -193,19 +151,18 @@ def _python_values(
 ) -> list[object]:
     """Return a column's values as plain Python values.
 
-    Missing values are None. With the `dialect` of an engine, dates and timestamps have the form in
-    which its driver takes them, which on SQLite is text; without one they are `date` and
-    `datetime`. Raises StoreError where floats for a column of whole numbers hold a fraction,
-    infinity or more than 64 bits, where a column of dates holds a time of day or a time zone, and,
-    with a `dialect`, where a timestamp has no time zone.
+    Missing values are None. With the `dialect` of an engine, dates, timestamps and JSON have the
+    form in which its driver takes them, which on SQLite is text; without one they are `date`,
+    `datetime` and Python values. Raises StoreError where floats for a column of whole numbers hold
+    a fraction, infinity or more than 64 bits, where a column of dates holds a time of day or a time
+    zone, and, with a `dialect`, where a timestamp has no time zone.
     """
+    bind = None
+    if dialect is not None and isinstance(column.type, Date | UtcTimestamp | JSON):
+        bind = column.type.dialect_impl(dialect).bind_processor(dialect)
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
-        if dialect is not None:
-            bind = column.type.dialect_impl(dialect).bind_processor(dialect)
-            if bind is not None:
-                distinct = [bind(moment) for moment in distinct]
-        return _take(distinct, codes)
+        return _take([bind(moment) for moment in distinct] if bind else distinct, codes)
     # pandas keeps whole numbers beside missing ones as floats.
     if isinstance(column.type, Integer) and values.dtype.kind == "f":
         try:
@@ -222,7 +179,8 @@ def _python_values(
             ) from error
     objects = values.astype(object).to_numpy(copy=True)  # the next line must not change `values`
     objects[values.isna().to_numpy()] = None
-    return cast("list[object]", objects.tolist())
+    python_values = cast("list[object]", objects.tolist())
+    return [bind(value) for value in python_values] if bind else python_values
 
 
 def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[Any, list[object]]:

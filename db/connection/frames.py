@@ -5,7 +5,7 @@ int64, or Int64 with missing values. Boolean: bool, or boolean with missing valu
 values. The others: as pandas infers them.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -19,17 +19,13 @@ from sqlalchemy import (
     Float,
     Integer,
     Select,
-    Table,
-    select,
 )
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from db.tables import BAR_VALUES, UtcTimestamp
-from db.views import view
 
 FETCHED_ROWS = 100_000  # rows of bars that are converted at once
-BATCH = 2000  # rows of a `stream` that are in memory at once
 
 Statement = Select[Any]
 
@@ -59,14 +55,6 @@ def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
     return None if first is None else dict(first)
 
 
-def row_of(conn: Connection, table: Table, key: str, name: str) -> dict[str, Any] | None:
-    """Return the row whose column `key` is `name`, with every column of the table.
-
-    None when there is no such row.
-    """
-    return row(conn, select(table).where(table.c[key] == name))
-
-
 def matching(rows: FromClause, /, **values: object) -> list[ColumnElement[bool]]:
     """Return the conditions that columns of a table or a view have these values.
 
@@ -88,55 +76,6 @@ def within(
     if last is not None:
         conditions.append(column <= last)
     return conditions
-
-
-def select_rows(
-    of: str | FromClause,
-    /,
-    *order: str,
-    bounds: tuple[str, object | None, object | None] | None = None,
-    without: Collection[str] = (),
-    **values: object,
-) -> Statement:
-    """Return the statement that selects rows of a table or a named view by values of its columns.
-
-    `values` are as in `matching`: a value of None selects any. `order` names the columns that sort
-    the rows, with a minus for descending order. `bounds` is a column and its bounds, as in
-    `within`. The columns `without` are left out.
-    """
-    rows = view(of) if isinstance(of, str) else of
-    conditions = matching(rows, **values)
-    if bounds is not None:
-        column, first, last = bounds
-        conditions += within(rows.c[column], first, last)
-    sort_columns: list[ColumnElement[Any]] = []
-    for column in order:
-        is_descending = column.startswith("-")
-        sort_columns.append(rows.c[column[1:]].desc() if is_descending else rows.c[column])
-    columns = [column for column in rows.c if column.name not in without]
-    return select(*columns).where(*conditions).order_by(*sort_columns)
-
-
-def head(conn: Connection, statement: Statement, row_limit: int) -> pd.DataFrame:
-    """Return the first `row_limit` rows of a statement, or all where there are fewer."""
-    return frame(conn, statement.limit(row_limit))
-
-
-def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence[Any]]]:
-    """Yield all rows of a statement as Python values, in batches of `BATCH` rows at most."""
-    yield from conn.execution_options(yield_per=BATCH).execute(statement).partitions()
-
-
-def rows_of(
-    conn: Connection, table: Table, owner_column: str, name: str, *, order: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Return the rows whose column `owner_column` is `name`, without that column.
-
-    They are sorted by the columns `order`, or by the rest of the primary key.
-    """
-    key = [column.name for column in table.primary_key if column.name != owner_column]
-    rows = select_rows(table, *(order or key), without=[owner_column])
-    return frame(conn, rows.where(table.c[owner_column] == name))
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:

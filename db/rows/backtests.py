@@ -8,7 +8,6 @@ The figures of a finished backtest are never changed.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,76 +16,15 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import save_row
-from db.connection.differences import save_figures
-from db.connection.frames import frame, row, row_of, rows_of, select_rows
+from db.connection.frames import frame
 from db.errors import StoreError
+from db.read import read_row
 from db.rows.outcomes import of_fold
+from db.save import save
 from db.views import view
 
 # Columns of a backtest's own row that are known only when it finishes.
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
-
-
-def backtest(conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row of the backtest of this name; None when there is none."""
-    return row_of(conn, tables.backtest, "id", name)
-
-
-def backtest_folds(conn: Connection, name: str) -> pd.DataFrame:
-    """Return a backtest's finished folds: the columns of backtest_fold but backtest_id."""
-    return rows_of(conn, tables.backtest_fold, "backtest_id", name)
-
-
-def backtest_scores(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the figures of a backtest by slice, value, protocol and predictor.
-
-    The columns are those of backtest_score but backtest_id.
-    """
-    return rows_of(conn, tables.backtest_score, "backtest_id", name)
-
-
-def backtest_returns(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the daily returns of a backtest by portfolio and session.
-
-    The columns are those of backtest_return but backtest_id.
-    """
-    return rows_of(conn, tables.backtest_return, "backtest_id", name)
-
-
-def backtest_portfolios(conn: Connection, name: str) -> pd.DataFrame:
-    """Return a backtest's figures by portfolio: columns of backtest_portfolio but backtest_id."""
-    return rows_of(conn, tables.backtest_portfolio, "backtest_id", name)
-
-
-def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
-    """Store a backtest that begins, with the columns known by then.
-
-    Return 1, or 0 where it is stored already.
-    """
-    return save_row(conn, tables.backtest, backtest)
-
-
-def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
-    """Store a fold, whose run must be stored: the columns of backtest_fold but backtest_id.
-
-    Return 1, or 0, without any change, where a fold of its number is stored. Raises StoreError when
-    the stored fold has another run, other sessions or another number of predictions.
-    """
-    table = tables.backtest_fold
-    statement = sa.select(table).where(
-        table.c.backtest_id == backtest_id,
-        table.c.number == fold["number"],
-    )
-    stored = row(conn, statement) or fold  # A fold that is not stored yet equals itself.
-    for name in ("run_id", "as_of", "first", "last", "predictions"):
-        if stored[name] != fold[name]:
-            raise StoreError(
-                f"fold {fold['number']} of {backtest_id} is already stored with {name} "
-                f"{stored[name]}, which stays in place of {fold[name]}: a fold is never rewritten; "
-                "for a new result, choose another --from or --to"
-            )
-    return save_row(conn, table, {"backtest_id": backtest_id, **fold})
 
 
 def finish_backtest(
@@ -103,38 +41,33 @@ def finish_backtest(
     """Store the figures of a backtest, and mark it as finished; return how many rows were new.
 
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return,
-    backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` has the numbers
-    that `COUNTS` names, which are stored in the backtest's own row. The same figures may be stored
-    again; the first `finished_at` and `seconds` then stay. Raises StoreError for a backtest that
-    was never started, and for a figure that is stored with another value, which the message names:
-    `counts` must be equal exactly, all others as `save_figures` compares them.
+    backtest_portfolio but backtest_id. `counts` has the numbers that `COUNTS` names, which are
+    stored in the backtest's own row. The same figures may be stored again; the first `finished_at`
+    and `seconds` then stay. Raises StoreError for a backtest that was never started, and for a
+    figure that is stored with another value; `counts` must be equal exactly.
     """
-    stored = backtest(conn, backtest_id)
+    stored = read_row(conn, "backtest", id=backtest_id)
     if stored is None:
         raise StoreError(
             f"backtest {backtest_id} was never started: run the same `dtml backtest` again"
         )
-    reason = (
-        "a finished backtest cannot change; run the same command again to see it, or choose "
-        "another --from or --to for a new one"
-    )
-    new_counts = {name: counts[name] for name in COUNTS}
-    changed_counts = [name for name in COUNTS if stored[name] != new_counts[name]]
     if stored["finished_at"] is None:
+        values = {name: counts[name] for name in COUNTS}
         update = sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
-        conn.execute(update.values(**new_counts, finished_at=finished_at, seconds=seconds))
-    elif changed_counts:
-        raise StoreError(
-            f"{backtest_id} {changed_counts[0]} is already stored with a different figure, which "
-            f"stays: {reason}"
-        )
-    owner = "backtest_id"
-    new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, reason=reason)
-    new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, reason=reason)
-    new += save_figures(
-        conn, tables.backtest_portfolio, owner, backtest_id, portfolios, reason=reason
-    )
-    return new
+        conn.execute(update.values(**values, finished_at=finished_at, seconds=seconds))
+    else:
+        for name in COUNTS:
+            if stored[name] != counts[name]:
+                raise StoreError(
+                    f"{backtest_id} is already stored with {name} {stored[name]}, which stays in "
+                    f"place of {counts[name]}: {tables.backtest_score.info['written'].refusal}"
+                )
+    figures = {
+        "backtest_score": scores,
+        "backtest_return": returns,
+        "backtest_portfolio": portfolios,
+    }
+    return sum(save(conn, table, rows, backtest_id=backtest_id) for table, rows in figures.items())
 
 
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -159,52 +92,6 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
         .where(fold.c.backtest_id == backtest_id)
         .order_by(prediction.target, stock.c.symbol),
     )
-
-
-def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the rows of backtest_summary of the market's backtest that finished last.
-
-    No rows where none has finished.
-    """
-    summary = view("backtest_summary").c
-    newest = (
-        sa.select(summary.backtest_id)
-        .where(summary.market == market)
-        .order_by(summary.finished_at.desc())
-        .limit(1)
-    )
-    return frame(
-        conn,
-        sa.select(*summary)
-        .where(summary.backtest_id == newest.scalar_subquery())
-        .order_by(summary.portfolio),
-    )
-
-
-def finished(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
-    """Return the market's finished backtests, the newest first, `row_limit` at most.
-
-    Columns: backtest_id, first, last, finished_at.
-    """
-    summary = view("backtest_summary").c
-    columns = (summary.backtest_id, summary.first, summary.last, summary.finished_at)
-    return frame(
-        conn,
-        sa.select(*columns)
-        .where(summary.market == market)
-        .distinct()  # the view has a row for each portfolio
-        .order_by(summary.finished_at.desc())
-        .limit(row_limit),
-    )
-
-
-def unfinished(conn: Connection, since: datetime) -> pd.DataFrame:
-    """Return the backtests that have not finished, by id: the columns of table backtest.
-
-    Left out are those that began before `since`.
-    """
-    begun = select_rows(tables.backtest, "id", bounds=("created_at", since, None))
-    return frame(conn, begun.where(tables.backtest.c.finished_at.is_(None)))
 
 
 def fold_moments(conn: Connection, name: str) -> pd.DataFrame:
@@ -243,54 +130,16 @@ def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[
     return np.array(conn.execute(statement).scalars().all(), dtype=float)
 
 
-def benchmark(conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row of the benchmark of this name; None when there is none."""
-    return row_of(conn, tables.benchmark, "id", name)
-
-
-def benchmark_scores(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the figures of a benchmark by protocol and predictor.
-
-    The columns are those of benchmark_score but benchmark_id.
-    """
-    return rows_of(
-        conn,
-        tables.benchmark_score,
-        "benchmark_id",
-        name,
-        order=("protocol", "predictor"),
-    )
-
-
-def benchmark_seeds(conn: Connection, name: str) -> pd.DataFrame:
-    """Return every seed of a benchmark by predictor and configuration.
-
-    The columns are those of benchmark_seed but benchmark_id.
-    """
-    return rows_of(conn, tables.benchmark_seed, "benchmark_id", name)
-
-
 def save_benchmark(
     conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, seeds: pd.DataFrame
 ) -> int:
     """Store a benchmark with its scores and seeds; return how many rows were new.
 
-    `benchmark` has every column by name, `scores` and `seeds` their columns but benchmark_id; a
-    missing value is NaN or None. What is stored is never changed: raises StoreError, naming it,
-    when a score or seed is stored with another figure.
+    `scores` and `seeds` have the columns of benchmark_score and benchmark_seed but benchmark_id.
     """
-    name = str(benchmark["id"])
-    new = save_row(conn, tables.benchmark, benchmark)
-    reason = "the test span is read only once; run the same command again to see the stored result"
-    new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, reason=reason)
-    new += save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, reason=reason)
-    return new
-
-
-def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Return benchmarks in the order in which their test span was read.
-
-    The columns are those of benchmark but config.
-    """
-    order = ("test_read_at", "id")
-    return frame(conn, select_rows(tables.benchmark, *order, without=["config"], market=market))
+    name = benchmark["id"]
+    return (
+        save(conn, "benchmark", benchmark)
+        + save(conn, "benchmark_score", scores, benchmark_id=name)
+        + save(conn, "benchmark_seed", seeds, benchmark_id=name)
+    )

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from datetime import date
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,11 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_frame
-from db.connection.differences import SAME_AGAIN, save_figures
-from db.connection.frames import frame, row, rows_of
+from db.connection.frames import frame
+from db.read import read
 from db.rows.outcomes import of_fold
-from db.views import view
+from db.save import save
 
 
 def save_bands(
@@ -27,14 +25,7 @@ def save_bands(
     Another `default` is not noticed, and changes nothing.
     """
     marked = bands.assign(is_default=bands["level"] == default)
-    return save_figures(
-        conn,
-        tables.abstention_band,
-        "run_id",
-        run_id,
-        marked,
-        reason=f"a model is calibrated only once; {SAME_AGAIN}",
-    )
+    return save(conn, "abstention_band", marked, run_id=run_id)
 
 
 def bands(conn: Connection, run_id: str) -> pd.DataFrame:
@@ -42,7 +33,7 @@ def bands(conn: Connection, run_id: str) -> pd.DataFrame:
 
     There are no rows for a run that was not calibrated.
     """
-    return rows_of(conn, tables.abstention_band, "run_id", run_id).drop(columns="is_default")
+    return read(conn, "abstention_band", columns="level, threshold, days, n", run_id=run_id)
 
 
 def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
@@ -51,23 +42,12 @@ def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
     return None if thresholds.empty else float(thresholds.iloc[0])
 
 
-def default_level(conn: Connection, run_id: str) -> float | None:
-    """Return the level by which the market decides a run's directions; None without its band."""
-    direction = view("band_direction").c
-    statement = (
-        sa.select(direction.level)
-        .where(direction.run_id == run_id, direction.is_default == 1)
-        .limit(1)
-    )
-    return conn.execute(statement).scalar()
-
-
 def save_bins(conn: Connection, counts: pd.DataFrame) -> int:
     """Store rows of calibration_bin in place of those of the same runs and targets.
 
     Return how many rows were given.
     """
-    return _save_counts(conn, tables.calibration_bin, counts)
+    return save(conn, "calibration_bin", counts)
 
 
 def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
@@ -75,7 +55,7 @@ def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
 
     Return how many rows were given.
     """
-    return _save_counts(conn, tables.abstention_count, counts)
+    return save(conn, "abstention_count", counts)
 
 
 def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
@@ -86,15 +66,6 @@ def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
 def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
     """Return the rows of abstention_count of a market's nightly runs, targets up to `last`."""
     return _counts(conn, tables.abstention_count, market, last)
-
-
-def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int:
-    if counts.empty:
-        return 0
-    for run_id, targets in counts.groupby("run_id")["target"]:
-        days = [day.date() for day in pd.DatetimeIndex(targets.unique())]
-        conn.execute(sa.delete(table).where(table.c.run_id == run_id, table.c.target.in_(days)))
-    return insert_frame(conn, table, counts[[column.name for column in table.c]])
 
 
 def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
@@ -128,35 +99,4 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
     """Return the bands of several runs: run_id, level, threshold."""
-    table = tables.abstention_band
-    return frame(
-        conn,
-        sa.select(table.c.run_id, table.c.level, table.c.threshold)
-        .where(table.c.run_id.in_(run_ids))
-        .order_by(table.c.run_id, table.c.level),
-    )
-
-
-def coverage(conn: Connection, market: str, level: float, last: date) -> dict[str, Any]:
-    """Return the sums of a market's nightly counts at a level, over targets up to `last`.
-
-    They are n, covered, decided and decided_correct, the columns of the view coverage; all are None
-    where nothing was counted.
-    """
-    count = view("coverage").c
-    sums = row(
-        conn,
-        sa.select(
-            sa.func.sum(count.n).label("n"),
-            sa.func.sum(count.covered).label("covered"),
-            sa.func.sum(count.decided).label("decided"),
-            sa.func.sum(count.decided_correct).label("decided_correct"),
-        ).where(
-            count.market == market,
-            count.kind == "nightly",
-            count.level == level,
-            count.target <= last,
-        ),
-    )
-    assert sums is not None  # A sum without GROUP BY is always one row.
-    return sums
+    return read(conn, "abstention_band", columns="run_id, level, threshold", run_id=run_ids)

@@ -8,14 +8,14 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db import tables
-from db.connection.bulk import insert_frame, save_row
+from db import tables, where
+from db.connection.bulk import insert_frame
 from db.connection.differences import is_changed, is_stored, require_distinct, stored_counterparts
-from db.connection.frames import frame, matching, row, select_rows, within
+from db.connection.frames import frame
 from db.errors import StoreError
-from db.rows.markets import identified, instrument_ids
+from db.read import read, read_row, read_value
 from db.rows.prices import PRICE_TOLERANCE
-from db.views import view
+from db.save import identified, save
 
 # A clock that is wrong by more is an error, and nothing is fetched. Less is made up for silently:
 # the next fetch is dated just after the last one.
@@ -24,11 +24,8 @@ DISAGREEMENT_KEY = ["instrument_id", "session", "field"]
 
 
 def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
-    """Store what a fetch brought, every column of price_fetch by name.
-
-    `code` may be left out. Return 1, or 0 where it is stored already.
-    """
-    return save_row(conn, tables.price_fetch, fetch)
+    """Store what a fetch brought, every column of price_fetch by name."""
+    return save(conn, "price_fetch", fetch)
 
 
 def next_known_at(conn: Connection, market: str) -> datetime:
@@ -43,31 +40,10 @@ def next_known_at(conn: Connection, market: str) -> datetime:
     return now if newest is None else max(now, newest + timedelta(microseconds=1))
 
 
-def newest_known_at(conn: Connection, market: str, as_of: date) -> datetime | None:
-    """Return the newest `known_at` of a market's fetches up to a session; None without any."""
-    c = tables.price_fetch.c
-    newest = sa.select(sa.func.max(c.known_at))
-    newest = newest.where(c.market == market, c.as_of <= as_of)
-    moment: datetime | None = conn.execute(newest).scalar_one()
-    return moment
-
-
 def newest_source(conn: Connection, market: str) -> str | None:
     """Return the name of the price source of a market's newest fetch; None without any."""
-    c = tables.price_fetch.c
-    newest = sa.select(c.source).where(c.market == market)
-    newest = newest.order_by(c.known_at.desc()).limit(1)
-    source: str | None = conn.execute(newest).scalar_one_or_none()
-    return source
-
-
-def newest_code(conn: Connection, market: str, source: str) -> str | None:
-    """Return the code of a user's own feed that fetched last; None where it never did."""
-    c = tables.price_fetch.c
-    newest = sa.select(c.code).where(c.market == market, c.source == source)
-    newest = newest.where(c.code.is_not(None)).order_by(c.known_at.desc()).limit(1)
-    code: str | None = conn.execute(newest).scalar_one_or_none()
-    return code
+    name: str | None = read_value(conn, "price_fetch", "source", market=market, order="-known_at")
+    return name
 
 
 def require_clocks_agree(conn: Connection, market: str) -> None:
@@ -101,18 +77,11 @@ def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | 
                 f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC and the database server's "
                 f"{server:%Y-%m-%d %H:%M}, so nothing was stored: correct the wrong clock"
             )
-    fetch = tables.price_fetch.c
-    price = tables.price
-    stock = tables.instrument
-    last = sa.select(sa.func.max(fetch.known_at)).where(fetch.market == market)
-    newest: datetime | None = conn.execute(last).scalar_one()
-    if newest is None:  # A store that was filled before it recorded fetches has only their bars.
-        bars = (
-            sa.select(sa.func.max(price.c.known_at))
-            .join_from(price, stock)
-            .where(stock.c.market == market)
-        )
-        newest = conn.execute(bars).scalar_one()
+    newest: datetime | None = read_value(
+        conn, "price_fetch", "known_at", market=market, order="-known_at"
+    ) or read_value(  # a store that was filled before it recorded fetches has only their bars
+        conn, "price", "known_at", market=market, order="-known_at"
+    )
     if newest is not None and newest > now + AHEAD:
         raise StoreError(
             f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, but this "
@@ -128,22 +97,12 @@ def next_compared_at(conn: Connection, market: str) -> datetime:
 
     Call it inside the `transaction` that stores what the comparison found.
     """
-    now = datetime.now(UTC)
-    later = [now]
-    for table in (tables.price_fetch, tables.price_comparison):
-        last = sa.select(sa.func.max(table.c.known_at)).where(table.c.market == market)
-        newest = conn.execute(last).scalar_one()
+    later = [datetime.now(UTC)]
+    for table in ("price_fetch", "price_comparison"):
+        newest = read_value(conn, table, "known_at", market=market, order="-known_at")
         if newest is not None:
             later.append(newest + timedelta(microseconds=1))
     return max(later)
-
-
-def save_comparison(conn: Connection, comparison: Mapping[str, object]) -> int:
-    """Store what a comparison with a second source found, every column of price_comparison by name.
-
-    Return 1, or 0 where it is stored already.
-    """
-    return save_row(conn, tables.price_comparison, comparison)
 
 
 def comparison(
@@ -154,33 +113,41 @@ def comparison(
     By default it is the newest. With `since`, it is the newest of the first session from `since` on
     that was compared. With `before`, only comparisons known before that moment count.
     """
-    log = view("comparison_log")
-    conditions = [*matching(log, market=market), *within(log.c.as_of, since, None)]
-    if before is not None:
-        conditions.append(log.c.known_at < before)
-    order = [log.c.known_at.desc()] if since is None else [log.c.as_of, log.c.known_at.desc()]
-    return row(conn, sa.select(log).where(*conditions).order_by(*order).limit(1))
+    return read_row(
+        conn,
+        "comparison_log",
+        market=market,
+        as_of=where.between(since, None),
+        known_at=where.given(None) if before is None else where.before(before),
+        order="-known_at" if since is None else "as_of, -known_at",
+    )
 
 
 def disagreements(
     conn: Connection, market: str, first: date | None = None, last: date | None = None
 ) -> pd.DataFrame:
     """Return the rows of the view price_disagreement that differ still, sessions first..last."""
-    bounds = ("session", first, last)
-    statement = select_rows(
-        "price_disagreement", "session", "symbol", "field", bounds=bounds, market=market
+    return read(
+        conn,
+        "price_disagreement",
+        market=market,
+        session=where.between(first, last),
+        known_until=None,
+        settled_by=None,
+        order="session, symbol, field",
     )
-    newest = view("price_disagreement").c
-    return frame(conn, statement.where(newest.known_until.is_(None), newest.settled_by.is_(None)))
 
 
 def disagreements_found(conn: Connection, market: str, known_at: datetime) -> pd.DataFrame:
     """Return the rows of the view price_disagreement that the comparison of a moment found."""
-    statement = select_rows(
-        "price_disagreement", "session", "symbol", "field", market=market, known_at=known_at
+    return read(
+        conn,
+        "price_disagreement",
+        market=market,
+        known_at=known_at,
+        settled_by=None,
+        order="session, symbol, field",
     )
-    found = view("price_disagreement").c
-    return frame(conn, statement.where(found.settled_by.is_(None)))
 
 
 def append_disagreements(
@@ -209,11 +176,8 @@ def append_disagreements(
         later.c.known_at > c.known_at,
     )
     stored_columns = [column for column in c if column.name not in ("known_at", "source")]
-    ids = instrument_ids(conn, market).tolist()
-    in_force = frame(
-        conn, sa.select(*stored_columns).where(c.instrument_id.in_(ids), ~is_superseded)
-    )
-    stored = in_force[in_force["instrument_id"].isin(fresh["instrument_id"])]
+    ids = fresh["instrument_id"].unique().tolist()
+    stored = frame(conn, sa.select(*stored_columns).where(c.instrument_id.in_(ids), ~is_superseded))
     counterparts = stored_counterparts(fresh, stored, DISAGREEMENT_KEY)
     has_other_values = is_changed(
         fresh, counterparts, ["first_value", "second_value"], PRICE_TOLERANCE

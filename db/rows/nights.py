@@ -8,10 +8,12 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db import tables
-from db.connection.bulk import insert_missing, records, upsert
-from db.connection.frames import Statement, frame, matching, row, select_rows
+from db import tables, where
+from db.connection.bulk import insert_missing
+from db.connection.frames import Statement, matching
 from db.errors import StoreError
+from db.read import read, read_row, read_value, selection
+from db.save import save
 from db.views import view
 
 COMPLETE = ("complete", "complete_with_gaps")
@@ -122,7 +124,7 @@ def start_stage(
         "started_at": started_at,
         "seconds": None,
     }
-    upsert(conn, tables.night_stage, [stage_row])
+    save(conn, "night_stage", stage_row)
 
 
 def finish_stage(
@@ -140,30 +142,9 @@ def finish_stage(
     conn.execute(sa.update(table).where(*is_stage).values(status=status, seconds=seconds))
 
 
-def stages(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """Return the stages of a night in the order in which they began: the columns of stage_log."""
-    return frame(conn, select_rows("stage_log", "started_at", "stage", market=market, as_of=as_of))
-
-
-def earlier_stages(conn: Connection, market: str, before: date, row_limit: int) -> pd.DataFrame:
-    """Return the stages of the nights before a day, the newest night first: rows of stage_log.
-
-    There are `row_limit` rows at most. Stages of one night are in the order in which they began.
-    """
-    stages = select_rows("stage_log", "-as_of", "started_at", "stage", market=market)
-    return frame(conn, stages.where(view("stage_log").c.as_of < before).limit(row_limit))
-
-
-def status_counts(conn: Connection) -> pd.DataFrame:
-    """Return how many nights of each market have each status: market, status, n."""
-    log = view("night_log").c
-    key = (log.market, log.status)
-    return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
-
-
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
-    return frame(conn, select_rows(tables.night, "market", "as_of", market=market))
+    return read(conn, "night", market=where.given(market))
 
 
 def night(
@@ -173,61 +154,30 @@ def night(
 
     The columns are those of the view night_log. With `complete`, other nights are left out.
     """
-    statement = select_rows("night_log", "-as_of", market=market, as_of=as_of)
-    if complete:
-        statement = statement.where(view("night_log").c.status.in_(COMPLETE))
-    return row(conn, statement.limit(1))
+    status: dict[str, Any] = {"status": COMPLETE} if complete else {}
+    return read_row(
+        conn, "night_log", market=market, as_of=where.given(as_of), order="-as_of", **status
+    )
 
 
 def complete_nights(conn: Connection, market: str) -> list[dict[str, Any]]:
     """Return the complete nights of a market by as_of: every column of night."""
-    nights = select_rows(tables.night, "as_of", market=market)
-    complete = nights.where(tables.night.c.status.in_(COMPLETE))
+    complete = selection("night", market=market, status=COMPLETE)
     return [dict(night) for night in conn.execute(complete).mappings()]
-
-
-def last_complete_before(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
-    """Return a market's last complete night before a day; None when there is none."""
-    log = view("night_log").c
-    nights = select_rows("night_log", "-as_of", market=market)
-    return row(conn, nights.where(log.as_of < as_of, log.status.in_(COMPLETE)).limit(1))
-
-
-def last_ended_night(conn: Connection, market: str) -> dict[str, Any] | None:
-    """Return a market's last night that is complete or refused; None when there is none."""
-    nights = select_rows("night_log", "-as_of", market=market)
-    return row(conn, nights.where(view("night_log").c.finished_at.is_not(None)).limit(1))
 
 
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
     """Return the as_of of the nights next before and after a day; None where there is none."""
-    night = view("night_log").c
-    days = sa.select(night.as_of).where(night.market == market)
-    before = days.where(night.as_of < as_of).order_by(night.as_of.desc()).limit(1)
-    after = days.where(night.as_of > as_of).order_by(night.as_of).limit(1)
-    return conn.execute(before).scalar(), conn.execute(after).scalar()
+    before, after = where.before(as_of), where.after(as_of)
+    return (
+        read_value(conn, "night_log", "as_of", market=market, as_of=before, order="-as_of"),
+        read_value(conn, "night_log", "as_of", market=market, as_of=after, order="as_of"),
+    )
 
 
 def night_log(market: str, last: date | None = None) -> Statement:
     """Return the nights of a market up to the day `last`, the newest first."""
-    return select_rows("night_log", "-as_of", bounds=("as_of", None, last), market=market)
-
-
-def raise_alert(
-    conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime
-) -> bool:
-    """Store an alert about a night; return whether it is new.
-
-    A night has one alert of each `kind`; the table alert lists the kinds.
-    """
-    alert = {
-        "market": market,
-        "as_of": as_of,
-        "kind": kind,
-        "message": message,
-        "raised_at": raised_at,
-    }
-    return insert_missing(conn, tables.alert, [alert]) == 1
+    return selection("night_log", market=market, as_of=where.between(None, last), order="-as_of")
 
 
 def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at: datetime) -> None:
@@ -237,41 +187,14 @@ def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at:
     conn.execute(sa.update(table).where(*is_alert).values(sent_at=sent_at))
 
 
-def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
-    """Return alerts by moment: the columns of alert.
-
-    With `unsent`, only those that have not reached their recipient yet.
-    """
-    table = tables.alert
-    statement = select_rows(table, "raised_at", "market", "as_of", "kind", market=market)
-    return frame(conn, statement.where(table.c.sent_at.is_(None)) if unsent else statement)
-
-
-def alert_log(conn: Connection, market: str, first: date, last: date | None) -> pd.DataFrame:
-    """Return the alerts about a market's nights of first..last: rows of alert_log.
-
-    A `last` of None sets no end.
-    """
-    bounds = ("as_of", first, last)
-    return frame(conn, select_rows("alert_log", "as_of", "kind", bounds=bounds, market=market))
-
-
 def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:
-    """Store the measures of a night's drift; return how many were new.
-
-    `rows` has the columns of night_drift but market and as_of. A stored measure never changes.
-    """
-    table = tables.night_drift
-    measures = rows.assign(market=market, as_of=pd.Timestamp(as_of))
-    return insert_missing(conn, table, records(table, measures))
+    """Store the measures of a night's drift; return how many were new."""
+    return save(conn, "night_drift", rows, market=market, as_of=as_of)
 
 
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """Return the measures of a night's drift: the columns of the view drift.
-
-    There are no rows for a night without measures.
-    """
-    return frame(conn, select_rows("drift", "measure", market=market, as_of=as_of))
+    """Return the measures of a night's drift."""
+    return read(conn, "drift", market=market, as_of=as_of, order="measure")
 
 
 def new_drift(conn: Connection, market: str, as_of: date, before: date | None) -> pd.DataFrame:

@@ -13,11 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import upsert_frame
-from db.connection.differences import require_distinct
 from db.connection.frames import frame, within
-from db.rows.markets import identified
 from db.rows.predictions import of_night
+from db.save import save
 
 
 def save_outcomes(
@@ -28,21 +26,10 @@ def save_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> int:
-    """Store outcomes, or update those that changed; return how many were new.
-
-    Columns: symbol, session, realised_return (0.01 is 1 %), rise (whether it is above 0), label
-    (that of the published protocol: 1 a rise, -1 a fall, 0 between). `known_at` is the newest
-    moment of the prices that they come from, and `recorded_at` that of this call. A row that
-    differs from the stored one in these two moments alone stays as it is. Raises StoreError for two
-    outcomes of one symbol and session, and for a symbol that is not stored.
-    """
-    require_distinct(outcomes, ["symbol", "session"])
-    columns = ["instrument_id", "session", "realised_return", "rise", "label"]
-    rows = identified(conn, market, outcomes)[columns]
-    # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
-    sorted_rows = rows.sort_values(["instrument_id", "session"])
-    stamped = sorted_rows.assign(known_at=known_at, recorded_at=recorded_at)
-    return upsert_frame(conn, tables.outcome, stamped, stamps=("known_at", "recorded_at"))
+    """Store outcomes, or update those that changed; return how many were new."""
+    return save(
+        conn, "outcome", outcomes, market=market, known_at=known_at, recorded_at=recorded_at
+    )
 
 
 def unsettled(

@@ -10,8 +10,8 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db import tables
-from db.connection.bulk import insert_frame, insert_missing, records
+from db import tables, where
+from db.connection.bulk import insert_frame
 from db.connection.differences import (
     first_key_text,
     is_changed,
@@ -19,10 +19,11 @@ from db.connection.differences import (
     require_distinct,
     stored_counterparts,
 )
-from db.connection.frames import Statement, frame, select_rows, within
 from db.connection.frames import bars as frame_of_bars
+from db.connection.frames import frame, within
 from db.errors import StoreError
-from db.rows.markets import identified, instrument_ids
+from db.read import read
+from db.save import identified, instrument_ids, save
 from db.tables import BAR_VALUES
 
 # Prices that differ by less, relatively, are the same: a source's rounding is not a restatement.
@@ -99,14 +100,10 @@ def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at:
 def record_rejected(
     conn: Connection, market: str, rejected: pd.DataFrame, *, source: str, known_at: datetime
 ) -> int:
-    """Store rejected bars: symbol, session, reason, value in words; return how many were new.
-
-    Where a bar of this source is stored already with the same reason, that row stays as it is, with
-    the value and the moment of then.
-    """
-    rows = identified(conn, market, rejected)[["instrument_id", "session", "reason", "value"]]
-    rows = rows.assign(source=source, first_known_at=known_at)
-    return insert_missing(conn, tables.rejected_bar, records(tables.rejected_bar, rows))
+    """Store rejected bars: symbol, session, reason, value in words; return how many were new."""
+    return save(
+        conn, "rejected_bar", rejected, market=market, source=source, first_known_at=known_at
+    )
 
 
 def record_warnings(
@@ -138,7 +135,7 @@ def record_warnings(
 
 def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
     """Return the rows of the view price_warning of a market, by symbol and reason."""
-    return frame(conn, select_rows("price_warning", "symbol", "reason", market=market))
+    return read(conn, "price_warning", market=market, order="symbol, reason")
 
 
 @dataclass(frozen=True)
@@ -202,8 +199,21 @@ def known_bars(
         price.withdrawn.is_(None),
         *within(price.known_at, None, known_at),
     )
-    versions = frame_of_bars(conn.execute(statement), ids)
-    return KnownBars(versions, _withdrawn(conn, ids, first, last, known_at))
+    withdrawn = read(
+        conn,
+        "price",
+        columns="symbol, session, known_at",
+        withdrawn=where.stored,
+        market=market,
+        symbol=ids.index.tolist(),
+        session=where.between(first, last),
+        known_at=where.between(None, known_at),
+        order="session",  # as `merge_asof` needs them
+    )
+    return KnownBars(
+        frame_of_bars(conn.execute(statement), ids),
+        withdrawn.rename(columns={"known_at": "withdrawn_at"}),
+    )
 
 
 def _select_versions() -> sa.Select[Any]:
@@ -256,7 +266,7 @@ def versions_known(
     ids = instrument_ids(conn, market)
     price = tables.price
     statement = _select_versions().where(
-        price.c.instrument_id.in_(ids.tolist()), *_became_known(after, until)
+        price.c.instrument_id.in_(ids.tolist()), _became_known(after, until)(price.c.known_at)
     )
     return frame_of_bars(conn.execute(statement), ids).sort_values(
         ["symbol", "session", "known_at"], kind="stable", ignore_index=True
@@ -271,55 +281,25 @@ def withdrawals_known(
     An `after` of None sets no bound. Columns: symbol, session, withdrawn (the check that the bar
     failed), known_at. Sorted by symbol, session and known_at.
     """
-    price = tables.price.c
-    stock = tables.instrument.c
-    return frame(
+    return read(
         conn,
-        sa.select(stock.symbol, price.session, price.withdrawn, price.known_at)
-        .join_from(tables.price, tables.instrument)
-        .where(
-            stock.market == market,
-            price.withdrawn.is_not(None),
-            *_became_known(after, until),
-        )
-        .order_by(stock.symbol, price.session, price.known_at),
+        "price",
+        columns="symbol, session, withdrawn, known_at",
+        market=market,
+        withdrawn=where.stored,
+        known_at=_became_known(after, until),
+        order="symbol, session, known_at",
     )
 
 
-def _became_known(after: datetime | None, until: datetime) -> list[sa.ColumnElement[bool]]:
-    known_at = tables.price.c.known_at
-    conditions = [known_at <= until]
-    if after is not None:
-        conditions.append(known_at > after)
-    return conditions
+def _became_known(after: datetime | None, until: datetime) -> where.Condition:
+    is_after = where.given(None) if after is None else where.after(after)
+    return lambda known_at: sa.and_(known_at <= until, is_after(known_at))
 
 
 def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":
     distance = np.abs(np.log(pairs[f"{name}_now"] / pairs[name]))
     return cast("pd.Series[bool]", distance > np.log(SAME_LEVEL))
-
-
-def _withdrawn(
-    conn: Connection, ids: "pd.Series[int]", first: date, last: date, known_at: datetime | None
-) -> pd.DataFrame:
-    """Return the few bars of first..last that were withdrawn by `known_at` (None: at all).
-
-    Columns: symbol, session, withdrawn_at. Sorted by session, as `merge_asof` needs them.
-    """
-    price = tables.price.c
-    stock = tables.instrument
-    return frame(
-        conn,
-        sa.select(stock.c.symbol, price.session, price.known_at.label("withdrawn_at"))
-        .join_from(tables.price, stock)
-        .where(
-            price.withdrawn.is_not(None),
-            price.instrument_id.in_(ids.tolist()),
-            price.session.between(first, last),
-            *within(price.known_at, None, known_at),
-        )
-        .order_by(price.session),
-    )
 
 
 def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:
@@ -372,20 +352,12 @@ def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
 
 def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
     """Return the rows of the view rejected of a market, sessions first..last."""
-    return frame(conn, rejected(market, first, last))
-
-
-def rejected(market: str, first: date, last: date) -> Statement:
-    """Return a market's bars that failed a check, sessions first..last."""
-    return select_rows(
-        "rejected", "session", "symbol", "reason", bounds=("session", first, last), market=market
-    )
-
-
-def newest_prices(market: str, symbol: str, first: date | None, last: date | None) -> Statement:
-    """Return the newest version of a stock's bars, sessions first..last, the newest first."""
-    return select_rows(
-        "price_latest", "-session", bounds=("session", first, last), market=market, symbol=symbol
+    return read(
+        conn,
+        "rejected",
+        market=market,
+        session=where.between(first, last),
+        order="session, symbol, reason",
     )
 
 

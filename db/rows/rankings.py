@@ -8,67 +8,26 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db import tables
-from db.connection.bulk import insert_frame, save_row
-from db.connection.differences import (
-    SAME_AGAIN,
-    new_rows_of,
-    require_distinct,
-    save_figures,
-    stored_of_targets,
-)
-from db.connection.frames import (
-    Statement,
-    frame,
-    row,
-    row_of,
-    rows_of,
-    select_rows,
-    within,
-)
-from db.rows.markets import identified
+from db import tables, where
+from db.connection.frames import frame
+from db.read import read, read_row, read_value
 from db.rows.runs import latest_trained
-from db.rows.scores import save_scores_of
+from db.save import save
 from db.views import view
 
 # Columns of a night's ranking as it is shown.
 NAMES = ("place", "symbol", "name", "sector")
 SHOWN = (*NAMES, "score", "probability", "predictor", "leg", "realised_return")
-# Scores of a ranking that differ by less, relatively, are the same.
-SCORE_TOLERANCE = 1e-9
-
-
-def ranking(conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row of the ranking of this name; None when there is none."""
-    return row_of(conn, tables.ranking, "id", name)
-
-
-def ranking_scores(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the figures of a ranking: the columns of ranking_score but ranking_id."""
-    return rows_of(conn, tables.ranking_score, "ranking_id", name)
-
-
-def ranking_differences(conn: Connection, name: str) -> pd.DataFrame:
-    """Return a ranking's paired differences: the columns of ranking_difference but ranking_id."""
-    return rows_of(conn, tables.ranking_difference, "ranking_id", name)
-
-
-def ranking_portfolios(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the portfolios of a ranking after costs.
-
-    The columns are those of ranking_portfolio but ranking_id.
-    """
-    return rows_of(conn, tables.ranking_portfolio, "ranking_id", name)
 
 
 def save_ranker(conn: Connection, ranker: Mapping[str, object]) -> int:
-    """Store the rankers of a training, every column of ranker by name; 0 where they are stored."""
-    return save_row(conn, tables.ranker, ranker)
+    """Store the rankers of a training; return 0 where they are stored."""
+    return save(conn, "ranker", ranker)
 
 
 def ranker(conn: Connection, name: str) -> dict[str, Any] | None:
     """Return the row of the rankers of a training, by its name; None when there is none."""
-    return row_of(conn, tables.ranker, "id", name)
+    return read_row(conn, "ranker", id=name)
 
 
 def latest_ranker(
@@ -83,7 +42,7 @@ def latest_ranker(
     Their sessions end on or before `on_or_before`, and their prices were known at `known_by`; None
     sets no limit. The result is None when there is no such row.
     """
-    return latest_trained(conn, tables.ranker, market, on_or_before=on_or_before, known_by=known_by)
+    return latest_trained(conn, "ranker", market, on_or_before=on_or_before, known_by=known_by)
 
 
 def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
@@ -91,7 +50,7 @@ def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
 
     Return 1, or 0 where that session's champion is stored already.
     """
-    return save_row(conn, tables.champion, champion)
+    return save(conn, "champion", champion)
 
 
 def save_rank_scores(
@@ -101,7 +60,7 @@ def save_rank_scores(
 
     The columns are those of rank_score but market and scored_at.
     """
-    return save_scores_of(conn, tables.rank_score, market, scores, scored_at=scored_at)
+    return save(conn, "rank_score", scores, market=market, scored_at=scored_at)
 
 
 def save_ranking(
@@ -113,61 +72,29 @@ def save_ranking(
 ) -> int:
     """Store a ranking with its scores, differences and portfolios; return how many rows were new.
 
-    `ranking` has every column by name, the frames theirs but ranking_id; a missing value is NaN or
-    None. `portfolios` of a ranking that trades nothing may have no columns. What is stored is never
-    changed: raises StoreError, naming it, when a figure is stored with another value.
+    The frames have the columns of ranking_score, ranking_difference and ranking_portfolio but
+    ranking_id; `portfolios` of a ranking that trades nothing may have no columns.
     """
-    name = str(ranking["id"])
-    reason = "a ranking is scored only once; run the same command again to see the stored result"
-    new = save_row(conn, tables.ranking, ranking)
-    new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, reason=reason)
-    new += save_figures(
-        conn, tables.ranking_difference, "ranking_id", name, differences, reason=reason
+    tables_of = {
+        "ranking_score": scores,
+        "ranking_difference": differences,
+        "ranking_portfolio": portfolios,
+    }
+    return save(conn, "ranking", ranking) + sum(
+        save(conn, table, rows, ranking_id=ranking["id"]) for table, rows in tables_of.items()
     )
-    if len(portfolios):
-        new += save_figures(
-            conn, tables.ranking_portfolio, "ranking_id", name, portfolios, reason=reason
-        )
-    return new
 
 
 def rankers(conn: Connection) -> pd.DataFrame:
     """Return id, checkpoint_path and checkpoint_hash of the rankers of every training."""
-    ranker = tables.ranker.c
-    statement = sa.select(ranker.id, ranker.checkpoint_path, ranker.checkpoint_hash)
-    return frame(conn, statement.order_by(ranker.id))
+    return read(conn, "ranker", columns="id, checkpoint_path, checkpoint_hash")
 
 
 def save_night_ranking(
     conn: Connection, market: str, ranking: pd.DataFrame, *, known_at: datetime, made_at: datetime
 ) -> int:
-    """Store the ranking of a session and return how many rows were new.
-
-    `ranking` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
-    chosen. A stored row never changes: raises StoreError, naming predictor, target and symbol, when
-    its score differs by more than `SCORE_TOLERANCE`, relatively. Of other columns, no difference is
-    noticed. Raises StoreError, too, for two rows of one ranker_id, predictor, target and symbol,
-    and for a symbol that is not stored.
-    """
-    if ranking.empty:
-        return 0
-    table = tables.stock_rank
-    key = ["ranker_id", "predictor", "target", "instrument_id"]
-    require_distinct(ranking, ["ranker_id", "predictor", "target", "symbol"])
-    # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
-    rows = identified(conn, market, ranking).sort_values(key, ignore_index=True)
-    new = new_rows_of(
-        rows,
-        stored_of_targets(conn, table, rows, "ranker_id"),
-        key,
-        ["score"],
-        SCORE_TOLERANCE,
-        named_columns=["predictor", "target", "symbol"],
-        message="{} is already stored with a different score, which stays: a ranking is never "
-        f"rewritten; {SAME_AGAIN}",
-    )
-    new_ranks = new[[*key, "as_of", "score", "place", "probability", "chosen"]]
-    return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))
+    """Store the ranking of a session and return how many rows were new."""
+    return save(conn, "stock_rank", ranking, market=market, known_at=known_at, made_at=made_at)
 
 
 def night_ranking(
@@ -213,24 +140,23 @@ def night_ranking(
 
 def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
     """Return the row of a market's champion in a session, by default the newest; None without."""
-    champions = select_rows("champion_log", "-since", bounds=("since", None, target), market=market)
-    return row(conn, champions.limit(1))
+    since = where.between(None, target)
+    return read_row(conn, "champion_log", market=market, since=since, order="-since")
 
 
 def shown_rankings(conn: Connection, target: date) -> dict[str, tuple[str, str]]:
     """Return the ranker_id and the predictor whose ranking of a session is shown, by market."""
-    history = view("ranking_history").c
-    statement = (
-        sa.select(history.market, history.ranker_id, history.predictor)
-        .where(
-            history.target == target,
-            history.chosen == 1,
-            history.place == 1,  # one row of each ranking
-        )
-        .order_by(history.made_at)
+    shown = read(
+        conn,
+        "ranking_history",
+        columns="market, ranker_id, predictor",
+        target=target,
+        chosen=1,
+        place=1,  # one row of each ranking
+        order="made_at",
     )
     # Of several rankings of a market the newest comes last, and stays.
-    return {market: (ranker, name) for market, ranker, name in conn.execute(statement)}
+    return {market: (ranker, name) for market, ranker, name in shown.itertuples(index=False)}
 
 
 def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
@@ -270,33 +196,18 @@ def first_unscored(
 
 def last_ranked(conn: Connection, market: str) -> date | None:
     """Return the newest session whose stocks were ranked; None before the first."""
-    rank = tables.stock_rank
-    ranker = tables.ranker
-    statement = (
-        sa.select(sa.func.max(rank.c.target))
-        .join_from(rank, ranker)
-        .where(ranker.c.market == market)
-    )
-    return conn.execute(statement).scalar()
+    day: date | None = read_value(conn, "stock_rank", "target", market=market, order="-target")
+    return day
 
 
 def night_rankings(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
-    """Return the nights' rankings of the sessions first..last.
-
-    The columns are those of stock_rank, with symbol in place of instrument_id. Sorted by target,
-    made_at, predictor and place.
-    """
-    rank = tables.stock_rank.c
-    ranker = tables.ranker
-    stock = tables.instrument
-    columns = [column for column in rank if column.name != "instrument_id"]
-    return frame(
+    """Return the nights' rankings of the sessions first..last."""
+    return read(
         conn,
-        sa.select(*columns, stock.c.symbol)
-        .join_from(tables.stock_rank, ranker)
-        .join(stock)
-        .where(ranker.c.market == market, rank.target >= first, rank.target <= last)
-        .order_by(rank.target, rank.made_at, rank.predictor, rank.place),
+        "stock_rank",
+        market=market,
+        target=where.between(first, last),
+        order="target, made_at, predictor, place",
     )
 
 
@@ -304,72 +215,58 @@ def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> p
     """Return the rankings of a market's nights first..last, without their moments.
 
     Columns: as_of, ranker_id, predictor, symbol, score, place, probability, chosen; sorted by
-    as_of, ranker_id, predictor, place and symbol. NaN is missing.
+    as_of, ranker_id, predictor, place and symbol.
     """
-    rank = tables.stock_rank.c
-    ranker = tables.ranker
-    stock = tables.instrument
-    columns = ("score", "place", "probability", "chosen")
-    order = (rank.as_of, rank.ranker_id, rank.predictor, rank.place, stock.c.symbol)
-    return frame(
+    return read(
         conn,
-        sa.select(
-            rank.as_of,
-            rank.ranker_id,
-            rank.predictor,
-            stock.c.symbol,
-            *[rank[name] for name in columns],
-        )
-        .join_from(tables.stock_rank, ranker)
-        .join(stock)
-        .where(
-            ranker.c.market == market,
-            *within(rank.as_of, first, last),
-            rank.target > first,  # excludes no further row, but lets an index be used
-        )
-        .order_by(*order),
+        "stock_rank",
+        columns="as_of, ranker_id, predictor, symbol, score, place, probability, chosen",
+        market=market,
+        as_of=where.between(first, last),
+        target=where.after(first),  # excludes no further row, but lets an index be used
+        order="as_of, ranker_id, predictor, place, symbol",
     )
 
 
 def ranker_of_night(conn: Connection, market: str, target: date, made_by: datetime) -> str | None:
-    """Return the name of the rankers that ranked a session last, up to the moment `made_by`.
-
-    None for a session that was not ranked by then.
-    """
-    rank = tables.stock_rank.c
-    ranker = tables.ranker
-    statement = (
-        sa.select(rank.ranker_id)
-        .join_from(tables.stock_rank, ranker)
-        .where(ranker.c.market == market, rank.target == target, rank.made_at <= made_by)
-        .order_by(rank.made_at.desc())
-        .limit(1)
+    """Return the name of the rankers that ranked a session last, up to the moment `made_by`."""
+    made_at = where.until(made_by)
+    name: str | None = read_value(
+        conn,
+        "stock_rank",
+        "ranker_id",
+        market=market,
+        target=target,
+        made_at=made_at,
+        order="-made_at",
     )
-    return conn.execute(statement).scalar()
+    return name
 
 
 def rank_scores(
     conn: Connection, market: str, *, span: str, leg: str | None = None
 ) -> pd.DataFrame:
-    """Return scores of a market's rankings: the columns of rank_score.
-
-    `span` is 'night' or 'running'; `leg` is the name of the return scored, None for all returns.
-    """
-    order = ("target", "leg", "predictor")
-    return frame(conn, select_rows(tables.rank_score, *order, market=market, span=span, leg=leg))
+    """Return scores of a market's rankings; `leg` is the return scored, None for all returns."""
+    return read(conn, "rank_score", market=market, span=span, leg=where.given(leg))
 
 
-def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
+def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd.DataFrame:
     """Return the running scores of a market's rankings at the last scored session up to `last`.
 
     They are rows of the view rank_score_log, one for each predictor and return that is scored.
     There may be none.
     """
-    log = view("rank_score_log")
-    is_running = (log.c.market == market, log.c.span == "running", log.c.target <= last)
-    newest = sa.select(sa.func.max(log.c.target)).where(*is_running).scalar_subquery()
-    return frame(
-        conn, sa.select(log).where(*is_running, log.c.target == newest).order_by(log.c.predictor)
+    newest = read_value(
+        conn,
+        "rank_score_log",
+        "target",
+        market=market,
+        span="running",
+        target=where.until(last),
+        order="-target",
+    )
+    return read(
+        conn, "rank_score_log", market=market, span="running", target=newest, order="predictor"
     )
 
 
@@ -394,52 +291,6 @@ def night_rank_ics(
             log.rank_ic.is_not(None),
         )
         .order_by(log.target, log.predictor),
-    )
-
-
-def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the running scores of a market's rankings at its last scored session."""
-    return last_rank_scores(conn, market, date.max)
-
-
-def shown_ranker(conn: Connection, market: str) -> dict[str, Any] | None:
-    """Return what the newest ranked night shows: predictor, leg, target, made_at; None before.
-
-    `predictor` is the ranker, `leg` the name of the return that it ranks by.
-    """
-    history = view("ranking_history").c
-    return row(
-        conn,
-        sa.select(history.predictor, history.leg, history.target, history.made_at)
-        .where(history.market == market, history.chosen == 1)
-        .order_by(history.target.desc(), history.made_at.desc())
-        .limit(1),
-    )
-
-
-def ranked_stocks(market: str, *, predictor: str, first: date) -> Statement:
-    """Return the statement of a predictor's rankings of the sessions from `first` on.
-
-    A row is a stock of a session, with its outcome. A session that was ranked again has the rows of
-    each ranking, the newest last.
-    """
-    history = view("ranking_history").c
-    return (
-        sa.select(
-            history.target,
-            history.symbol,
-            history.sector,
-            history.score,
-            history.place,
-            history.realised_return,
-            history.made_at,
-        )
-        .where(
-            history.market == market,
-            history.predictor == predictor,
-            history.target >= first,
-        )
-        .order_by(history.target, history.made_at, history.place)
     )
 
 
@@ -470,19 +321,3 @@ def lasting_skill(
     )
     since, session_count = conn.execute(lasting).one()
     return since, session_count
-
-
-def newest_ranking(conn: Connection, market: str) -> dict[str, Any] | None:
-    """Return the row of ranking_summary of the market's walk-forward that was scored last.
-
-    Walk-forwards without a portfolio, and so without an `index_gain`, are left out. None where
-    there is no other.
-    """
-    walks = select_rows("ranking_summary", "-read_at", market=market)
-    return row(conn, walks.where(view("ranking_summary").c.index_gain.is_not(None)).limit(1))
-
-
-def walks(conn: Connection, market: str, row_limit: int) -> pd.DataFrame:
-    """Return the market's walk-forwards, the newest first: rows of the view ranking_summary."""
-    summary = select_rows("ranking_summary", "-read_at", market=market)
-    return frame(conn, summary.limit(row_limit))

@@ -15,11 +15,11 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from db import tables
-from db.connection.bulk import Rows, upsert
-from db.connection.frames import frame, matching, select_rows
+from db import tables, where
+from db.connection.frames import frame
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
+from db.read import read
 from db.tables import LONGEST_TEXT
 from db.views import view
 
@@ -38,14 +38,6 @@ def save_model(conn: Connection, model: Mapping[str, object]) -> int:
     deleted = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
     conn.execute(sa.insert(table), [dict(model)])
     return 1 - deleted
-
-
-def save_progress(conn: Connection, rows: Rows) -> int:
-    """Store or update the progress of a training; return how many rows were new.
-
-    `rows` have every column of translation_progress, a row for each step.
-    """
-    return upsert(conn, tables.translation_progress, rows, stamps=("at", "tokens_per_second"))
 
 
 def forget_progress(conn: Connection, model: str) -> int:
@@ -94,12 +86,6 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
         return 0
     conn.execute(sa.insert(table), [values])
     return 1
-
-
-def scores(conn: Connection) -> pd.DataFrame:
-    """Return scores by model and moment: the columns of translation_score but search_text."""
-    order = ("model", "scored_at", "id")
-    return frame(conn, select_rows(tables.translation_score, *order, without=["search_text"]))
 
 
 MAX_ATTEMPTS = 3  # Each is a worker that took the text and died.
@@ -331,22 +317,6 @@ def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> p
     return frame(conn, counts if statuses is None else counts.where(job.status.in_(statuses)))
 
 
-def last_finished(conn: Connection, model: str, row_limit: int) -> "pd.Series[Any]":
-    """Return when the texts of a model were done that come last in its queue, `row_limit` at most.
-
-    Those of the lowest priority come first here, and of one priority the text queued last: an index
-    has this order. A text of a higher priority may have been done later.
-    """
-    job = view("translation_job").c
-    statement = (
-        sa.select(job.finished_at)
-        .where(job.status == "done", job.model == model)
-        .order_by(job.priority, job.id.desc())
-        .limit(row_limit)
-    )
-    return frame(conn, statement)["finished_at"]
-
-
 def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
     return text.status == "taken", text.taken_by == worker
 
@@ -408,26 +378,16 @@ def _as_text(source_text: str | bytes) -> str:
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
     """Return the `limit` texts that were queued last, the newest first.
 
-    `model` and `status` select texts; None selects any. The columns are those of the view
-    translation_job but priority, finished_at and the languages.
+    `model` and `status` select texts; None selects any.
     """
-    job = view("translation_job").c
-    jobs = frame(
+    jobs = read(
         conn,
-        sa.select(
-            job.id,
-            job.model,
-            job.status,
-            job.text,
-            job.translation,
-            job.score,
-            job.attempts,
-            job.reason,
-            job.queued_at,
-        )
-        .where(*matching(view("translation_job"), model=model, status=status))
-        .order_by(job.id.desc())
-        .limit(limit),
+        "translation_job",
+        columns="id, model, status, text, translation, score, attempts, reason, queued_at",
+        model=where.given(model),
+        status=where.given(status),
+        order="-id",
+        limit=limit,
     )
     # In SQLite a text that an INSERT put in may be bytes.
     return jobs.assign(text=jobs["text"].map(_as_text))

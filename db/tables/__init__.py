@@ -11,13 +11,18 @@ always has a value; the meaning of an `optional` one says when it has none. An `
 figure that gets two more columns, NAME_low and NAME_high, for the ends of its day-resampled
 interval; with `paired` they are those of a paired interval. The type is a name in TYPES, or the
 column of another table that the value refers to.
+
+The policy by which a table is `written` says what `db.save` does with a row whose key is stored.
+`stays`: the stored row stays. `newest`: it is replaced, unless the two differ in `stamps` alone.
+`same`: it stays, and a row that differs in a `compared` column is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tomllib import loads
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -68,6 +73,23 @@ metadata = sa.MetaData(
         "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
+
+
+@dataclass(frozen=True)
+class Written:
+    """Hold how the rows of a table may be written, as the module says.
+
+    `compared` are by default all numbers outside the key. They are the same within `relative`, a
+    share of the new number, plus `absolute`: a figure computed with another number of threads has
+    other last digits. `refusal` is the reason why a stored row stays.
+    """
+
+    policy: Literal["stays", "newest", "same"]
+    stamps: Sequence[str] = ()
+    compared: Sequence[str] = ()
+    relative: float = 1e-6
+    absolute: float = 1e-12
+    refusal: str = ""
 
 
 class UtcTimestamp(sa.TypeDecorator[datetime]):
@@ -138,6 +160,7 @@ def _table(
     covering: Sequence[str] = (),
     defaults: Mapping[str, str] = {},
     with_rowid: bool = False,
+    written: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> None:
     """Add a table to the metadata.
@@ -146,8 +169,8 @@ def _table(
     by name, `indexes` hold the arguments of `_index`, and `defaults` hold SQL by column. `covering`
     names columns that PostgreSQL also keeps in the key's index: it answers a query of the key and
     these columns from the index alone, while for any other column it reads a page of the table for
-    each row. Unless `with_rowid`, SQLite keeps the rows in the order of the key. `options` are
-    further arguments of `sqlalchemy.Table`.
+    each row. Unless `with_rowid`, SQLite keeps the rows in the order of the key. `written` has the
+    fields of `Written`, and `options` are further arguments of `sqlalchemy.Table`.
     """
     table_columns = list(_columns(columns, defaults))
     schema_items: list[SchemaItem] = [
@@ -158,6 +181,8 @@ def _table(
         schema_items.append(sa.PrimaryKeyConstraint(*key, postgresql_include=covering))
     if not with_rowid:
         options["sqlite_with_rowid"] = False
+    if written:
+        options["info"] = {"written": Written(**written)}
     table = sa.Table(name, metadata, *table_columns, *schema_items, comment=comment, **options)
     for index in indexes:
         _index(table, **index)

@@ -26,7 +26,9 @@ from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
 from db.engine import location, reading, transaction
-from db.rows import attention, backtests, calibration, outcomes, predictions, prices, runs
+from db.read import read, read_row
+from db.rows import backtests, calibration, outcomes, prices, runs
+from db.save import save
 from dtml.backtest.performance import expected_best, performance, session_sharpe
 from dtml.backtest.portfolio import (
     Form,
@@ -627,7 +629,7 @@ def run_backtest(
 def _page(backtest: Backtest, stored: Result) -> str:
     record = read_record(backtest, scored_bars(backtest))
     with reading(backtest.context.engine) as conn:
-        returns = backtests.backtest_returns(conn, backtest.id)
+        returns = read(conn, "backtest_return", backtest_id=backtest.id)
         band_counts = calibration.fold_counts(conn, backtest.id)
     rolling = rolling_mcc(record.directions(), record.movement, record.target)
     rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
@@ -648,7 +650,7 @@ def _page(backtest: Backtest, stored: Result) -> str:
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
     with transaction(backtest.context.engine) as conn:
-        backtests.save_backtest(conn, _backtest_row(backtest))
+        save(conn, "backtest", _backtest_row(backtest))
     start = time.perf_counter()
     jobs = jobs_of(backtest)
     # The time that an earlier process spent is not known.
@@ -702,11 +704,11 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
     with transaction(context.engine) as conn:
         save_outcomes(conn, backtest, record)
         rules = dated_directions(record.rules, record.target)
-        predictions.save_rule_directions(conn, context.name, rules)
+        save(conn, "rule_direction", rules, market=context.name)
         settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
         run_ids = settled["run_id"].unique().tolist()
         # The views calibration and coverage read these counts.
-        save_counts(conn, settled, calibration.bands_of(conn, run_ids))
+        save_counts(conn, settled, read(conn, "abstention_band", run_id=run_ids))
         backtests.finish_backtest(
             conn,
             backtest.id,
@@ -733,7 +735,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
     """
     context = backtest.context
     with reading(context.engine) as conn:
-        folds = backtests.backtest_folds(conn, backtest.id)
+        folds = read(conn, "backtest_fold", backtest_id=backtest.id)
     for day in days:
         target = pd.Timestamp(day)
         # Every session of the backtest is in one fold.
@@ -748,22 +750,24 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         bars = read_bars(context, first, as_of, known_at)
         pairs = look(context, model, as_of, bars).rows().assign(run_id=model.run_id, target=target)
         with transaction(context.engine) as conn:
-            attention.save_attention(conn, context.name, pairs)
+            save(conn, "attention_weight", pairs, market=context.name)
 
 
 def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
     """Return a backtest from the store; None if it is not stored or not finished."""
     with reading(engine) as conn:
-        row = backtests.backtest(conn, backtest_id)
+        row = read_row(conn, "backtest", id=backtest_id)
         if row is None or row["finished_at"] is None:
             return None
-        folds = backtests.backtest_folds(conn, backtest_id)
+        folds = read(conn, "backtest_fold", columns="-backtest_id", backtest_id=backtest_id)
         accuracies = [_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]
         return Result(
             row=row,
             folds=folds.assign(validation_acc=accuracies),
-            scores=backtests.backtest_scores(conn, backtest_id),
-            portfolios=backtests.backtest_portfolios(conn, backtest_id),
+            scores=read(conn, "backtest_score", columns="-backtest_id", backtest_id=backtest_id),
+            portfolios=read(
+                conn, "backtest_portfolio", columns="-backtest_id", backtest_id=backtest_id
+            ),
             page=page_of("backtest", row),
         )
 
@@ -815,23 +819,29 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
     }
     now = datetime.now(UTC)
     with transaction(backtest.context.engine) as conn:
-        runs.save_run(conn, run)
+        save(conn, "run", run)
         if card["bands"]:
             bands = pd.DataFrame(card["bands"])
-            calibration.save_bands(conn, run["id"], bands, default=backtest.context.market.level)
+            save(
+                conn,
+                "abstention_band",
+                bands.assign(is_default=bands["level"] == backtest.context.market.level),
+                run_id=run["id"],
+            )
         # `save_predictions` takes predictions of a single watermark, `known_at`. Without
         # predictions the frame has no columns.
         moments = predicted["known_at"].unique() if len(predicted) else ()
         for known_at in moments:
             rows = predicted[predicted["known_at"] == known_at].assign(run_id=run["id"])
-            predictions.save_predictions(
+            save(
                 conn,
-                backtest.context.name,
+                "prediction",
                 rows,
+                market=backtest.context.name,
                 known_at=known_at.to_pydatetime(),
                 made_at=now,
             )
-        backtests.save_fold(conn, backtest.id, fold)
+        save(conn, "backtest_fold", fold, backtest_id=backtest.id)
 
 
 @dataclass(frozen=True)
@@ -881,7 +891,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     market = backtest.context.market
     with reading(backtest.context.engine) as conn:
         predicted = backtests.backtest_predictions(conn, backtest.id)
-        folds = backtests.backtest_folds(conn, backtest.id)
+        folds = read(conn, "backtest_fold", backtest_id=backtest.id)
     if predicted.empty:
         refused = [refusal for of_fold in folds["refused"] for refusal in of_fold.items()]
         raise DtmlError(

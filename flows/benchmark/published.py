@@ -23,9 +23,11 @@ from jaxtyping import Float
 from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
+from db import where
 from db.engine import reading, transaction
+from db.read import read, read_row
 from db.rows import backtests, predictions, prices
-from db.rows import runs as stored_runs
+from db.save import save
 from dtml.baselines.classifiers import Fitted, Kind, fit_classifier
 from dtml.baselines.naive_rules import choose_rule, directions_on
 from dtml.checkpoints import Ensemble, save_ensemble
@@ -485,15 +487,24 @@ def run_benchmark(
 def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
     """Return a benchmark from the store, None if it is not stored; write its page if missing."""
     with reading(engine) as conn:
-        row = backtests.benchmark(conn, benchmark_id)
+        row = read_row(conn, "benchmark", id=benchmark_id)
         if row is None:
             return None
-        scores = backtests.benchmark_scores(conn, benchmark_id)
-        seeds = backtests.benchmark_seeds(conn, benchmark_id)
+        scores = read(
+            conn,
+            "benchmark_score",
+            columns="-benchmark_id",
+            benchmark_id=benchmark_id,
+            order="protocol, predictor",
+        )
+        seeds = read(conn, "benchmark_seed", columns="-benchmark_id", benchmark_id=benchmark_id)
         # The number of this benchmark among those of its market, in the order in which they read
         # the test span: 3 says that two others had read it before.
-        ids_of_set = backtests.benchmarks(conn, row["market"])["id"].tolist()
-        number = ids_of_set.index(benchmark_id) + 1
+        earlier = where.until(row["test_read_at"])
+        read_so_far = read(
+            conn, "benchmark", columns="id", market=row["market"], test_read_at=earlier
+        )
+        number = len(read_so_far)
         page_file = page_of("benchmark", row)
         if not page_file.exists():
             page = benchmark_page(
@@ -715,7 +726,7 @@ def _store_run(
         "created_at": test.read_at,
         "computed_by": computed_by(choose_device(experiment.context.device)),
     }
-    stored_runs.save_run(conn, run)
+    save(conn, "run", run)
     probabilities = test.probabilities[name][0]  # [members days stocks] of the chosen trial
     rows = _stock_day_rows(
         test.windows[trial.window],
@@ -723,8 +734,13 @@ def _store_run(
         probability_std=probabilities.std(axis=0),
     )
     rows = rows.assign(run_id=run_id)
-    predictions.save_predictions(
-        conn, experiment.paper.market, rows, known_at=test.known_at, made_at=test.read_at
+    save(
+        conn,
+        "prediction",
+        rows,
+        market=experiment.paper.market,
+        known_at=test.known_at,
+        made_at=test.read_at,
     )
 
 

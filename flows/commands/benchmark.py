@@ -8,7 +8,7 @@ import pandas as pd
 import typer
 
 from db.engine import open_store, reading
-from db.rows import markets
+from db.read import read
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages import benchmark as benchmark_pages
@@ -223,7 +223,7 @@ def require_stored(request: RunRequest, advice: str) -> None:
     """Raise UsageError, with an advice, where the store has no stock of the market."""
     market = read_market(request.market, request.market_file).name
     with reading(open_store()) as conn:
-        if markets.constituents(conn, market).empty:
+        if read(conn, "constituent", market=market).empty:
             raise UsageError(f"nothing is stored for {market}: {advice}")
 
 

@@ -7,12 +7,12 @@ import pandas as pd
 import typer
 from sqlalchemy import Engine
 
-from db.connection.frames import head
+from db import where
 from db.engine import open_reader, reading
 from db.errors import StoreError, did_you_mean
+from db.read import read
 from db.rows import markets as stored_markets
-from db.rows import predictions, runs
-from db.rows import scores as stored_scores
+from db.rows import predictions
 from dtml.errors import UsageError
 from dtml.markets import Market, market_names
 from dtml.markets.definition import SourceName
@@ -43,8 +43,10 @@ def history(
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
         scores = {}
         for name in rows["market"].unique().tolist():
-            scores[name] = head(conn, stored_scores.symbol_scores(name, symbol), KINDS)
-        at_level = predictions.default_directions(conn, symbol)
+            scores[name] = read(conn, "symbol_score", market=name, symbol=symbol, order="kind")
+        at_level = read(
+            conn, "band_direction", columns="run_id, target, direction", symbol=symbol, is_default=1
+        )
     if as_json:
         return print_json(rows)
     for stored_name, market_rows in rows.groupby("market"):
@@ -144,7 +146,13 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
     if market is not None:
         require_market(engine, market)
     with reading(engine) as conn:
-        rows = runs.runs(conn, market)
+        rows = read(
+            conn,
+            "run",
+            columns="-losses, -universe",
+            market=where.given(market),
+            order="created_at, id",
+        )
     if as_json:
         return print_json(rows)
     columns = ["id", "kind", "model", "train_first", "train_last", "seeds", "code_version"]
@@ -196,7 +204,7 @@ def _own_markets() -> list[Market]:
     try:
         engine = open_reader()
         with reading(engine) as conn:
-            names = stored_markets.own_markets(conn)
+            names = read(conn, "market_file", columns="market")["market"].tolist()
     except StoreError:
         return []
     known = [market_of_store(engine, name) for name in names]

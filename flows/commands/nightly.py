@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 import typer
 
+from db import where
 from db.connection.locks import market_lock
 from db.engine import location, reading
+from db.read import read
 from db.rows import calibration, predictions, rankings, runs
-from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
@@ -280,7 +281,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         scored = score_nights(Tonight(context, last))
         run.outcome = f"{counted(len(scored.nights), 'night')} rescored"
     with reading(context.engine) as conn:
-        scores = stored_scores.scores(conn, context.name, last=last)
+        scores = read(conn, "score", market=context.name, target=where.until(last))
     if as_json:
         document = {
             "new_outcomes": scored.outcomes,
@@ -313,8 +314,10 @@ def _show_nights(opened: OpenedMarket, nights: Sequence[Night], *, as_json: bool
     level = opened.market.level
     with reading(opened.engine) as conn:
         directions = predictions.night_directions(conn, opened.name, row["as_of"])
-        scores = stored_scores.scores(conn, opened.name, last=row["as_of"], span="running")
-        bands = calibration.bands(conn, row["run_id"])
+        scores = read(
+            conn, "score", market=opened.name, target=where.until(row["as_of"]), span="running"
+        )
+        bands = read(conn, "abstention_band", run_id=row["run_id"])
         counts = calibration.band_counts(conn, opened.name, row["as_of"])
         ranking = rankings.night_ranking(conn, opened.name, row["target"])
         rank_scores = rankings.last_rank_scores(conn, opened.name, row["as_of"])

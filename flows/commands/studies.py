@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from db.engine import reading
-from db.rows import attention as stored_attention
+from db.read import read_row
 from dtml.attention.findings import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import Costs
@@ -231,7 +231,7 @@ def explain(
     trial = Trial(**given)
     run = latest_run(context, day_of(as_of))
     with reading(context.engine) as conn:
-        row = stored_attention.explanation(conn, run["id"])
+        row = read_row(conn, "explanation", run_id=run["id"])
     if row is not None and not again:
         other_numbers = [
             f"{row[name]} {name}" for name, value in given.items() if row[name] != value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from db.engine import open_reader, open_reader_or_new, open_store, reading, transaction
+from db.read import read
 from db.rows import translations as stored_translations
 from dtml.pages.figures import counted, figure
 from flows.commands.options import AsJson, DeviceOption
@@ -438,7 +439,7 @@ def models(as_json: AsJson = False) -> None:
     Example: dtml translate models
     """
     with reading(open_reader_or_new()) as conn:
-        scores = stored_translations.scores(conn)
+        scores = read(conn, "translation_score", order="model, scored_at, id")
     rows = [model_row(card, scores) for card in folder.cards()]
     if as_json:
         print_json(rows)

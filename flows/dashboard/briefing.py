@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import nights, paper_account, rankings
+from db import where
+from db.read import read, read_row
+from db.rows import nights, rankings
 from dtml.evaluation.drift import drift_words
 from dtml.pages.charts import Sparkline
 from dtml.pages.figures import (
@@ -169,7 +171,7 @@ def caveats(conn: Connection, market: str) -> str:
 
     It is that nights were run too late to trade, and that the prices are simulated.
     """
-    night = nights.night(conn, market)
+    night = read_row(conn, "night_log", market=market, order="-as_of")
     source = None if night is None else night["source"]
     sentences = [_hindsight(*nights.count_hindsight(conn, market)), of_source(source)]
     return " ".join(sentence for sentence in sentences if sentence)
@@ -193,7 +195,14 @@ def target_of(night: Row) -> date:
 
 def night_before(conn: Connection, night: Row) -> Row | None:
     """Return the complete night before another one of its market; None for the first."""
-    return nights.last_complete_before(conn, night["market"], night["as_of"])
+    return read_row(
+        conn,
+        "night_log",
+        market=night["market"],
+        as_of=where.before(night["as_of"]),
+        status=nights.COMPLETE,
+        order="-as_of",
+    )
 
 
 class Shown:
@@ -297,12 +306,12 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     weight first. There are no rows where nothing was decided.
     """
     market = night["market"]
-    wanted = paper_account.paper_orders(conn, market, target_of(night)).set_index("symbol")
+    wanted = read(conn, "paper_order", market=market, target=target_of(night)).set_index("symbol")
     if wanted.empty:
         return pd.DataFrame(columns=["symbol", "weight", "held", "kept", "action", "place"])
     held = pd.Series(dtype=float)
     if before is not None:
-        orders_before = paper_account.paper_orders(conn, market, target_of(before))
+        orders_before = read(conn, "paper_order", market=market, target=target_of(before))
         held = orders_before.set_index("symbol")["held"].dropna().astype(float)
     symbols = [*wanted.index, *held.index.difference(wanted.index)]
     orders = pd.DataFrame(
@@ -394,9 +403,11 @@ def changes(
     )
     if drifted:
         sentences.append(drift_words(drifted))
+    as_of = where.between(night["as_of"], last)
+    alerts = read(conn, "alert_log", market=market, as_of=as_of, order="as_of, kind")
     sentences += [
         f"{alert['kind'].replace('_', ' ')}: {alert['message']}"
-        for alert in records(nights.alert_log(conn, market, night["as_of"], last))
+        for alert in records(alerts)
         if alert["kind"] not in SHOWN_ELSEWHERE
     ]
     model_before = None if before is None else before["run_id"]

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.connection.frames import head
+from db.connection.frames import frame
+from db.read import read, read_row
 from db.rows import markets, predictions, runs
 from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
@@ -68,7 +69,7 @@ def compare_page(
     if market is not None and market not in stored_markets:
         raise NotThereError(f"no market {market!r} in the store: /compare lists the stored ones")
 
-    listed_runs = [] if market is None else records(head(conn, runs.models(market), RUNS))
+    listed_runs = [] if market is None else records(_newest_runs(conn, market, RUNS))
     settings_of_first: list[dict[str, Any]] = []
     if first is not None and second is None:
         # `settings` takes two runs: given one twice, it has the same values in both columns, of
@@ -98,13 +99,24 @@ def compare_page(
     }
 
 
+def _newest_runs(conn: Connection, market: str, limit: int) -> pd.DataFrame:
+    return read(
+        conn,
+        "run_log",
+        columns="run_id, kind, train_last",
+        market=market,
+        order="-created_at, run_id",
+        limit=limit,
+    )
+
+
 def _newest_pair(conn: Connection, market: str) -> tuple[str, str] | tuple[None, None]:
     """Return the two newest runs of a market whose spans of predicted days overlap.
 
     Only the newest `PAIRED` runs are searched. If no two of these overlap, the two newest are
     returned; without two runs, None and None.
     """
-    newest = head(conn, runs.models(market), PAIRED)["run_id"].tolist()
+    newest = _newest_runs(conn, market, PAIRED)["run_id"].tolist()
     if len(newest) < 2:
         return None, None
     for first, second in combinations(newest, 2):
@@ -217,7 +229,7 @@ def beside_always_up(conn: Connection, run_id: str) -> str:
 
 def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
     """Return a trained model; raise NotThereError for a name that is not stored."""
-    run = runs.model(conn, run_id)
+    run = read_row(conn, "run_log", run_id=run_id)
     if run is None:
         raise NotThereError(f"no run {run_id!r} in the store: /table/run_log lists all runs")
     return run
@@ -374,7 +386,7 @@ def counts_by_day(conn: Connection, a: str, b: str, shared: tuple[date, date]) -
     are then the same.
     """
     # A span with both ends has one session more than days between them, at most.
-    newest_first = head(conn, predictions.common_days(a, b, *shared), DAYS + 1)
+    newest_first = frame(conn, predictions.common_days(a, b, *shared).limit(DAYS + 1))
     return newest_first.iloc[::-1].reset_index(drop=True)
 
 
@@ -383,11 +395,11 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
 
     There are no rows without a common session.
     """
-    newest_day = head(conn, predictions.common_days(a, b, *shared), 1)
+    newest_day = frame(conn, predictions.common_days(a, b, *shared).limit(1))
     target = shared[1]  # without a common session, no row is of this day either
     if not newest_day.empty:
         target = newest_day["target"].iloc[0].date()
-    directions = head(conn, predictions.common_directions(a, b, target), STOCKS)
+    directions = frame(conn, predictions.common_directions(a, b, target).limit(STOCKS))
     differences = directions["a_probability"] - directions["b_probability"]
     with_difference = directions.assign(apart=differences.abs())
     return with_difference.sort_values(["apart", "symbol"], ascending=[False, True])

@@ -13,18 +13,13 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.connection.frames import head
+from db import where
+from db.read import read, read_row, read_value
 from db.rows import (
-    backtests,
-    calibration,
     nights,
     paper_account,
-    predictions,
-    prices,
     rankings,
-    runs,
 )
-from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
@@ -190,7 +185,14 @@ def market_page(
         "works": [work for work in other_work(conn, now) if work.market == market],
     }
     if night is None:
-        models = head(conn, runs.models(market), NIGHTS)
+        models = read(
+            conn,
+            "run_log",
+            columns="run_id, kind, model, train_last",
+            market=market,
+            order="-created_at, run_id",
+            limit=NIGHTS,
+        )
         return {**common, "models": records(models)}
 
     # A night has no target where the calendar ended before the session that it predicts.
@@ -200,9 +202,16 @@ def market_page(
         common["target"] = str(night["target"])
     run = None
     if night["run_id"] is not None:
-        run = runs.model(conn, night["run_id"])
+        run = read_row(conn, "run_log", run_id=night["run_id"])
     previous_as_of, next_as_of = nights.neighbours(conn, market, night["as_of"])
-    rejected_bars = head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)
+    rejected_bars = read(
+        conn,
+        "rejected",
+        market=market,
+        session=night["as_of"],
+        order="symbol, reason",
+        limit=STOCKS,
+    )
     directions = night_directions(conn, night, level)
     is_newest = next_as_of is None
     rule_directions: dict[str, Any] = {}
@@ -214,13 +223,28 @@ def market_page(
         counts[direction] = int(is_direction.sum())
     coverage = None
     if level is not None:
-        coverage = calibration.coverage(conn, night["market"], level, target_of(night))
+        counted = read(
+            conn,
+            "coverage",
+            columns="n, covered, decided, decided_correct",
+            market=market,
+            kind="nightly",
+            level=level,
+            target=where.until(target_of(night)),
+        )
+        coverage = counted.sum().to_dict()
     probabilities = directions[["probability", "lowest", "highest"]].to_numpy().ravel()
     # A session has a row for each predictor and protocol, at most.
     predictors = 1 + len(NAIVE_RULES)
     protocols = 2
-    daily_scores = stored_scores.daily_scores(night["market"], target_of(night))
-    scored = head(conn, daily_scores, SCORED * protocols * predictors)
+    scored = read(
+        conn,
+        "daily_score",
+        market=market,
+        target=where.until(target_of(night)),
+        order="-target, protocol, predictor",
+        limit=SCORED * protocols * predictors,
+    )
     of_all_days = scored[scored["protocol"] == "all"]
     by_session = of_all_days.rename(columns={"target": "session"})  # as `predictor_charts` asks
     running_figures = [f"running_{figure}" for figure in FIGURES]
@@ -238,8 +262,19 @@ def market_page(
         "skill": skill_of(_rows_of_last_session(of_all_days)),
         "chart": predictor_charts(by_session, *running_figures),
         "nights": night_rows(conn, night["market"], night["as_of"], of_all_days),
-        "backtests": records(backtests.finished(conn, market, STUDIES)),
-        "walks": records(rankings.walks(conn, market, STUDIES)),
+        "backtests": records(
+            read(
+                conn,
+                "backtest",
+                market=market,
+                finished_at=where.stored,
+                order="-finished_at",
+                limit=STUDIES,
+            )
+        ),
+        "walks": records(
+            read(conn, "ranking_summary", market=market, order="-read_at", limit=STUDIES)
+        ),
         "before": previous_as_of,
         "after": next_as_of,
         "run": run,
@@ -269,11 +304,7 @@ def _ranking_of_night(
     `is_newest` says that no night of the market is newer.
     """
     market = night["market"]
-    ranked_night = (
-        night
-        if night["status"] in nights.COMPLETE
-        else nights.last_complete_before(conn, night["market"], night["as_of"])
-    )
+    ranked_night = night if night["status"] in nights.COMPLETE else night_before(conn, night)
     if ranked_night is None:
         return {"ranking": [], "ranked_night": None, "account": None}
     if ranked_night is not night:
@@ -350,7 +381,7 @@ def level_of(conn: Connection, night: Row | None, level: float | None) -> float 
     without a band.
     """
     if level is None and night is not None and night["run_id"] is not None:
-        return calibration.default_level(conn, night["run_id"])
+        level = read_value(conn, "band_direction", "level", run_id=night["run_id"], is_default=1)
     return level or None  # 0 becomes None
 
 
@@ -360,7 +391,7 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
     None for a market without nights, if `as_of` is None. Raises NotThereError if there is no night
     of the day `as_of`; it names the nearest nights, if there are any.
     """
-    night = nights.night(conn, market, as_of)
+    night = read_row(conn, "night_log", market=market, as_of=where.given(as_of), order="-as_of")
     if night is not None or as_of is None:
         return night
 
@@ -391,24 +422,23 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
     market = night["market"]
     run_id = night["run_id"]
     target = target_of(night)
-    if run_id is None:
-        no_rows = head(conn, predictions.session_directions(market, "", target), 0)
-        return no_rows.reindex(columns=DIRECTION_COLUMNS)
-
-    directions = head(conn, predictions.session_directions(market, run_id, target), STOCKS)
-    newest_directions = head(conn, predictions.newest_directions(market), STOCKS)
-    names = newest_directions[["symbol", "name", "sector"]]
-    disagreement = head(conn, predictions.disagreement(market, run_id, target), STOCKS)
-    seeds = disagreement[["symbol", "lowest", "highest", "rising_share"]]
+    of_night: dict[str, Any] = {"market": market, "run_id": run_id, "target": target}
+    directions = read(conn, "prediction_history", order="symbol", limit=STOCKS, **of_night)
+    names = read(conn, "latest_prediction", columns="symbol, name, sector", market=market)
+    seeds = read(conn, "disagreement", columns="symbol, lowest, highest, rising_share", **of_night)
     directions = directions.merge(names, on="symbol", how="left")
     directions = directions.merge(seeds, on="symbol", how="left")
     if level is None:
         directions = directions.assign(low=np.nan, high=np.nan)
     else:
-        bands = head(conn, predictions.band_directions(market, run_id, target, level), STOCKS)
-        banded = directions.drop(columns="direction").merge(
-            bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
+        bands = read(
+            conn,
+            "band_direction",
+            columns="symbol, low, high, direction",
+            level=level,
+            **of_night,
         )
+        banded = directions.drop(columns="direction").merge(bands, on="symbol", how="left")
         # Without meaning in the rows that `where` drops below.
         is_correct = (banded["direction"] == "rise") == (banded["realised_return"] > 0)
         has_outcome = banded["realised_return"].notna()
@@ -425,7 +455,14 @@ def night_rows(
     These figures are taken from `scores`, and are NaN for a night that has no row there, such as
     one whose outcomes are not known yet.
     """
-    newest_nights = head(conn, nights.night_log(market, last), NIGHTS)
+    newest_nights = read(
+        conn,
+        "night_log",
+        market=market,
+        as_of=where.until(last),
+        order="-as_of",
+        limit=NIGHTS,
+    )
     model_scores = scores.loc[scores["predictor"] == MODEL, ["target", "acc", "mcc"]]
     return records(newest_nights.merge(model_scores, on="target", how="left"))
 

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import where
 from db.errors import did_you_mean
-from db.rows import backtests, markets, nights, paper_account, predictions, rankings, runs
+from db.read import read, read_row, read_value
+from db.rows import markets, nights, paper_account, rankings
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
@@ -106,7 +108,7 @@ def live_page(conn: Connection, now: datetime, times: Mapping[str, Punctuality])
     """Return the state of every market's last night, and what is running beside nights."""
     states = {}
     for market in markets.all_markets(conn):
-        night = nights.night(conn, market)
+        night = read_row(conn, "night_log", market=market, order="-as_of")
         states[market] = state_of_night(conn, night, now, times.get(market))
     return {"states": states, "works": other_work(conn, now)}
 
@@ -134,10 +136,12 @@ class Newest(NamedTuple):
     @classmethod
     def of(cls, conn: Connection, market: str) -> "Newest":
         """Read it from the store."""
-        night = nights.night(conn, market)
+        night = read_row(conn, "night_log", market=market, order="-as_of")
         complete = night
         if night is not None and night["status"] not in nights.COMPLETE:
-            complete = nights.night(conn, market, complete=True)
+            complete = read_row(
+                conn, "night_log", market=market, status=nights.COMPLETE, order="-as_of"
+            )
         return cls(market, night, complete, paper_account.paper_returns(conn, market))
 
 
@@ -196,10 +200,17 @@ def market_rows(
     the model, running scores (`skill_of`), the ranking of the stocks (`ranking_of_day`), and the
     gain after costs (`after_costs`).
     """
-    direction_counts = predictions.newest_direction_counts(conn)
+    newest_directions = read(conn, "latest_prediction", columns="market, direction")
+    direction_counts = newest_directions.value_counts()
     rows: list[dict[str, Any]] = []
     for market, night, complete, paper in newest:
-        model = runs.latest_model(conn, market)
+        model = read_row(
+            conn,
+            "run_log",
+            market=market,
+            kind="nightly",
+            order="-train_last, -created_at, -run_id",
+        )
         rows.append(
             {
                 "market": market,
@@ -353,7 +364,9 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
                 "left_link": None,
             }
 
-    walk = rankings.newest_ranking(conn, market)
+    walk = read_row(
+        conn, "ranking_summary", market=market, index_gain=where.stored, order="-read_at"
+    )
     if walk is not None:
         return _after_costs_of_study(
             walk,
@@ -362,7 +375,10 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame | None = None
             link=f"/ranking/{walk['ranking_id']}",
         )
 
-    portfolios = backtests.newest_summary(conn, market)
+    finished = read_value(
+        conn, "backtest", "id", market=market, finished_at=where.stored, order="-finished_at"
+    )
+    portfolios = read(conn, "backtest_summary", backtest_id=finished, order="portfolio")
     is_tradable = portfolios["portfolio"].str.endswith(TRADABLE)
     worst_first = portfolios[is_tradable].dropna(subset="sharpe").sort_values("sharpe")
     if worst_first.empty:

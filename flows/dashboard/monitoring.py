@@ -16,9 +16,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection, Engine
 
+from db import where
 from db.engine import reading
-from db.rows import markets, nights, rankings, translations
+from db.read import read, read_row
+from db.rows import markets, translations
 from db.rows import scores as stored_scores
+from db.rows.rankings import last_rank_scores
 from dtml.markets import Market
 from dtml.pages.charts import script
 from dtml.pages.figures import records
@@ -152,7 +155,8 @@ def _nights(conn: Connection) -> Iterator[GaugeMetricFamily]:
         "Nights in the store, by how they ended.",
         labels=["market", "status"],
     )
-    for row in records(nights.status_counts(conn)):
+    nights = read(conn, "night_log", columns="market, status")
+    for row in records(nights.groupby(["market", "status"]).size().reset_index(name="n")):
         family.add_metric([row["market"], row["status"]], row["n"])
     yield family
 
@@ -173,11 +177,13 @@ def _stage_seconds(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetr
         labels=["market"],
     )
     for name in names:
-        night = nights.last_ended_night(conn, name)
+        night = read_row(conn, "night_log", market=name, finished_at=where.stored, order="-as_of")
         if night is None:
             continue
         finished.add_metric([name], night["finished_at"].timestamp())
-        for stage in records(nights.stages(conn, name, night["as_of"])):
+        for stage in records(
+            read(conn, "stage_log", market=name, as_of=night["as_of"], order="started_at, stage")
+        ):
             if not pd.isna(stage["seconds"]):
                 seconds.add_metric([name, stage["stage"]], stage["seconds"])
     yield seconds
@@ -204,7 +210,7 @@ def _scores(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetricFamil
         for figure in FIGURES:
             _add_scores(scores, name, direction_scores, f"running_{figure}", figure)
             _add_nights(scored_nights, name, direction_scores, "running_nights", figure)
-        rank_scores = rankings.newest_rank_scores(conn, name)
+        rank_scores = last_rank_scores(conn, name)
         _add_scores(scores, name, rank_scores, "rank_ic", "rank_ic")
         _add_nights(scored_nights, name, rank_scores, "days", "rank_ic")
     yield scores

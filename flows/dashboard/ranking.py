@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.connection.frames import frame, sql_text
-from db.rows import nights, rankings
-from db.rows import scores as stored_scores
+from db import where
+from db.connection.frames import Statement, frame, sql_text
+from db.read import read, read_row, selection
+from db.rows.rankings import last_rank_scores
 from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
 from dtml.evaluation.tear_sheet import (
     TearSheet,
@@ -56,12 +57,19 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     lacks.
     """
     require_market(conn, market)
-    shown = rankings.shown_ranker(conn, market)
+    shown = read_row(
+        conn,
+        "ranking_history",
+        columns="predictor, leg, target, made_at",
+        market=market,
+        chosen=1,
+        order="-target, -made_at",
+    )
     if shown is None:
         return {"market": market, "ranker": None}
     definition = market_of_store(conn.engine, market)
     costs = None if definition is None else definition.trading.costs
-    running = rankings.newest_rank_scores(conn, market)
+    running = last_rank_scores(conn, market)
     version = (*shown.values(), running["scored_at"].max(), repr(costs))
     place = (str(conn.engine.url), market)
     kept = _pages.get(place)  # the version and the page
@@ -85,15 +93,21 @@ def _page(
     strongest = _strongest_rule(conn, market, predictor, rules, leg)
     rule = None if strongest is None else strongest["other"]
     names = [name for name in (predictor, rule) if name is not None]
-    scores_of_nights = stored_scores.ranking_scores_of_nights
-    log = frame(conn, nights.night_log(market)).dropna(subset="target")
+    log = read(conn, "night_log", market=market).dropna(subset="target")
     targets = log["target"].nlargest(NIGHTS)
     first = date.min if targets.empty else targets.min().date()
     statements = {
-        "nights": scores_of_nights(market, predictors=names, span="night", leg=leg),
-        "running": scores_of_nights(market, predictors=names, span="running", leg=leg),
-        "legs": scores_of_nights(market, predictors=[predictor], span="night"),
-        "stocks": rankings.ranked_stocks(market, predictor=predictor, first=first),
+        "nights": _scores(market, names, "night", leg=leg),
+        "running": _scores(market, names, "running", leg=leg),
+        "legs": _scores(market, [predictor], "night"),
+        "stocks": selection(
+            "ranking_history",
+            columns="target, symbol, sector, score, place, realised_return, made_at",
+            market=market,
+            predictor=predictor,
+            target=where.since(first),
+            order="target, made_at, place",
+        ),
     }
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
     ranked = ranked_nights(tables["stocks"])
@@ -147,8 +161,7 @@ def _strongest_rule(
 
     None before the first score of both.
     """
-    names = [predictor, *rules]
-    scores = stored_scores.ranking_scores_of_nights(market, predictors=names, span="night", leg=leg)
+    scores = _scores(market, [predictor, *rules], "night", leg=leg)
     daily = frame(conn, scores).pivot(index="target", columns="predictor", values="rank_ic")
     daily = daily.astype(float).dropna(axis=1, how="all")
     if predictor not in daily:
@@ -156,6 +169,18 @@ def _strongest_rule(
     of_rules = {str(rule): daily[rule].to_numpy() for rule in rules if rule in daily}
     overlap = overlap_of(cast(Leg, leg))
     return beside_rules(daily[predictor].to_numpy(), of_rules, overlap=overlap)
+
+
+def _scores(market: str, predictors: list[str], span: str, **leg: Any) -> Statement:
+    """Return the statement of the scores of some predictors, of all returns without a `leg`."""
+    return selection(
+        "rank_score_log",
+        market=market,
+        predictor=predictors,
+        span=span,
+        order="predictor, leg, target",
+        **leg,
+    )
 
 
 def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
@@ -197,7 +222,7 @@ def _figures_of_days(
 
 
 def ranked_nights(rows: pd.DataFrame) -> RankedNights:
-    """Return the rows of `db.rows.rankings.ranked_stocks` as grids of the rankings.
+    """Return the rankings of stocks, from rows of the view ranking_history, as grids.
 
     Of a session that was ranked more than once, the newest ranking counts: its rows come last. The
     columns of the grids are in the order of the symbols, which `sectors` follows too; it is None

@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import where
 from db.connection.locks import is_held
-from db.rows import backtests, markets, nights, translations
+from db.read import read, read_row
+from db.rows import backtests, markets, translations
 from dtml.pages.figures import count, counted, day, records
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
@@ -55,7 +57,7 @@ def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
     """
     running = []
     for name in markets.all_markets(conn):
-        night = nights.night(conn, name)
+        night = read_row(conn, "night_log", market=name, order="-as_of")
         if night is not None and night["status"] == "running":
             running.append(running_night(conn, night, now))
     queue_counts = translations.queue_counts(conn)
@@ -89,8 +91,17 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
     night, and `work` is the night as a piece of work.
     """
     market = night["market"]
-    earlier = nights.earlier_stages(conn, market, night["as_of"], EARLIER_STAGES)
-    stages = records(nights.stages(conn, market, night["as_of"]))
+    earlier = read(
+        conn,
+        "stage_log",
+        market=market,
+        as_of=where.before(night["as_of"]),
+        order="-as_of, started_at, stage",
+        limit=EARLIER_STAGES,
+    )
+    stages = records(
+        read(conn, "stage_log", market=market, as_of=night["as_of"], order="started_at, stage")
+    )
     previous_night = earlier["as_of"].max() if len(earlier) else None
     of_night_before = earlier[earlier["as_of"] == previous_night]
     earlier_seconds = dict(
@@ -180,7 +191,9 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
     fold's model to the next, so that the break of a run that was interrupted does not count.
     """
     works = []
-    for row in records(backtests.unfinished(conn, now - SHOWN_FOR)):
+    for row in records(
+        read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
+    ):
         folds = backtests.fold_moments(conn, row["id"])
         days = (row["last"] - row["first"]).days + 1
         done = 0.0
@@ -247,7 +260,15 @@ def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
     waiting = translations.queue_counts(conn, ["queued", "taken"])
     taken = set(waiting.loc[waiting["status"] == "taken", "model"])
     for model, number in waiting.groupby("model")["n"].sum().items():
-        finished = translations.last_finished(conn, str(model), PACE_TEXTS)
+        finished = read(
+            conn,
+            "translation_job",
+            columns="finished_at",
+            status="done",
+            model=str(model),
+            order="priority, -id",
+            limit=PACE_TEXTS,
+        )["finished_at"]
         left_s = None
         is_recent = len(finished) > 0 and now - finished.max() < SILENT_FOR
         if is_recent and len(finished) > 1:

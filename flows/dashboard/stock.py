@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.connection.frames import head
+from db import where
 from db.errors import did_you_mean
-from db.rows import attention, markets, paper_account, predictions, prices, runs
-from db.rows import scores as stored_scores
+from db.read import read, read_row
+from db.rows import attention, markets
 from dtml.attention.findings import words as explanation_words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
@@ -77,22 +77,46 @@ def stock_page(
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     most_sessions = SHOWN if first is None and last is None else LONGEST
-    stock_directions = predictions.stock_directions(market, symbol, kind, first, last)
-    directions = head(conn, stock_directions, most_sessions)
+    of_stock: dict[str, Any] = {"market": market, "symbol": symbol, "kind": kind}
+    directions = read(
+        conn,
+        "prediction_history",
+        target=where.between(first, last),
+        order="-target, -made_at",
+        limit=most_sessions,
+        **of_stock,
+    )
     decided = at_default_level(
-        directions, predictions.default_directions(conn, symbol, market, kind)
+        directions,
+        read(
+            conn,
+            "band_direction",
+            columns="run_id, target, direction",
+            is_default=1,
+            **of_stock,
+        ),
     )
     # Without a `first`, the chart begins where the predictions do.
     begins = first
     if first is None and len(directions):
         begins = directions["as_of"].min().date()
-    bars = head(conn, prices.newest_prices(market, symbol, begins, last), most_sessions)
+    bars = read(
+        conn,
+        "price_latest",
+        market=market,
+        symbol=symbol,
+        session=where.between(begins, last),
+        order="-session",
+        limit=most_sessions,
+    )
     marks = way_counts(decided)
     sessions = [*directions["target"], *bars["session"]]
-    newest = head(conn, predictions.newest_directions(market), STOCKS)
-    whole = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
-    statement = predictions.stock_directions(market, symbol, kind, None, None)
-    targets = pd.DatetimeIndex(head(conn, statement, SHOWN)["target"])
+    newest = read(conn, "latest_prediction", market=market, order="symbol", limit=STOCKS)
+    whole = read(conn, "symbol_score", market=market, symbol=symbol, order="kind")
+    newest_of_kind = read(
+        conn, "prediction_history", columns="target", order="-target", limit=SHOWN, **of_stock
+    )
+    targets = pd.DatetimeIndex(newest_of_kind["target"])
     newest_of_stock = records(newest[newest["symbol"] == symbol])
     ranked = int(newest["place"].notna().sum())
     return {
@@ -138,7 +162,7 @@ def _in_account(conn: Connection, market: str, symbol: str, newest: pd.DataFrame
     """
     if newest.empty:
         return ""
-    orders = paper_account.paper_orders(conn, market, newest["target"].iloc[0].date())
+    orders = read(conn, "paper_order", market=market, target=newest["target"].iloc[0].date())
     if orders.empty:
         return ""
     weight = float(orders.loc[orders["symbol"] == symbol, "weight"].sum())
@@ -170,9 +194,9 @@ def _literal(text: str) -> str:
 def at_default_level(directions: pd.DataFrame, banded: pd.DataFrame) -> pd.DataFrame:
     """Return a stock's directions, each at the default level of its model.
 
-    `banded` are those of `predictions.default_directions`. A direction of a model without a band
-    stays as it is: a rise above one half, else a fall. `correct` is missing where there is no
-    direction, and where there is no outcome.
+    `banded` are rows of the view band_direction at the default level. A direction of a model
+    without a band stays as it is: a rise above one half, else a fall. `correct` is missing where
+    there is no direction, and where there is no outcome.
     """
     keys = ["run_id", "target"]
     at_level = banded.rename(columns={"direction": "banded"})[[*keys, "banded"]]
@@ -213,10 +237,12 @@ def _disagrees(newest_of_stock: list[dict[str, Any]], ranked: int) -> bool:
 
 
 def _explained(conn: Connection, market: str) -> str:
-    model = runs.latest_model(conn, market)
+    model = read_row(
+        conn, "run_log", market=market, kind="nightly", order="-train_last, -created_at, -run_id"
+    )
     if model is None:
         return explanation_words(None)
-    return explanation_words(attention.explanation_log(conn, model["run_id"]))
+    return explanation_words(read_row(conn, "explanation_log", run_id=model["run_id"]))
 
 
 def require_stock(conn: Connection, market: str, symbol: str) -> None:
@@ -250,7 +276,7 @@ def meant_symbol(conn: Connection, market: str, text: str) -> str:
 
 def _predicted_symbols(conn: Connection, market: str) -> list[str]:
     """Return the stocks of the newest night, by the views that a role that only reads may read."""
-    return list(head(conn, predictions.newest_directions(market), STOCKS)["symbol"])
+    return read(conn, "latest_prediction", columns="symbol", market=market)["symbol"].tolist()
 
 
 def require_span(kind: str, first: date | None, last: date | None) -> None:

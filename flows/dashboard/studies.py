@@ -3,7 +3,8 @@
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import backtests, nights
+from db.read import read, read_row
+from db.rows import nights
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
 from dtml.pages.figures import counted, named, with_interval
@@ -41,17 +42,17 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
 
 def _backtest_page(conn: Connection, name: str) -> str | None:
     """Return the page of a backtest; None for one that is not stored or not finished."""
-    backtest = backtests.backtest(conn, name)
+    backtest = read_row(conn, "backtest", id=name)
     if backtest is None or backtest["finished_at"] is None:
         return None
     # `rolling`, `curve` and `coverage` are computed from predictions and not stored: only the
     # report, which is written after the backtest, has them.
     return backtest_page(
         backtest=backtest,
-        folds=backtests.backtest_folds(conn, name),
-        scores=backtests.backtest_scores(conn, name),
-        tracks=backtests.backtest_returns(conn, name),
-        performances=backtests.backtest_portfolios(conn, name),
+        folds=read(conn, "backtest_fold", backtest_id=name),
+        scores=read(conn, "backtest_score", backtest_id=name),
+        tracks=read(conn, "backtest_return", backtest_id=name),
+        performances=read(conn, "backtest_portfolio", backtest_id=name),
         served=True,
         rolling=pd.DataFrame(),
         curve=pd.DataFrame(),
@@ -60,13 +61,13 @@ def _backtest_page(conn: Connection, name: str) -> str | None:
 
 
 def _benchmark_page(conn: Connection, name: str) -> str | None:
-    benchmark = backtests.benchmark(conn, name)
+    benchmark = read_row(conn, "benchmark", id=name)
     if benchmark is None:
         return None
     return benchmark_page(
         benchmark=benchmark,
-        scores=backtests.benchmark_scores(conn, name),
-        seed_scores=backtests.benchmark_seeds(conn, name),
+        scores=read(conn, "benchmark_score", benchmark_id=name, order="protocol, predictor"),
+        seed_scores=read(conn, "benchmark_seed", benchmark_id=name),
         served=True,
     )
 
@@ -88,7 +89,7 @@ def _of_nights(conn: Connection, market: str) -> str:
 
     Empty where no night has ranked stocks, or no ranking of the model has an outcome.
     """
-    night = nights.night(conn, market, complete=True)
+    night = read_row(conn, "night_log", market=market, status=nights.COMPLETE, order="-as_of")
     ranked = ranking_of_day(conn, market, night, Shown(conn))
     if ranked["rank_ic"] is None:
         return ""

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 from db.engine import open_reader, reading
 from db.errors import StoreError, StoreUsageError
-from db.rows import markets
+from db.read import read_row
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market, load_market_file, market_names, read_calendars
 from dtml.markets.definition import SourceName
@@ -158,10 +158,10 @@ def _own_market(engine: Engine, name: str) -> tuple[Market, bool] | None:
     Raises UsageError where the file, or the text in the store, is refused.
     """
     with reading(engine) as conn:
-        stored = markets.file_of(conn, name)
+        stored = read_row(conn, "market_file", market=name)
     if stored is None:
         return None
-    path, text_then = Path(stored[0]), stored[1]
+    path, text_then = Path(stored["path"]), stored["text"]
     if path.stem == name and path.exists():
         if is_trusted(str(path), "path"):  # the user may have changed settings since
             return load_market_file(path), True

@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Engine
 
+from db import where
 from db.engine import open_reader, open_store, reading
-from db.rows import fetches, markets
+from db.read import read, read_value
 from db.rows import prices as stored_prices
 from dtml.errors import UsageError
 from dtml.markets import Market
@@ -181,7 +182,15 @@ class CheckedFeed(Source):
         """
         if not self.is_admitted:
             with reading(self.engine) as conn:
-                stored_code = fetches.newest_code(conn, self.feed.market.name, self.name)
+                stored_code = read_value(
+                    conn,
+                    "price_fetch",
+                    "code",
+                    market=self.feed.market.name,
+                    source=self.name,
+                    code=where.stored,
+                    order="-known_at",
+                )
             reason = None if stored_code == self.feed.code else admit(self.feed, first, last)
             if reason is not None:
                 return unanswered(first, reason.status, reason.detail)
@@ -200,7 +209,7 @@ class StoredSource:
     def symbols(self) -> list[str]:
         """Return the stocks of the market's last night or fetch; raise UsageError without one."""
         with reading(self.engine) as conn:
-            stored = markets.constituents(conn, self.market.name)
+            stored = read(conn, "constituent", market=self.market.name)
         if stored.empty:
             raise UsageError(
                 f"nothing is stored for {self.market.name}: run "

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from db import where
 from db.engine import reading
-from db.rows import fetches, nights
+from db.read import read, read_row, read_value
 from db.rows.nights import COMPLETE
 from dtml.prices.sessions import sessions_between
 from flows.log_lines import logged_run
@@ -76,7 +77,7 @@ def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
 def finished_night(opened: OpenedMarket, as_of: date) -> dict[str, Any] | None:
     """Return the row of a complete night; None for one that has not been run, or is incomplete."""
     with reading(opened.engine) as conn:
-        row = nights.night(conn, opened.name, as_of)
+        row = read_row(conn, "night_log", market=opened.name, as_of=as_of)
     return row if is_complete(row) else None
 
 
@@ -129,7 +130,7 @@ def passed_over(opened: OpenedMarket, days: Iterable[date]) -> dict[date, date]:
 
 def _complete(opened: OpenedMarket) -> pd.DataFrame:
     with reading(opened.engine) as conn:
-        stored = nights.nights(conn, opened.name)
+        stored = read(conn, "night", market=opened.name)
     return stored[stored["status"].isin(COMPLETE)]
 
 
@@ -141,8 +142,15 @@ def last_stage_done(opened: OpenedMarket, completed: Mapping[str, Any]) -> str |
     """
     as_of = completed["as_of"]
     with reading(opened.engine) as conn:
-        stages = nights.stages(conn, opened.name, as_of)
-        fetched_at = fetches.newest_known_at(conn, opened.name, as_of)
+        stages = read(conn, "stage_log", market=opened.name, as_of=as_of, order="started_at")
+        fetched_at = read_value(
+            conn,
+            "price_fetch",
+            "known_at",
+            market=opened.name,
+            as_of=where.until(as_of),
+            order="-known_at",
+        )
     changed_at = max(completed["finished_at"], fetched_at or completed["finished_at"])
     is_done = (stages["status"] == "done") & (stages["started_at"] >= changed_at)
     done = set(stages.loc[is_done, "stage"])

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 
 from db.connection.frames import sql_text
 from db.engine import reading
-from db.rows import rankings, scores
+from db.read import read, read_row, selection
 from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics
 from dtml.evaluation.tear_sheet import (
     TearSheet,
@@ -198,14 +198,14 @@ def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
 
     None where the store has no ranking of this id.
     """
-    row = rankings.ranking(conn, ranking_id)
+    row = read_row(conn, "ranking", id=ranking_id)
     if row is None:
         return None
     return Ranking(
         row=row,
-        scores=rankings.ranking_scores(conn, ranking_id),
-        differences=rankings.ranking_differences(conn, ranking_id),
-        portfolios=rankings.ranking_portfolios(conn, ranking_id),
+        scores=read(conn, "ranking_score", columns="-ranking_id", ranking_id=ranking_id),
+        differences=read(conn, "ranking_difference", columns="-ranking_id", ranking_id=ranking_id),
+        portfolios=read(conn, "ranking_portfolio", columns="-ranking_id", ranking_id=ranking_id),
         sheet=read_sheet(row),
     )
 
@@ -217,6 +217,15 @@ def sql_behind(conn: Connection, ranking_id: str) -> dict[str, str]:
     """
     parts = {"legs": "all", "sectors": "sector"}
     return {
-        chart: sql_text(conn, scores.ranking_scores_by(ranking_id, predictor=HEADLINE, part=part))
+        chart: sql_text(
+            conn,
+            selection(
+                "ranking_score",
+                ranking_id=ranking_id,
+                predictor=HEADLINE,
+                slice=part,
+                order="leg, value",
+            ),
+        )
         for chart, part in parts.items()
     }

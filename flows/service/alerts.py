@@ -18,8 +18,10 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
+from db.read import read_row
 from db.rows import fetches, nights, rankings
 from db.rows import scores as stored_scores
+from db.save import save
 from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
@@ -106,7 +108,7 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
     if all_alerts:
         with transaction(engine) as conn:
             for alert in all_alerts:
-                is_new = nights.raise_alert(conn, **vars(alert), raised_at=now)
+                is_new = save(conn, "alert", vars(alert), raised_at=now)
                 if is_new:
                     new_alerts.append(alert)
     for alert in new_alerts:
@@ -178,7 +180,7 @@ def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Ale
     night chose another champion for sessions after its target, and that measures have drifted that
     had not in the night before.
     """
-    row = nights.night(conn, market, as_of)
+    row = read_row(conn, "night_log", market=market, as_of=as_of)
     if row is None:
         return
     message = _message_of_comparison(conn, market, as_of)

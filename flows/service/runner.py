@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from filelock import FileLock, Timeout
 
 from db.engine import open_store, reading
-from db.rows import nights
+from db.read import read
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
 from dtml.pages.figures import counted
@@ -114,7 +114,7 @@ def service_of(
     sources.extend((str(file), file.absolute()) for file in files)
     if not sources:
         with reading(open_store()) as conn:
-            stored_markets = sorted(nights.nights(conn)["market"].unique())
+            stored_markets = sorted(read(conn, "night")["market"].unique())
         if not stored_markets and translations is None:
             raise UsageError(
                 "the store has no night of any market yet: name a market, as in `dtml serve "

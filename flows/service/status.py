@@ -13,11 +13,14 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
+from db import where
 from db.connection.locks import is_free
 from db.engine import reading
 from db.errors import did_you_mean
-from db.rows import fetches, markets, nights, prices, rankings, runs
+from db.read import read, read_row
+from db.rows import fetches, markets, prices, rankings, runs
 from db.rows import scores as stored_scores
+from db.rows.nights import COMPLETE
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
@@ -199,8 +202,8 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
     `market` is None for one whose definition is unknown.
     """
     with reading(engine) as conn:
-        last = nights.night(conn, name, complete=False)
-        complete = nights.night(conn, name, complete=True)
+        last = read_row(conn, "night_log", market=name, order="-as_of")
+        complete = read_row(conn, "night_log", market=name, status=COMPLETE, order="-as_of")
         run = runs.latest_run(conn, name)
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
@@ -298,7 +301,9 @@ def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -
 
     They are those of one market, or of all if `market` is None, in the columns of the table alert.
     """
-    unsent = nights.alerts(conn, market, unsent=True)
+    unsent = read(
+        conn, "alert", market=where.given(market), sent_at=None, order="raised_at, market, kind"
+    )
     oldest = pd.Timestamp(now) - timedelta(days=WAITING_DAYS)
     return unsent[unsent["raised_at"] >= oldest]
 
@@ -363,10 +368,10 @@ def punctuality(
 
     Only views are read, so that a role of `dtml db grant-reader` may call this.
     """
-    last = nights.night(conn, name, complete=False)
+    last = read_row(conn, "night_log", market=name, order="-as_of")
     if last is None:
         return None
-    complete = nights.night(conn, name, complete=True)
+    complete = read_row(conn, "night_log", market=name, status=COMPLETE, order="-as_of")
     last_complete = complete["as_of"] if complete else None
     due: Due | None = None
     seconds: float | None = None

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from db.engine import transaction
 from db.rows import translations
+from db.save import save
 from flows.translating.folder import chosen, models_folder, work_folder
 from translation.cards import Card, bleu_tokenizer, receipt, unicode_form
 from translation.data.corpus import Corpus, check_languages
@@ -68,8 +69,10 @@ def train_and_store(
                 with transaction(engine) as conn:
                     figures = asdict(check)
                     del figures["seconds_left"]
-                    translations.save_progress(
-                        conn, [{"model": name, "at": datetime.now(UTC), **figures}]
+                    save(
+                        conn,
+                        "translation_progress",
+                        [{"model": name, "at": datetime.now(UTC), **figures}],
                     )
                 on_check(check)
 

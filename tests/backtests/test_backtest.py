@@ -13,9 +13,11 @@ import pytest
 
 from db.admin.copying import table_counts
 from db.engine import reading, transaction
-from db.rows import attention, backtests, prices
+from db.read import read
 from db.rows import predictions as stored_predictions
+from db.rows import prices
 from db.rows import runs as stored_runs
+from db.save import save
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
 from dtml.training import fit
@@ -45,9 +47,15 @@ pytestmark = pytest.mark.slow
 
 def predictions(backtest: Backtest) -> pd.DataFrame:
     with reading(backtest.context.engine) as conn:
-        folds = backtests.backtest_folds(conn, backtest.id)
+        folds = read(conn, "backtest_fold", backtest_id=backtest.id)
         parts = [
-            stored_predictions.predictions(conn, backtest.context.name, run_id=run_id)
+            read(
+                conn,
+                "prediction",
+                market=backtest.context.name,
+                run_id=run_id,
+                order="target, symbol, made_at",
+            )
             for run_id in folds["run_id"]
         ]
     return pd.concat(parts, ignore_index=True)
@@ -57,10 +65,10 @@ def everything(backtest: Backtest) -> dict[str, pd.DataFrame]:
     """All rows that a backtest leaves, but for the moments at which they were written."""
     with reading(backtest.context.engine) as conn:
         tables = {
-            "folds": backtests.backtest_folds(conn, backtest.id),
-            "scores": backtests.backtest_scores(conn, backtest.id),
-            "returns": backtests.backtest_returns(conn, backtest.id),
-            "portfolios": backtests.backtest_portfolios(conn, backtest.id),
+            "folds": read(conn, "backtest_fold", backtest_id=backtest.id),
+            "scores": read(conn, "backtest_score", backtest_id=backtest.id),
+            "returns": read(conn, "backtest_return", backtest_id=backtest.id),
+            "portfolios": read(conn, "backtest_portfolio", backtest_id=backtest.id),
         }
     return tables | {"predictions": predictions(backtest).drop(columns="made_at")}
 
@@ -91,7 +99,7 @@ def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
         run_night(context, day.date())
     with reading(context.engine) as conn:
         nightly = stored_predictions.prediction_history(conn, market=context.name)
-        runs = stored_runs.runs(conn, context.name)
+        runs = read(conn, "run", market=context.name, order="created_at, id")
     assert runs["kind"].tolist().count("nightly") == runs["kind"].tolist().count("backtest") == 3
     columns = ["as_of", "target", "symbol", "probability", "probability_std"]
     nights = nightly[columns].sort_values(["target", "symbol"], ignore_index=True)
@@ -275,9 +283,21 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
     run_backtest(backtest)
     run_backtest(backtest, attention_on=[date(2024, 3, 6)])  # done before: the models are there
     with reading(backtest.context.engine) as conn:
-        run_id = backtests.backtest_folds(conn, backtest.id)["run_id"].iloc[0]
-        seen = attention.attention(conn, run_id, date(2024, 3, 6))
-        assert attention.attention(conn, run_id, date(2024, 3, 7)).empty
+        run_id = read(conn, "backtest_fold", backtest_id=backtest.id)["run_id"].iloc[0]
+        seen = read(
+            conn,
+            "attention_weight",
+            columns="symbol, source, weight",
+            run_id=run_id,
+            target=date(2024, 3, 6),
+        )
+        assert read(
+            conn,
+            "attention_weight",
+            columns="symbol, source, weight",
+            run_id=run_id,
+            target=date(2024, 3, 7),
+        ).empty
     assert_arrays_close_in_float32(seen.groupby("symbol")["weight"].sum(), 1)
     assert seen["symbol"].nunique() == 8
     with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\)"):
@@ -348,12 +368,13 @@ def test_another_rejected_bar_makes_another_backtest(run_request: RunRequest) ->
     ids = []
     for number in (1, 0):  # the later one lies after the plan's last session
         with transaction(context.engine) as conn:
-            prices.record_rejected(
+            save(
                 conn,
-                context.name,
+                "rejected_bar",
                 leaps.iloc[[number]],
+                market=context.name,
                 source="simulated",
-                known_at=datetime.now(UTC),
+                first_known_at=datetime.now(UTC),
             )
         ids.append(backtest_of(run_request).id)
     assert ids[0] == before

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from db.admin.checks import check_store
 from db.engine import reading
+from db.read import read
 from db.rows import backtests, prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.markets.definition import Costs
@@ -93,7 +94,7 @@ def walked(held: dict[pd.Timestamp, Weights], price: pd.DataFrame, costs: Costs)
 
 def stored_returns(backtest: Backtest) -> dict[str, pd.DataFrame]:
     with reading(backtest.context.engine) as conn:
-        returns = backtests.backtest_returns(conn, backtest.id)
+        returns = read(conn, "backtest_return", backtest_id=backtest.id)
     return {
         str(name): rows.drop(columns="portfolio").reset_index(drop=True)
         for name, rows in returns.groupby("portfolio")
@@ -161,7 +162,9 @@ def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predi
     for name, held in (("equal weight", equal), ("index", index)):
         assert_rows(returns[name], walked(held, opened, Costs(0.0, 0.0, 0.0)))
     with reading(backtest.context.engine) as conn:
-        portfolios = backtests.backtest_portfolios(conn, backtest.id).set_index("portfolio")
+        portfolios = read(conn, "backtest_portfolio", backtest_id=backtest.id).set_index(
+            "portfolio"
+        )
     followed = portfolios["strategy"].notna()
     assert portfolios["deflated_sharpe"].notna().equals(followed)
     assert list(portfolios.index[~followed]) == ["equal weight", "index"]
@@ -179,7 +182,9 @@ def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(
         followed = [name for name in returns if name not in ("index", "equal weight")]
         trials += [session_sharpe(returns[name]["net"].to_numpy()) for name in followed]
         with reading(backtest.context.engine) as conn:
-            portfolios = backtests.backtest_portfolios(conn, backtest.id).set_index("portfolio")
+            portfolios = read(conn, "backtest_portfolio", backtest_id=backtest.id).set_index(
+                "portfolio"
+            )
         for name in followed:
             expected = deflated_sharpe(returns[name]["net"].to_numpy(), trials)
             assert portfolios.loc[name, "deflated_sharpe"] == in_float64(expected)

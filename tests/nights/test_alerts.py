@@ -15,7 +15,9 @@ import pytest
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import nights, scores
+from db.read import read
+from db.rows import nights
+from db.save import save
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
@@ -47,7 +49,7 @@ def no_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
 def kept(engine: Engine) -> list[tuple[str, str, bool]]:
     """Each alert's night and kind, and whether it was sent."""
     with reading(engine) as conn:
-        rows = nights.alerts(conn)
+        rows = read(conn, "alert", order="raised_at, market, as_of, kind")
     return [
         (str(each.as_of.date()), each.kind, pd.notna(each.sent_at)) for each in rows.itertuples()
     ]
@@ -146,7 +148,17 @@ def test_no_complaint_shows_the_url_of_a_webhook(
 def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) -> None:
     with transaction(engine) as conn:
         old = datetime.now(UTC) - timedelta(days=8)
-        nights.raise_alert(conn, "simulated", AS_OF, "refused", message="old", raised_at=old)
+        save(
+            conn,
+            "alert",
+            {
+                "market": "simulated",
+                "as_of": AS_OF,
+                "kind": "refused",
+                "message": "old",
+                "raised_at": old,
+            },
+        )
     send_waiting(engine, datetime.now(UTC))
     assert hook.tried == 0
 
@@ -235,7 +247,7 @@ def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, f
         nights.finish_night(
             conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[]
         )
-        scores.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=NOON)
+        save(conn, "score", pd.DataFrame(rows), market="simulated", scored_at=NOON)
     after_night(engine, "simulated", as_of)
 
 
@@ -269,4 +281,4 @@ def test_a_store_that_fails_costs_a_warning(
     refuse(context, AS_OF)
     assert "simulated, night of 2024-07-01" in caplog.text
     with reading(context.engine) as conn:
-        assert nights.nights(conn)["status"].tolist() == ["refused"]
+        assert read(conn, "night")["status"].tolist() == ["refused"]

@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from db.engine import open_engine, reading
-from db.rows.nights import alerts
+from db.read import read
 from dtml.prices.sessions import next_session
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
@@ -136,7 +136,7 @@ def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
     assert found[0]["payload"]["kind"] == "refused"
     assert found[0]["payload"]["message"].startswith("night of 2024-06-0")
     with reading(open_engine(read_only=True)) as conn:
-        assert alerts(conn)["sent_at"].notna().all()
+        assert read(conn, "alert", order="raised_at, market, as_of, kind")["sent_at"].notna().all()
 
 
 @pytest.mark.soak

@@ -20,8 +20,9 @@ from db.connection.locks import market_lock
 from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreBusyError
-from db.rows import markets, predictions, prices, runs
+from db.read import read, read_row
 from db.rows import nights as stored_nights
+from db.rows import prices, runs
 from dtml.errors import UsageError
 from dtml.markets.definition import Calendar
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
@@ -55,7 +56,7 @@ def source_of(context: MarketContext) -> FrameSource:
 
 def statuses(context: MarketContext) -> dict[date, str]:
     with reading(context.engine) as conn:
-        nights = stored_nights.nights(conn, context.name)
+        nights = read(conn, "night", market=context.name)
     return dict(zip(nights["as_of"].dt.date, nights["status"], strict=True))
 
 
@@ -103,7 +104,7 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
     assert statuses(context) == dict.fromkeys([AS_OF, *FOLLOWING], "complete")
     with reading(context.engine) as conn:
         rows = table_counts(conn)
-        nights = stored_nights.nights(conn, context.name)
+        nights = read(conn, "night", market=context.name)
     assert nights["fetched"].iloc[1:-1].eq(0).all()
     assert nights["fetched"].iloc[-1] == 10 * (OVERLAP + len(FOLLOWING))
     assert catch_up(context, FOLLOWING[-1]).nights == []
@@ -118,7 +119,9 @@ def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(
     run_night(context, FOLLOWING[0])
     catch_up(context, FOLLOWING[1])
     with reading(context.engine) as conn:
-        caught = predictions.predictions(conn, context.name, target=FOLLOWING[2])
+        caught = read(
+            conn, "prediction", market=context.name, target=FOLLOWING[2], order="symbol, made_at"
+        )
     made = forecast(Tonight(context, FOLLOWING[1]), load_model(context, AS_OF)).predictions
     assert (made["probability"].to_numpy() == caught["probability"].to_numpy()).all()
 
@@ -164,7 +167,7 @@ def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> 
     ] = -1.0
     catch_up(replace(context, source=FrameSource(broken)), FOLLOWING[2])
     with reading(context.engine) as conn:
-        nights = stored_nights.nights(conn, context.name)
+        nights = read(conn, "night", market=context.name)
     assert nights["rejected"].tolist()[:3] == [0, 1, 0]
     assert statuses(context)[FOLLOWING[0]] == "complete_with_gaps"
 
@@ -182,8 +185,14 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
     later = replace(context, source=FrameSource(restated(date(2024, 6, 26), FOLLOWING[0])))
     catch_up(later, FOLLOWING[1])
     with reading(context.engine) as conn:
-        nights = stored_nights.nights(conn, context.name)
-        made = predictions.predictions(conn, context.name, target=FOLLOWING[1])
+        nights = read(conn, "night", market=context.name)
+        made = read(
+            conn,
+            "prediction",
+            market=context.name,
+            target=FOLLOWING[1],
+            order="target, symbol, made_at",
+        )
     assert nights["known_at"].iloc[1] == evenings[1]
     assert (made["probability"].to_numpy() == then.predictions["probability"].to_numpy()).all()
     # its bars came with the catching up
@@ -201,7 +210,9 @@ def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(
     )
     catch_up(context, AS_OF)
     with reading(context.engine) as conn:
-        (watermark,) = runs.runs(conn, context.name)["data_watermark"]
+        (watermark,) = read(conn, "run", market=context.name, order="created_at, id")[
+            "data_watermark"
+        ]
     assert watermark == evening
 
 
@@ -223,7 +234,7 @@ def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: Mark
     evening, late = trained_on_later_revisions(context)
     catch_up(context, FOLLOWING[0])
     with reading(context.engine) as conn:
-        night = stored_nights.night(conn, context.name, FOLLOWING[0])
+        night = read_row(conn, "night_log", market=context.name, as_of=FOLLOWING[0])
         assert night is not None
         assert night["run_id"] != late
         assert runs.run(conn, night["run_id"])["data_watermark"] == night["known_at"] == evening
@@ -267,7 +278,9 @@ def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap
     assert again.stored == 20  # the sessions of February
     (asked,) = source_of(old).asked
     with reading(context.engine) as conn:
-        since = markets.instruments(conn, context.name).set_index("symbol")["asked_from"]
+        since = read(conn, "instrument", market=context.name, order="symbol").set_index("symbol")[
+            "asked_from"
+        ]
     assert asked == {symbol: day.date() for symbol, day in since.items()}
     assert fetch_bars(old, FOLLOWING[0], whole=True).stored == 0
 

@@ -8,7 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from db.engine import reading
-from db.rows import nights, prices
+from db.read import read, read_row
+from db.rows import prices
 from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets.definition import Calendar
@@ -40,10 +41,10 @@ def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it
             run_night(context, LAST)
         after_night(context.engine, context.name, LAST)
         with reading(context.engine) as conn:
-            night = nights.night(conn, context.name, LAST)
+            night = read_row(conn, "night_log", market=context.name, as_of=LAST)
             bars = prices.prices(conn, context.name, LAST, LAST)
             scored = stored_scores.running_scores(conn, context.name)
-            alerts = nights.alerts(conn)
+            alerts = read(conn, "alert", order="raised_at, market, as_of, kind")
         assert night is not None
         assert (night["status"], night["target"], night["predictions"]) == ("refused", None, 0)
         assert night["fetched"] > 0
@@ -94,7 +95,7 @@ def test_an_alert_tells_once_that_a_calendar_ends(
     ):
         watch_markets(context.engine, markets, now)
         with reading(context.engine) as conn:
-            alerts = nights.alerts(conn)
+            alerts = read(conn, "alert", order="raised_at, market, as_of, kind")
         assert alerts["kind"].tolist() == expected, now
     assert alerts["as_of"].dt.date.tolist() == [end]
     assert re.search("upgrade exchange_calendars.* calendars.toml", alerts["message"].item())

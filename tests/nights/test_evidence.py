@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
+from db.read import read
 from db.rows import calibration, predictions
 from db.rows import runs as stored_runs
 from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
@@ -53,7 +54,7 @@ def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
     done, said = night(context)
     with reading(context.engine) as conn:
         run = stored_runs.run(conn, done.row["run_id"])
-        bands = calibration.bands(conn, run["id"])
+        bands = read(conn, "abstention_band", run_id=run["id"])
     logit = (
         run["slope"] * np.log(said["probability"] / (1 - said["probability"])) + run["intercept"]
     )
@@ -77,7 +78,9 @@ def test_a_loaded_model_is_calibrated_as_it_was_trained(context: MarketContext) 
     )
     with reading(context.engine) as conn:
         pd.testing.assert_frame_equal(
-            calibration.bands(conn, model.run_id), model.calibration.bands, check_dtype=False
+            read(conn, "abstention_band", columns="level, threshold, days, n", run_id=model.run_id),
+            model.calibration.bands,
+            check_dtype=False,
         )
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from db.admin.copying import table_counts
 from db.engine import reading
-from db.rows import attention
+from db.read import read_row
 from dtml.attention.findings import words
 from dtml.attention.significance import importance_by_day, over_days, share_found
 from dtml.errors import DtmlError, UsageError
@@ -228,7 +228,7 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     assert row["told_apart"] == (row["distance_p"] <= 0.05)
     assert counted(engine) == before | {"explanation": 1}
     with reading(engine) as conn:
-        stored = attention.explanation(conn, run_id)
+        stored = read_row(conn, "explanation", run_id=run_id)
     assert stored is not None
     assert {name: value for name, value in stored.items() if name not in ("as_of", "made_at")} == {
         name: value for name, value in row.items() if name not in ("as_of", "made_at")
@@ -254,7 +254,7 @@ def test_again_renews_the_row_of_the_run(
     assert (code, "nothing is trained" in noted) == (0, False)
     assert counted(engine)["explanation"] == 1
     with reading(engine) as conn:
-        stored = attention.explanation(conn, run_id)
+        stored = read_row(conn, "explanation", run_id=run_id)
     assert stored is not None
     assert stored["shuffles"] == 7
 

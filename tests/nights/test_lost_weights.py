@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from db.engine import reading, transaction
+from db.read import read
 from db.rows import runs as stored_runs
 from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
@@ -38,7 +39,10 @@ LOST_WORDS = rf"SHA-256 {ELSEWHERE[:12]}.*lost, .*again gave.*backup"
 
 def runs(context: MarketContext) -> dict[str, dict[str, Any]]:
     with reading(context.engine) as conn:
-        return {name: stored_runs.run(conn, name) for name in stored_runs.runs(conn)["id"]}
+        return {
+            name: stored_runs.run(conn, name)
+            for name in read(conn, "run", order="created_at, id")["id"]
+        }
 
 
 def checkpoint_of(run: dict[str, Any]) -> Path:
@@ -163,6 +167,6 @@ def test_a_backtest_whose_weights_are_lost_in_the_middle_is_finished(
     result = run_backtest(backtest)
     assert (result.folds["first"].min().date(), result.folds["last"].max().date()) == (FIRST, LAST)
     with reading(engine) as conn:
-        assert len(stored_runs.runs(conn)) == 3
+        assert len(read(conn, "run", order="created_at, id")) == 3
     monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
     assert run_backtest(backtest).row == result.row

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from db.engine import reading
-from db.rows import markets
+from db.read import read
 from dtml.lookahead.audit import audit_list
 from dtml.prices.sessions import next_session
 from flows.audit import earlier_lists
@@ -84,7 +84,7 @@ def test_the_store_keeps_the_table_with_the_file_and_every_spell(
     kept = read_market("listed")
     assert kept.constituents == context.market.constituents
     with reading(engine) as conn:
-        stays = markets.constituents(conn, "listed")
+        stays = read(conn, "constituent", market="listed")
     of_stock = stays[stays["symbol"] == "F02B"]
     assert of_stock["spell"].tolist() == [1, 2]
     assert of_stock["valid_to"].iloc[0] == pd.Timestamp("2023-04-01")

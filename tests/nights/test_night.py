@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from db.admin.copying import table_counts
 from db.engine import reading
+from db.read import read, read_row
 from db.rows import nights, predictions
-from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.markets.opened import StoredSource
@@ -35,7 +35,13 @@ def counts(context: MarketContext) -> dict[str, int]:
 
 def stored_predictions(context: MarketContext, as_of: date) -> pd.DataFrame:
     with reading(context.engine) as conn:
-        return predictions.predictions(conn, context.name, target=next_session("XNYS", as_of))
+        return read(
+            conn,
+            "prediction",
+            market=context.name,
+            target=next_session("XNYS", as_of),
+            order="target, symbol, made_at",
+        )
 
 
 @pytest.mark.on_postgresql
@@ -80,7 +86,7 @@ def test_the_nights_that_follow_score_the_ones_before_against_what_happened(
     after_nights(context, *days)
     with reading(context.engine) as conn:
         history = predictions.prediction_history(conn, market=context.name)
-        scores = stored_scores.scores(conn, context.name)
+        scores = read(conn, "score", market=context.name)
     known = history[history["realised_return"].notna()]
     wide = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(
         fill_method=None
@@ -150,7 +156,7 @@ def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(
     with pytest.raises(NightRefusedError, match=f"no good bar.* {index} on {AS_OF}"):
         run_night(poor, AS_OF)
     with reading(context.engine) as conn:
-        row = nights.night(conn, context.name, AS_OF)
+        row = read_row(conn, "night_log", market=context.name, as_of=AS_OF)
     assert row is not None
     assert row["status"] == "refused"
     assert index in row["reason"]
@@ -314,7 +320,7 @@ def test_a_complete_night_stays_complete_when_what_follows_fails(
         with pytest.raises(DtmlError, match="scores are out"):
             run_night(context, AS_OF)
     with reading(context.engine) as conn:
-        row = nights.night(conn, context.name, AS_OF)
+        row = read_row(conn, "night_log", market=context.name, as_of=AS_OF)
     assert row is not None
     assert (row["status"], row["predictions"]) == ("complete", 9)
 
@@ -332,7 +338,7 @@ def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
     with pytest.raises((NightRefusedError, RuntimeError)):
         run_night(context, AS_OF)
     with reading(context.engine) as conn:
-        row = nights.night(conn, context.name, AS_OF)
+        row = read_row(conn, "night_log", market=context.name, as_of=AS_OF)
     assert row is not None
     assert row["status"] == "refused"
     assert str(error.args[-1]) in row["reason"]

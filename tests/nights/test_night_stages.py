@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from db.engine import reading
 from db.errors import StoreError
-from db.rows import nights
+from db.read import read
 from dtml.errors import DtmlError
 from flows.nightly import predict
 from flows.nightly.context import MarketContext
@@ -23,7 +23,9 @@ STAGES = ["fetch", "model", "predict", "store", "score", "paper account", "drift
 
 def stages(context: MarketContext) -> dict[str, tuple[str, float]]:
     with reading(context.engine) as conn:
-        stored = nights.stages(conn, context.name, AS_OF)
+        stored = read(
+            conn, "stage_log", market=context.name, as_of=AS_OF, order="started_at, stage"
+        )
     pairs = zip(stored["status"], stored["seconds"], strict=True)
     return dict(zip(stored["stage"], pairs, strict=True))
 

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import text
 
 from db.engine import reading
-from db.rows import nights, rankings
+from db.read import read, read_row
+from db.rows import rankings
 from dtml.errors import UsageError
 from dtml.experiments import vary
 from dtml.lookahead.audit import Finding
@@ -73,13 +74,19 @@ def trusted(owned: MarketContext, monkeypatch: pytest.MonkeyPatch) -> MarketCont
 
 def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
     with reading(context.engine) as conn:
-        made = rankings.night_rankings(conn, context.name, first=target, last=target)
+        made = read(
+            conn,
+            "stock_rank",
+            market=context.name,
+            target=target,
+            order="target, made_at, predictor, place",
+        )
     return made[made["predictor"] == "own"]
 
 
 def reason(context: MarketContext, as_of: date = AS_OF) -> str | None:
     with reading(context.engine) as conn:
-        row = nights.night(conn, context.name, as_of)
+        row = read_row(conn, "night_log", market=context.name, as_of=as_of)
     assert row is not None
     assert row["status"] == "complete"
     return row["reason"]
@@ -106,7 +113,7 @@ def test_own_features_order_a_night_are_stored_scored_and_replayed(
     assert latest["predictor"].unique().tolist() == ["own"]
     run_night(owned, TARGET)
     with reading(owned.engine) as conn:
-        scored = rankings.rank_scores(conn, owned.name, span="running", leg="next_close")
+        scored = read(conn, "rank_score", market=owned.name, span="running", leg="next_close")
     assert "own" in set(scored["predictor"])
     mine.unlink()  # what was stored with the run replays the night
     assert replay_of(archive, archive.night(AS_OF)).reasons == []
@@ -216,7 +223,13 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
     assert BAD[bad] in str(reason(owned))
     assert BAD[bad] in str(recorded(owned)["refused"])
     with reading(owned.engine) as conn:
-        others = rankings.night_rankings(conn, owned.name, first=TARGET, last=TARGET)
+        others = read(
+            conn,
+            "stock_rank",
+            market=owned.name,
+            target=TARGET,
+            order="target, made_at, predictor, place",
+        )
     assert set(others["predictor"]) == {"ridge", "boosting", "blend", "dtml"}
 
 

@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 from sqlalchemy import text
 
+from db import where
 from db.engine import reading
-from db.rows import fetches, nights
+from db.read import read_row, read_value
 from dtml.errors import UsageError
 from dtml.markets import load_market_file
 from dtml.markets.definition import FeedAccess
@@ -120,8 +121,19 @@ def test_changed_code_is_checked_again_and_a_lying_feed_refuses_the_night_by_nam
     assert checks == [HONEST, LYING]
     assert rows(context, "select count(*) from price") == stored
     with reading(context.engine) as conn:
-        row = nights.night(conn, context.name, TARGET)
-        assert fetches.newest_code(conn, context.name, "mine.py") == HONEST
+        row = read_row(conn, "night_log", market=context.name, as_of=TARGET)
+        assert (
+            read_value(
+                conn,
+                "price_fetch",
+                "code",
+                market=context.name,
+                source="mine.py",
+                code=where.stored,
+                order="-known_at",
+            )
+            == HONEST
+        )
     assert row is not None
     assert row["status"] == "refused"
     assert re.match(r"mine\.py .*silently: close of ", str(row["reason"]))

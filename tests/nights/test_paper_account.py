@@ -14,9 +14,11 @@ import pandas as pd
 import pytest
 import sqlalchemy as sa
 
-from db import tables
+from db import tables, where
 from db.engine import reading, transaction
-from db.rows import nights, paper_account, rankings
+from db.read import read, read_value
+from db.rows import paper_account, rankings
+from db.save import save
 from dtml.backtest.portfolio import equal_weight_track, index_track
 from dtml.backtest.turnover import track_of
 from dtml.errors import DtmlError
@@ -51,8 +53,9 @@ def traded(context: MarketContext) -> MarketContext:
     context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
     fetch_bars(context, LAST)
     with transaction(context.engine) as conn:
-        rankings.save_ranker(
+        save(
             conn,
+            "ranker",
             ranker(market=context.name, checkpoint_path="models/none", checkpoint_hash="0" * 64),
         )
     return replace(context, market=replace(context.market, trading=TRADING))
@@ -85,7 +88,7 @@ def say(context: MarketContext, *nights: int) -> None:
         )
         rows = rows.assign(ranker_id=ranker()["id"], target=pd.Timestamp(target))
         with transaction(context.engine) as conn:
-            rankings.save_night_ranking(conn, context.name, rows, known_at=now, made_at=now)
+            save(conn, "stock_rank", rows, market=context.name, known_at=now, made_at=now)
 
 
 def account(context: MarketContext) -> pd.DataFrame:
@@ -207,7 +210,7 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
         found = next_orders(conn, market, 100_000.0)
         mine = next_orders(conn, market, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
         wanted = (
-            paper_account.targets(conn, traded.name, found.target, found.target)
+            read(conn, "target_position", market=traded.name, target=found.target)
             if found
             else pd.DataFrame()
         )
@@ -269,8 +272,10 @@ def test_orders_that_are_none_say_why(
     assert "0 orders worth 0" in said
     assert "symbol" not in said
     with reading(traded.engine) as conn:
-        target = paper_account.last_target(conn, traded.name)
-        wanted = paper_account.targets(conn, traded.name, target, target).set_index("symbol")
+        target = read_value(conn, "target_position", "target", market=traded.name, order="-target")
+        wanted = read(conn, "target_position", market=traded.name, target=target).set_index(
+            "symbol"
+        )
         found = next_orders(conn, traded.market, 1.0)
     bars = read_bars(traded, NIGHTS[0].date(), NIGHTS[0].date()).set_index("symbol")
     price = bars["close"].reindex(wanted.index)
@@ -302,8 +307,10 @@ def test_a_holding_that_the_night_wants_kept_is_not_sold_because_its_share_is_be
 ) -> None:
     followed(traded, FEW)
     with reading(traded.engine) as conn:
-        target = paper_account.last_target(conn, traded.name)
-        wanted = paper_account.targets(conn, traded.name, target, target).set_index("symbol")
+        target = read_value(conn, "target_position", "target", market=traded.name, order="-target")
+        wanted = read(conn, "target_position", market=traded.name, target=target).set_index(
+            "symbol"
+        )
     kept = wanted.index[wanted["kept"].astype(bool)]
     bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
     one = pd.Series(1.0, index=kept[:1])
@@ -327,9 +334,9 @@ def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_pri
     capital, last = 1e12, NIGHTS[FEW - 1].date()
     with reading(traded.engine) as conn:
         found = next_orders(conn, market, capital)
-        target = paper_account.last_target(conn, traded.name)
-        aims = paper_account.targets(conn, traded.name, target, target).set_index("symbol")
-        before = paper_account.paper_positions(conn, traded.name, last, last).set_index("symbol")[
+        target = read_value(conn, "target_position", "target", market=traded.name, order="-target")
+        aims = read(conn, "target_position", market=traded.name, target=target).set_index("symbol")
+        before = read(conn, "paper_position", market=traded.name, session=last).set_index("symbol")[
             "weight"
         ]
     assert found is not None
@@ -359,7 +366,9 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
     traded = replace(traded, market=market)
     followed(traded, 2)
     with reading(traded.engine) as conn:
-        aims = paper_account.targets(conn, traded.name, NIGHTS[1].date(), None)
+        aims = read(
+            conn, "target_position", market=traded.name, target=where.since(NIGHTS[1].date())
+        )
     first, second = (of_day for _, of_day in aims.groupby("target"))
     stock = second.loc[second["kept"].astype(bool), "symbol"].iloc[0]
     assert stock in set(first["symbol"])
@@ -376,7 +385,12 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
     assert found is not None
     follow_rankings(Tonight(traded, NIGHTS[2].date()))
     with reading(traded.engine) as conn:
-        held = paper_account.paper_positions(conn, traded.name, NIGHTS[1].date(), NIGHTS[2].date())
+        held = read(
+            conn,
+            "paper_position",
+            market=traded.name,
+            session=where.between(NIGHTS[1].date(), NIGHTS[2].date()),
+        )
     days = held.loc[held["symbol"] == stock, "session"].tolist()
     assert days == [NIGHTS[2]], "the account could buy it at the second open alone"
     bought = found.rows[found.rows["side"] == "buy"]
@@ -466,7 +480,7 @@ def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) 
         span="running", leg="next_close", predictor="ridge", is_rule=False, days=30, n=300
     )
     with transaction(traded.engine) as conn:
-        rankings.save_rank_scores(conn, traded.name, rows, scored_at=datetime.now(UTC))
+        save(conn, "rank_score", rows, market=traded.name, scored_at=datetime.now(UTC))
         asked = (conn, traded.name, "next_close", "ridge")
         assert rankings.lasting_skill(*asked, NIGHTS[5].date()) == (NIGHTS[3].date(), 3)
         assert rankings.lasting_skill(*asked, NIGHTS[2].date()) == (None, 0)
@@ -480,8 +494,8 @@ def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: Marke
         night = run_night(context, day)
     run_night(context, days[-1])  # a complete night adds nothing
     with reading(context.engine) as conn:
-        aims = paper_account.targets(conn, context.name, None, None)
-        told = nights.drift(conn, context.name, days[-1])
+        aims = read(conn, "target_position", market=context.name)
+        told = read(conn, "drift", market=context.name, as_of=days[-1], order="measure")
     assert aims["target"].nunique() == 3
     assert set(told["measure"]) >= {*FEATURES, "stock-day", "coverage"}
     assert len(account(context)) == 1
@@ -500,7 +514,7 @@ def test_a_session_without_bars_does_not_end_the_watch_over_the_inputs(
         conn.execute(sa.delete(tables.price).where(tables.price.c.session == gone))
     watch_drift(Tonight(context, AS_OF))
     with reading(context.engine) as conn:
-        told = nights.drift(conn, context.name, AS_OF)
+        told = read(conn, "drift", market=context.name, as_of=AS_OF, order="measure")
     assert set(told["measure"]) >= {*FEATURES, "stock-day"}
 
 
@@ -514,8 +528,8 @@ def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:
             conn.execute(sa.delete(tables.night_drift))
             for earlier in days[: number + 1]:
                 drifted = pd.DataFrame(row).assign(drifted=earlier >= days[1])
-                nights.save_drift(conn, context.name, earlier, drifted)
+                save(conn, "night_drift", drifted, market=context.name, as_of=earlier)
         after_night(context.engine, context.name, day)
     with reading(context.engine) as conn:
-        told = nights.alerts(conn, context.name)
+        told = read(conn, "alert", market=context.name, order="raised_at, market, as_of, kind")
     assert told.loc[told["kind"] == "drifted", "as_of"].dt.date.tolist() == [days[1]]

@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from db.admin.copying import table_counts
 from db.engine import reading, transaction
-from db.rows import calibration, predictions, runs
-from db.rows import nights as stored_nights
+from db.read import read, read_row
+from db.rows import predictions
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
 from flows.nightly.context import MarketContext, Tonight
@@ -40,9 +40,11 @@ def seen(page: Path) -> str:
 def direction(context: MarketContext, as_of: date, level: float) -> int:
     """The directions of a night at a level, from the store."""
     with reading(context.engine) as conn:
-        night = stored_nights.night(conn, context.name, as_of)
+        night = read_row(conn, "night_log", market=context.name, as_of=as_of)
         assert night is not None
-        bands = calibration.bands(conn, night["run_id"]).set_index("level")["threshold"]
+        bands = read(conn, "abstention_band", run_id=night["run_id"]).set_index("level")[
+            "threshold"
+        ]
         said = predictions.night_directions(conn, context.name, as_of)["calibrated"]
     return int(((said > bands[level]) | (said < 1 - bands[level])).sum())
 
@@ -57,8 +59,8 @@ def require_page_of(context: MarketContext, level: float) -> None:
     assert f"level of {100 * level:.0f} %" in words
     assert re.search("1 day.*9 stock-days.*Simulated market", words)
     with reading(context.engine) as conn:
-        night = stored_nights.night(conn, context.name, AS_OF)
-        run = runs.runs(conn, context.name).iloc[0]
+        night = read_row(conn, "night_log", market=context.name, as_of=AS_OF)
+        run = read(conn, "run", market=context.name, order="created_at, id").iloc[0]
     assert night is not None
     for said in (
         run["id"],

@@ -10,8 +10,9 @@ from sqlalchemy import Connection, text
 
 from db.admin.checks import check_store
 from db.engine import reading, transaction
+from db.read import read
 from db.rows import outcomes, predictions, runs
-from db.rows import scores as stored_scores
+from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import confusion_by_day
 from dtml.prices.sessions import next_session, sessions_up_to
@@ -28,7 +29,7 @@ DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 
 def running(context: MarketContext, predictor: str = "dtml") -> dict[date, int]:
     with reading(context.engine) as conn:
-        scores = stored_scores.scores(conn, context.name, span="running")
+        scores = read(conn, "score", market=context.name, span="running")
     mine = scores[(scores["protocol"] == "all") & (scores["predictor"] == predictor)]
     return {row.target.date(): int(row.n) for row in mine.itertuples()}
 
@@ -178,12 +179,17 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext
     after_nights(context, DAYS[0])
     with reading(context.engine) as conn:
         run = runs.run(conn, runs.latest_run(conn, context.name)["id"])
-        made = predictions.predictions(conn, context.name)
+        made = read(conn, "prediction", market=context.name, order="target, symbol, made_at")
     contrary = made.assign(run_id="other", probability=1 - made["probability"])
     with transaction(context.engine) as conn:
-        runs.save_run(conn, run | {"id": "other"})
-        predictions.save_predictions(
-            conn, context.name, contrary, known_at=run["created_at"], made_at=run["created_at"]
+        save(conn, "run", run | {"id": "other"})
+        save(
+            conn,
+            "prediction",
+            contrary,
+            market=context.name,
+            known_at=run["created_at"],
+            made_at=run["created_at"],
         )
     run_night(context, DAYS[1])
     assert running(context)[DAYS[1]] == 9
@@ -245,7 +251,7 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
         run_night(replace(context, source=FrameSource(corrected)), day)
     score(Tonight(context, DAYS[4]))
     with reading(context.engine) as conn:
-        grown = stored_scores.scores(conn, context.name).drop(columns="scored_at")
+        grown = read(conn, "score", market=context.name).drop(columns="scored_at")
         counted = honest(conn, Tonight(context, DAYS[4]), date.max)
     assert max(spans[1:]) < len(DAYS)
     columns = [

@@ -17,7 +17,8 @@ from sqlalchemy import Engine, text
 
 from db.admin.checks import check_store
 from db.engine import open_engine, reading, upgrade
-from db.rows import fetches, nights
+from db.read import read
+from db.rows import fetches
 from dtml.markets.definition import SecondSource
 from dtml.prices.bars import PRICES
 from dtml.prices.sessions import next_session
@@ -123,7 +124,7 @@ def comparisons(context: MarketContext) -> list[dict[str, Any]]:
 def alerts(context: MarketContext, day: date) -> list[str]:
     after_night(context.engine, context.name, day)
     with reading(context.engine) as conn:
-        stored = nights.alerts(conn)
+        stored = read(conn, "alert", order="raised_at, market, as_of, kind")
     is_of_night = stored["as_of"] == pd.Timestamp(day)
     return stored.loc[is_of_night & (stored["kind"] == "second_source"), "message"].tolist()
 

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from db.engine import open_engine, reading, upgrade
+from db.read import read
 from db.rows import prices
 from dtml.markets import read_market
 from dtml.prices.sessions import sessions_between
@@ -200,7 +201,7 @@ def fetches(tmp_path_factory: pytest.TempPathFactory) -> Fetches:
         result = pool.submit(fetch, folder, day, whole).result()
         with reading(engine) as conn:
             stored = prices.prices(conn, "made", SESSIONS[0].date(), SESSIONS[-1].date())
-            warned = prices.price_warnings(conn, "made")
+            warned = read(conn, "price_warning", market="made", order="symbol, reason")
         return AfterFetch(
             result=result,
             asked=Counter(yahoo.requests) - before,

@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import State
 from sqlalchemy import Engine
 
 from db.engine import reading
-from db.rows import nights
+from db.read import read
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
@@ -131,9 +131,14 @@ def test_a_calendar_that_ends_with_the_year_keeps_no_other_market_from_its_night
     service = Service(served)
     service.walk(BEGIN, END, clock)
     with reading(engine) as conn:
-        rows = {name: nights.nights(conn, name).set_index("as_of") for name in served}
+        rows = {name: read(conn, "night", market=name).set_index("as_of") for name in served}
         scores = {name: stored_scores.running_scores(conn, name) for name in served}
-        alerts = nights.alerts(conn).groupby("market")["kind"].agg(list).to_dict()
+        alerts = (
+            read(conn, "alert", order="raised_at, market, as_of, kind")
+            .groupby("market")["kind"]
+            .agg(list)
+            .to_dict()
+        )
 
     for name in ("kospi200", "simulated"):
         expected = sessions_between(CALENDARS[name], BEGIN.date(), LAST_SESSION)

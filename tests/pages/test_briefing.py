@@ -17,6 +17,7 @@ from db import tables
 from db.connection.frames import frame
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import nights
+from db.save import save
 from dtml.pages.charts import Sparkline
 from dtml.prices.sessions import next_session
 from flows.dashboard import briefing
@@ -325,13 +326,16 @@ def test_an_older_night_is_not_told_of_the_alerts_of_a_later_one(
     following = next_session("XNYS", AS_OF)
     after_nights(context, AS_OF, following)
     with transaction(context.engine) as conn:
-        nights.raise_alert(
+        save(
             conn,
-            context.name,
-            following,
-            "below_rule",
-            message="a rule",
-            raised_at=datetime.now(UTC),
+            "alert",
+            {
+                "market": context.name,
+                "as_of": following,
+                "kind": "below_rule",
+                "message": "a rule",
+                "raised_at": datetime.now(UTC),
+            },
         )
     with reading(reader) as conn:
         newest, older = (

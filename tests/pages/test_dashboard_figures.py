@@ -10,9 +10,9 @@ import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from sqlalchemy import Engine, text
 
-from db.connection.frames import head
 from db.engine import reading
-from db.rows import attention, predictions, prices
+from db.read import read
+from db.rows import attention
 from db.rows.markets import all_markets
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
@@ -54,7 +54,14 @@ def asked(site: Site, sql: str) -> pd.DataFrame:
 
 def directions_of(site: Site, symbol: str) -> pd.DataFrame:
     with reading(site.engine) as conn:
-        return head(conn, predictions.stock_directions(MARKET, symbol, "nightly", None, None), 1000)
+        return read(
+            conn,
+            "prediction_history",
+            market=MARKET,
+            symbol=symbol,
+            kind="nightly",
+            order="-target, -made_at",
+        )
 
 
 @pytest.mark.soak
@@ -184,7 +191,7 @@ def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> 
 def test_every_direction_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
     directions = directions_of(site, "S01")
     with reading(site.engine) as conn:
-        bars = head(conn, prices.newest_prices(MARKET, "S01", None, None), 1000)
+        bars = read(conn, "price_latest", market=MARKET, symbol="S01", order="-session")
     chart, counts = stock_chart("S01", directions, bars), way_counts(directions)
     assert chart
     marked = chart.data["panel1"].set_index("t")
@@ -212,7 +219,15 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
     # They are those of the span and the kind asked for, at the level of the table.
     assert rows["target"].min() >= str(DAYS[0].date())
     with reading(site.engine) as conn:
-        banded = predictions.default_directions(conn, "S01", MARKET, "nightly")
+        banded = read(
+            conn,
+            "band_direction",
+            columns="run_id, target, direction",
+            symbol="S01",
+            market=MARKET,
+            kind="nightly",
+            is_default=1,
+        )
     at_level = banded.assign(target=banded["target"].dt.strftime("%Y-%m-%d"))
     both = rows.merge(at_level, on=["run_id", "target"], suffixes=("", "_band"))
     assert len(both) > 0

@@ -17,7 +17,9 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from db import tables
 from db.connection.locks import market_lock
 from db.engine import transaction
-from db.rows import backtests, nights, runs, translations
+from db.read import read_row
+from db.rows import nights, translations
+from db.save import save
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session, previous_session
 from flows.dashboard import running
@@ -265,7 +267,7 @@ def test_the_time_left_is_that_of_earlier_nights_which_took_longer(
     store_night(engine, LAST, "running")
     store_stages(engine, LAST, {"fetch": 0.5, "model": None})
     with transaction(engine) as conn, working(engine):
-        night = nights.night(conn, "simulated")
+        night = read_row(conn, "night_log", market="simulated", order="-as_of")
         assert night
         work = running.running_night(conn, night, NOW)["work"]
     spent_s = 4 * 60 - 1  # of the stage: see store_stages
@@ -318,13 +320,13 @@ def begin_backtest(conn: Connection, first: date, last: date) -> None:
         "device": "cpu",
         "created_at": NOW - timedelta(minutes=10),
     }
-    backtests.save_backtest(conn, begun)
+    save(conn, "backtest", begun)
 
 
 def save_fold(conn: Connection, number: int, first: date, made: datetime) -> None:
     """Store a fold of twenty days, whose model was made at that moment."""
     run_id = f"fold-{number}"
-    runs.save_run(conn, run_row(run_id, "simulated", pd.Timestamp(first), "backtest", made))
+    save(conn, "run", run_row(run_id, "simulated", pd.Timestamp(first), "backtest", made))
     fold = {
         "number": number + 1,
         "run_id": run_id,
@@ -335,7 +337,7 @@ def save_fold(conn: Connection, number: int, first: date, made: datetime) -> Non
         "refused": {},
         "seconds": 100.0,
     }
-    backtests.save_fold(conn, "simulated-in-hand", fold)
+    save(conn, "backtest_fold", fold, backtest_id="simulated-in-hand")
 
 
 @pytest.mark.on_postgresql

@@ -14,7 +14,9 @@ import pandas as pd
 import pytest
 
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import rankings
+from db.read import read
+from db.rows.rankings import last_rank_scores
+from db.save import save
 from dtml.pages.night import LEG_WORDS
 from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
@@ -109,8 +111,8 @@ QUESTIONS = (
 def test_the_figures_of_the_page_are_those_that_nights_store(site: Site, text: str) -> None:
     cumulative = csv_of(text, "cumulative")
     with reading(site.engine) as conn:
-        scores = rankings.newest_rank_scores(conn, MARKET).set_index("predictor")
-        nights = rankings.rank_scores(conn, MARKET, span="night", leg=TRADED)
+        scores = last_rank_scores(conn, MARKET).set_index("predictor")
+        nights = read(conn, "rank_score", market=MARKET, span="night", leg=TRADED)
     for name in ("blend", RULE):
         rows = cumulative[cumulative["predictor"] == name]
         last = rows.iloc[-1]
@@ -131,7 +133,7 @@ def test_the_figures_of_the_page_are_those_that_nights_store(site: Site, text: s
 def test_the_outer_groups_differ_by_the_spread_that_nights_store(site: Site, text: str) -> None:
     groups = csv_of(text, "groups").set_index("group")["mean_return"]
     with reading(site.engine) as conn:
-        nights = rankings.rank_scores(conn, MARKET, span="night", leg=LEG)
+        nights = read(conn, "rank_score", market=MARKET, span="night", leg=LEG)
     stored = nights[nights["predictor"] == "blend"]["decile_spread"].mean()
     assert groups[10] - groups[1] == pytest.approx(stored, rel=DIGITS)
 
@@ -167,12 +169,12 @@ def test_a_page_that_was_kept_is_made_again_when_a_night_scores_rankings(
     with reading(owner) as conn:
         first = market_ranking_page(conn, MARKET)
         assert market_ranking_page(conn, MARKET)["answers"] is first["answers"]
-        scores = rankings.rank_scores(conn, MARKET, span="running", leg=LEG)
+        scores = read(conn, "rank_score", market=MARKET, span="running", leg=LEG)
     last = scores[scores["target"] == scores["target"].max()]
     later = moment(pd.Timestamp("2025-01-02"))
     changed = last.drop(columns=["market", "scored_at"]).assign(rank_ic=0.125)
     with transaction(owner) as conn:
-        rankings.save_rank_scores(conn, MARKET, changed, scored_at=later)
+        save(conn, "rank_score", changed, market=MARKET, scored_at=later)
     with reading(owner) as conn:
         assert market_ranking_page(conn, MARKET)["answers"] is not first["answers"]
     owner.dispose()

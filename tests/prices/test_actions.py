@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from db.engine import reading
-from db.rows import prices
+from db.read import read
 from dtml.markets.definition import Returns
 from dtml.prices.actions import CONTRADICTED, UNDIVIDED, doubtful_actions
 from flows.nightly.context import MarketContext
@@ -122,7 +122,7 @@ def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None
     fetch_bars(replace(context, source=FrameSource(bars)), DAYS[-2].date())
     fetch_bars(replace(context, source=FrameSource(bars)), AS_OF)
     with reading(context.engine) as conn:
-        rows = prices.price_warnings(conn, context.name)
+        rows = read(conn, "price_warning", market=context.name, order="symbol, reason")
     assert list(zip(rows["symbol"], rows["reason"], strict=True)) == [(SYMBOL, UNDIVIDED)]
     fetch_bars(
         replace(context, source=FrameSource(with_split(1.25, is_divided=True, day=-1))),
@@ -130,7 +130,7 @@ def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None
         whole=True,
     )
     with reading(context.engine) as conn:
-        assert prices.price_warnings(conn, context.name).empty
+        assert read(conn, "price_warning", market=context.name, order="symbol, reason").empty
 
 
 @pytest.mark.soak

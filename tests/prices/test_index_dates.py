@@ -13,6 +13,7 @@ import pytest
 
 from db.admin.copying import table_counts
 from db.engine import reading
+from db.read import read
 from db.rows import prices
 from dtml.errors import DtmlError
 from dtml.markets import load_market
@@ -288,6 +289,6 @@ def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warn
     assert found["symbol"].tolist() == ["F03A"]
     assert "dated 1 session early" in found["value"].item()
     with reading(context.engine) as conn:
-        assert prices.price_warnings(conn, "simulated")[["symbol", "reason"]].values.tolist() == [
-            ["F03A", "shifted_dates"]
-        ]
+        assert read(conn, "price_warning", market="simulated", order="symbol, reason")[
+            ["symbol", "reason"]
+        ].values.tolist() == [["F03A", "shifted_dates"]]

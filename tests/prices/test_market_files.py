@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import markets
+from db.read import read_row
+from db.save import save
 from dtml.errors import UsageError
 from flows.markets.files import market_of_store, read_market
 from flows.service.status import named_markets
@@ -48,7 +49,8 @@ def test_a_market_is_read_where_its_file_lay_and_where_that_is_gone_as_it_was(
     mine.unlink()
     assert read_market("mine") == before
     with reading(engine) as conn:
-        assert markets.file_of(conn, "mine") == (str(mine), small_market())
+        kept = read_row(conn, "market_file", columns="path, text", market="mine")
+    assert kept == {"path": str(mine), "text": small_market()}
     assert named_markets(engine, (), ()) == {"mine": before}
 
 
@@ -75,7 +77,11 @@ def test_no_code_runs_that_only_a_store_names(
     (tools / "mine.toml").write_text(text)
     path = place.format(folder=tmp_path)
     with transaction(engine) as conn:
-        markets.save_file(conn, "mine", path, text, saved_at=datetime.now(UTC))
+        save(
+            conn,
+            "market_file",
+            {"market": "mine", "path": path, "text": text, "saved_at": datetime.now(UTC)},
+        )
     for verb in (["fetch", "mine"], ["train", "mine"], ["nightly", "mine"], ["serve", "mine"]):
         code, _, complaint = command(*verb)
         assert code == 2

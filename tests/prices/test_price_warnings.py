@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from db.engine import reading
+from db.read import read
 from db.rows import prices
 from dtml.prices.alignment import over_corrected, twin_stocks
 from flows.nightly.context import MarketContext
@@ -46,7 +47,9 @@ def paying(taken_out: float) -> pd.DataFrame:
 
 def warned(context: MarketContext) -> list[str]:
     with reading(context.engine) as conn:
-        return prices.price_warnings(conn, context.name)["symbol"].tolist()
+        return read(conn, "price_warning", market=context.name, order="symbol, reason")[
+            "symbol"
+        ].tolist()
 
 
 @pytest.mark.soak

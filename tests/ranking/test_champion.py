@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import text
 
 from db.engine import reading, transaction
+from db.read import read
 from db.rows import rankings
-from db.rows.markets import save_instruments
+from db.save import save
 from dtml.errors import UsageError
 from dtml.evaluation.evidence import TENURE
 from dtml.experiments import vary
@@ -80,8 +81,8 @@ def score(context: MarketContext, gain: float) -> date:
         for name in ("ridge", "boosting", "blend", "dtml")
     ]
     with transaction(context.engine) as conn:
-        rankings.save_rank_scores(
-            conn, context.name, pd.DataFrame(rows), scored_at=datetime.now(UTC)
+        save(
+            conn, "rank_score", pd.DataFrame(rows), market=context.name, scored_at=datetime.now(UTC)
         )
     return days[-1].date()
 
@@ -96,7 +97,13 @@ def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
     assert first["predictor"] in earning.market.candidates
     assert first["nights"] > 0
     with reading(earning.engine) as conn:
-        said = rankings.night_rankings(conn, earning.name, first=TARGET, last=TARGET)
+        said = read(
+            conn,
+            "stock_rank",
+            market=earning.name,
+            target=TARGET,
+            order="target, made_at, predictor, place",
+        )
         latest = pd.read_sql(text("select * from latest_ranking"), conn)
     assert said.groupby("predictor")["chosen"].all().to_dict() == {
         name: name == first["predictor"] for name in ("blend", "boosting", "dtml", "ridge")
@@ -121,7 +128,7 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
             "nights": 0,
         }
         first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
-        rankings.save_champion(conn, first)
+        save(conn, "champion", first)
     last = score(earning, gain)
     with transaction(earning.engine) as conn:
         made = promote(conn, earning, last)
@@ -155,9 +162,11 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
             "nights": 0,
         }
         first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
-        rankings.save_champion(conn, first)
-        rankings.save_ranker(
-            conn, ranker(market=earning.name, checkpoint_path="none", checkpoint_hash="0" * 64)
+        save(conn, "champion", first)
+        save(
+            conn,
+            "ranker",
+            ranker(market=earning.name, checkpoint_path="none", checkpoint_hash="0" * 64),
         )
     score(earning, 0.2)
     days = [day.date() for day in sessions_between("XNYS", TARGET, date(2026, 6, 30))]
@@ -174,11 +183,12 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
         stocks = rows[["symbol"]].assign(
             kind="stock", source_symbol=rows["symbol"], name=None, sector=None
         )
-        save_instruments(conn, earning.name, stocks)
-        rankings.save_night_ranking(
+        save(conn, "instrument", stocks, market=earning.name)
+        save(
             conn,
-            earning.name,
+            "stock_rank",
             rows.assign(as_of=pd.Timestamp(days[NIGHTS + 2])),
+            market=earning.name,
             known_at=now,
             made_at=now,
         )
@@ -210,7 +220,7 @@ def test_a_promotion_is_told_once_with_its_evidence(
             "needed": 60.0,
             "decided_at": decided_at,
         }
-        rankings.save_champion(conn, row)
+        save(conn, "champion", row)
     for _ in range(2):
         after_night(earning.engine, earning.name, AS_OF)
     with reading(earning.engine) as conn:

@@ -18,7 +18,8 @@ from starlette.testclient import TestClient
 
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import rankings
+from db.read import read
+from db.save import save
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.markets.definition import LEGS
@@ -47,12 +48,18 @@ def long(context: MarketContext) -> MarketContext:
 
 def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
     with reading(context.engine) as conn:
-        return rankings.night_rankings(conn, context.name, first=target, last=target)
+        return read(
+            conn,
+            "stock_rank",
+            market=context.name,
+            target=target,
+            order="target, made_at, predictor, place",
+        )
 
 
 def scored(context: MarketContext, span: str = "night") -> pd.DataFrame:
     with reading(context.engine) as conn:
-        return rankings.rank_scores(conn, context.name, span=span)
+        return read(conn, "rank_score", market=context.name, span=span)
 
 
 def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
@@ -124,11 +131,16 @@ def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     other = said(long).assign(score=0.0)
     with (
-        pytest.raises(StoreError, match="with a different score"),
+        pytest.raises(StoreError, match="already stored with score"),
         transaction(long.engine) as conn,
     ):
-        rankings.save_night_ranking(
-            conn, long.name, other, known_at=other["known_at"][0], made_at=other["made_at"][0]
+        save(
+            conn,
+            "stock_rank",
+            other,
+            market=long.name,
+            known_at=other["known_at"][0],
+            made_at=other["made_at"][0],
         )
 
 

@@ -20,7 +20,8 @@ import pytest
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import prices, rankings
+from db.read import read_row
+from db.save import save
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation import ranking
 from dtml.evaluation.ranking import score_ranking
@@ -93,7 +94,7 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
     assert again.row["read_at"] == found.row["read_at"]
     pd.testing.assert_frame_equal(again.scores, found.scores)
     with reading(engine) as conn:
-        assert rankings.ranking(conn, "none") is None
+        assert read_row(conn, "ranking", id="none") is None
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -382,11 +383,12 @@ def test_another_rejected_bar_makes_another_ranking(walk: Walk) -> None:
     leap = pd.DataFrame({"symbol": ["L01"], "session": [pd.Timestamp(LAST)]})
     before = walk.id
     with transaction(walk.context.engine) as conn:
-        prices.record_rejected(
+        save(
             conn,
-            walk.context.name,
+            "rejected_bar",
             leap.assign(reason="unexplained_return", value="+0.900"),
+            market=walk.context.name,
             source="simulated",
-            known_at=datetime.now(UTC),
+            first_known_at=datetime.now(UTC),
         )
     assert walk.id != before

@@ -18,7 +18,9 @@ from typer.testing import CliRunner
 from db.engine import transaction
 from db.errors import StoreUsageError
 from db.questions import questions as all_questions
-from db.rows import markets, outcomes, predictions, prices, runs
+from db.read import read
+from db.rows import predictions, prices
+from db.save import save
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.prices.bars import BAR_COLUMNS
@@ -58,22 +60,22 @@ def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> E
                     "sector": None,
                 }
             )
-            markets.save_instruments(conn, market, stock)
-        runs.save_run(conn, run())
+            save(conn, "instrument", stock, market=market)
+        save(conn, "run", run())
         made = pd.DataFrame(
             {"symbol": "Z", "run_id": "first", "as_of": DAYS[:-1], "target": DAYS[1:]}
         )
         made["probability"] = [0.75 if night % 2 else 0.25 for night in range(NIGHTS)]
         made = made.assign(probability_std=0.0, calibrated=0.5 + (made["probability"] - 0.5) / 2)
-        predictions.save_predictions(conn, "toy", made, known_at=MOMENT, made_at=MOMENT)
+        save(conn, "prediction", made, market="toy", known_at=MOMENT, made_at=MOMENT)
         returns = [0.02 if night % 3 == 0 else -0.01 for night in range(NIGHTS - 1)]
         happened = pd.DataFrame({"symbol": "Z", "session": DAYS[1:-1], "realised_return": returns})
         happened = happened.assign(rise=happened["realised_return"] > 0, label=1)
-        outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
+        save(conn, "outcome", happened, market="toy", known_at=MOMENT, recorded_at=MOMENT)
         directions = made[["target", "as_of"]].assign(
             always_up=True, index_reversal=False, index_below_mean20=None
         )
-        predictions.save_rule_directions(conn, "toy", directions)
+        save(conn, "rule_direction", directions, market="toy")
     return engine
 
 
@@ -323,12 +325,12 @@ def test_stocks_of_one_name_have_a_table_for_each_market(
 ) -> None:
     later = MOMENT + timedelta(days=1)
     with transaction(nights) as conn:
-        runs.save_run(conn, run("second", market="other"))
+        save(conn, "run", run("second", market="other"))
         made = pd.DataFrame(
             {"symbol": ["Z"], "run_id": "second", "as_of": DAYS[-2], "target": DAYS[-1]}
         )
         made = made.assign(probability=0.5, probability_std=0.0)
-        predictions.save_predictions(conn, "other", made, known_at=MOMENT, made_at=later)
+        save(conn, "prediction", made, market="other", known_at=MOMENT, made_at=later)
     history("Z", None, 4, as_json=False)
     said = capsys.readouterr().out
     assert (
@@ -387,7 +389,7 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(
         with pytest.raises(UsageError, match=rf"no market .{market}.:.*toy"):
             list_runs(market, as_json=False)
     with transaction(engine) as conn:
-        runs.save_run(conn, run("second", market="far"))
+        save(conn, "run", run("second", market="far"))
     with pytest.raises(UsageError, match="far, toy with --market"):
         show_questions(2, None, as_json=False, as_markdown=False)
 
@@ -429,7 +431,7 @@ def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
     store: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with store.connect() as conn:
-        kept = runs.runs(conn)
+        kept = read(conn, "run", order="created_at, id")
     list_runs(None, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in found] == list(kept["id"])

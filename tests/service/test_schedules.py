@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import reading
-from db.rows import nights
+from db.read import read_row
 from dtml.markets import load_market, market_names
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from dtml.sources import Fetched
@@ -212,7 +212,7 @@ def ended(
 
 def status(engine: Engine, as_of: date) -> str | None:
     with reading(engine) as conn:
-        row = nights.night(conn, "simulated", as_of)
+        row = read_row(conn, "night_log", market="simulated", as_of=as_of)
     return None if row is None else str(row["status"])
 
 

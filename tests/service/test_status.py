@@ -22,8 +22,9 @@ from sqlalchemy import Engine
 from db.admin.copying import table_counts
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
-from db.rows import fetches, nights, scores
+from db.read import read
 from db.rows import nights as stored_nights
+from db.save import save
 from dtml.errors import UsageError
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
@@ -106,7 +107,7 @@ def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
     rows += [key | figures | best | {"predictor": "index_reversal"}]
     rows += [key | figures | {"predictor": "index_below_mean20", "nights": 3, "mcc": 0.9}]
     with transaction(engine) as conn:
-        scores.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=EVENING)
+        save(conn, "score", pd.DataFrame(rows), market="simulated", scored_at=EVENING)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
         "failures": [],
     }
     with transaction(engine) as conn:
-        fetches.save_fetch(conn, fetch | counts)
+        save(conn, "price_fetch", fetch | counts)
     everything = named_markets(reader, [], [mine])
     assert {name: market and market.calendar for name, market in everything.items()} == {
         "mine": "XLON",
@@ -304,7 +305,9 @@ def test_a_market_that_is_only_history_has_no_late_night_and_no_next_one(
         assert (found.problem is not None) == is_nightly
         with reading(context.engine) as conn:
             times = punctuality(conn, "simulated", MARKET, now)
-            assert len(nights.alerts(conn)) == 2  # both of the first day: refused, late
+            assert (
+                len(read(conn, "alert", order="raised_at, market, as_of, kind")) == 2
+            )  # both of the first day: refused, late
         assert times is not None
         assert (times.problem is not None, times.next_at is not None) == (is_nightly, is_nightly)
     assert times.seconds == 0
@@ -344,7 +347,10 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     assert code == 1
     assert re.match("simulated:.*2024-07-01 refused", complaint)
     with reading(context.engine) as conn:
-        assert set(nights.alerts(conn)["kind"]) == {"refused", "late"}
+        assert set(read(conn, "alert", order="raised_at, market, as_of, kind")["kind"]) == {
+            "refused",
+            "late",
+        }
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
 
 

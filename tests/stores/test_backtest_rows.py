@@ -13,9 +13,9 @@ from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import attention as stored_attention
-from db.rows import backtests, markets, runs
-from db.rows import predictions as stored_predictions
+from db.read import read, read_row
+from db.rows import backtests
+from db.save import save
 from db.views import data_dictionary, views
 from tests.support.backtest_rows import (
     COUNTS,
@@ -41,18 +41,18 @@ def store(engine: Engine) -> Engine:
         {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None}
     )
     with transaction(engine) as conn:
-        markets.save_instruments(conn, "toy", stocks)
+        save(conn, "instrument", stocks, market="toy")
         for name in ("first", "second"):
-            runs.save_run(conn, run(name, kind="backtest"))
+            save(conn, "run", run(name, kind="backtest"))
         both = pd.concat([predictions("first"), predictions("second", NEXT)])
-        stored_predictions.save_predictions(conn, "toy", both, known_at=NOW, made_at=NOW)
-        assert backtests.save_backtest(conn, backtest()) == 1
+        save(conn, "prediction", both, market="toy", known_at=NOW, made_at=NOW)
+        assert save(conn, "backtest", backtest()) == 1
     return engine
 
 
 def add_folds(store: Engine, *folds: dict[str, Any]) -> int:
     with transaction(store) as conn:
-        return sum(backtests.save_fold(conn, NAME, each) for each in folds)
+        return sum(save(conn, "backtest_fold", each, backtest_id=NAME) for each in folds)
 
 
 def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) -> int:
@@ -70,7 +70,7 @@ def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) 
 
 def keep_attention(store: Engine, frame: pd.DataFrame) -> int:
     with transaction(store) as conn:
-        return stored_attention.save_attention(conn, "toy", frame)
+        return save(conn, "attention_weight", frame, market="toy")
 
 
 def counted(store: Engine) -> dict[str, int]:
@@ -81,32 +81,28 @@ def counted(store: Engine) -> dict[str, int]:
 def test_a_backtest_that_runs_has_no_figures_yet(store: Engine) -> None:
     with reading(store) as conn:
         missing = dict.fromkeys((*COUNTS, "finished_at", "seconds"))
-        assert backtests.backtest(conn, NAME) == backtest() | missing
-        assert backtests.backtest_folds(conn, NAME).empty
-        assert backtests.backtest(conn, "nothing") is None
+        assert read_row(conn, "backtest", id=NAME) == backtest() | missing
+        assert read(conn, "backtest_fold", backtest_id=NAME).empty
+        assert read_row(conn, "backtest", id="nothing") is None
 
 
 def test_a_backtest_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
     assert add_folds(store, fold(2, "second"), fold()) == 2
     assert finish(store) == len(scores()) + len(returns()) + len(portfolios())
     with reading(reader) as conn:
-        assert backtests.backtest(conn, NAME) == backtest() | COUNTS | {
+        assert read_row(conn, "backtest", id=NAME) == backtest() | COUNTS | {
             "finished_at": NOW,
             "seconds": 97.5,
         }
-        folds = backtests.backtest_folds(conn, NAME)
-        read = (
-            backtests.backtest_scores,
-            backtests.backtest_returns,
-            backtests.backtest_portfolios,
-        )
-        stored = [each(conn, NAME) for each in read]
+        folds = read(conn, "backtest_fold", backtest_id=NAME)
+        figures = ("backtest_score", "backtest_return", "backtest_portfolio")
+        stored = [read(conn, table, backtest_id=NAME) for table in figures]
     assert folds["run_id"].tolist() == ["first", "second"]
     assert folds["first"].tolist() == folds["last"].tolist() == [TARGET, NEXT]
     assert [len(each) for each in folds["refused"]] == [0, 1]
     for given, kept in zip((scores(), returns(), portfolios()), stored, strict=True):
         pd.testing.assert_frame_equal(kept[list(given)], given, check_dtype=False)
-        assert set(kept) == set(given)
+        assert set(kept) == {"backtest_id", *given}
     assert stored[1]["session"].dtype == "datetime64[ns]"
 
 
@@ -124,7 +120,7 @@ def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
     finish(store)
     before = counted(store)
     with transaction(store) as conn:
-        assert backtests.save_backtest(conn, backtest(created_at=NOW + timedelta(days=1))) == 0
+        assert save(conn, "backtest", backtest(created_at=NOW + timedelta(days=1))) == 0
     assert add_folds(store, fold(seconds=9.0), fold(2, "second")) == 0
     assert (
         finish(
@@ -137,9 +133,9 @@ def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
     )
     assert counted(store) == before
     with reading(store) as conn:
-        kept = backtests.backtest(conn, NAME) or {}
+        kept = read_row(conn, "backtest", id=NAME) or {}
         assert (kept["created_at"], kept["finished_at"]) == (NOW, NOW)
-        assert backtests.backtest_folds(conn, NAME)["seconds"].tolist() == [1.5, 1.5]
+        assert read(conn, "backtest_fold", backtest_id=NAME)["seconds"].tolist() == [1.5, 1.5]
 
 
 @pytest.mark.slow
@@ -156,7 +152,7 @@ def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
             f"{NAME} long, next open 2024-01-05",
         ),
         ({"portfolios": portfolios().assign(break_even=[1.0, 33.0])}, f"{NAME} index"),
-        ({"counts": COUNTS | {"tried": 3}}, f"{NAME} tried"),
+        ({"counts": COUNTS | {"tried": 3}}, f"{NAME} .*with tried"),
     ],
 )
 def test_a_figure_of_a_finished_backtest_is_never_rewritten(
@@ -165,7 +161,7 @@ def test_a_figure_of_a_finished_backtest_is_never_rewritten(
     finish(store)
     with pytest.raises(
         StoreError,
-        match=rf"{named} .*already.*different figure.*finished backtest",
+        match=rf"{named} .*stays.*finished backtest",
     ):
         finish(store, **changed)
 
@@ -182,7 +178,7 @@ def test_a_fold_is_never_rewritten(store: Engine, changed: dict[str, Any]) -> No
     add_folds(store, fold())
     with pytest.raises(
         StoreError,
-        match=rf"fold 1 of {NAME} .*already.* {next(iter(changed))} .*never rewritten",
+        match=rf"{NAME} 1 .*already.* {next(iter(changed))} .*never rewritten",
     ):
         add_folds(store, fold(**changed))
 
@@ -193,7 +189,7 @@ def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
         finish(store, portfolios=portfolios().assign(max_drawdown=0.1))
     assert counted(store) == before
     with reading(store) as conn:
-        assert (backtests.backtest(conn, NAME) or {})["finished_at"] is None
+        assert (read_row(conn, "backtest", id=NAME) or {})["finished_at"] is None
     with pytest.raises(StoreError, match="other was never started"):
         finish(store, "other")
 
@@ -210,7 +206,7 @@ def test_a_backtest_that_makes_no_sense_is_refused(
     store: Engine, changed: dict[str, object], check: str
 ) -> None:
     with pytest.raises(StoreError, match=f"ck_backtest_{check}"), transaction(store) as conn:
-        backtests.save_backtest(conn, backtest("other", **changed))
+        save(conn, "backtest", backtest("other", **changed))
 
 
 @pytest.mark.slow
@@ -232,8 +228,8 @@ def test_a_fold_sees_only_what_came_before_it_and_needs_its_run(store: Engine) -
 def test_the_predictions_of_a_backtest_are_those_of_its_folds(store: Engine) -> None:
     """A model may have predicted other sessions too: they are no part of it."""
     with transaction(store) as conn:
-        stored_predictions.save_predictions(
-            conn, "toy", predictions("first", NEXT), known_at=NOW, made_at=NOW
+        save(
+            conn, "prediction", predictions("first", NEXT), market="toy", known_at=NOW, made_at=NOW
         )
     add_folds(store, fold(), fold(2, "second"))
     with reading(store) as conn:
@@ -247,7 +243,7 @@ def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_
 ) -> None:
     with transaction(store) as conn:
         for name, market in (("other", "toy"), ("elsewhere", "far")):
-            backtests.save_backtest(conn, backtest(name, market=market))
+            save(conn, "backtest", backtest(name, market=market))
     for name in (NAME, "other", "elsewhere"):
         finish(store, name)
     with reading(store) as conn:
@@ -290,8 +286,20 @@ def test_a_backtest_without_scores_has_its_portfolios_in_the_summary(
 def test_attention_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
     assert keep_attention(store, attention()) == 9
     with reading(reader) as conn:
-        stored = stored_attention.attention(conn, "first", TARGET.date())
-        assert stored_attention.attention(conn, "second", NEXT.date()).empty
+        stored = read(
+            conn,
+            "attention_weight",
+            columns="symbol, source, weight",
+            run_id="first",
+            target=TARGET.date(),
+        )
+        assert read(
+            conn,
+            "attention_weight",
+            columns="symbol, source, weight",
+            run_id="second",
+            target=NEXT.date(),
+        ).empty
     pd.testing.assert_frame_equal(
         stored, attention()[["symbol", "source", "weight"]], check_dtype=False
     )
@@ -312,7 +320,7 @@ def test_attention_once_stored_stands(store: Engine) -> None:
     assert keep_attention(store, again.head(0)) == 0
     with pytest.raises(
         StoreError,
-        match=r"attention .*first 2024-01-05 B C .*already.*different weight",
+        match=r"attention_weight: first 2024-01-05 B C .*already",
     ):
         keep_attention(
             store, attention().assign(weight=[0.5, 0.25, 0.25, 0.0, 1.0, 0.01, 0.125, 0.25, 0.625])
@@ -346,13 +354,13 @@ def test_the_data_dictionary_explains_the_tables_and_views_of_backtests() -> Non
 def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None:
     second = fold(1, "second", as_of=TARGET.date(), first=NEXT.date(), last=NEXT.date())
     with transaction(store) as conn:
-        backtests.save_backtest(conn, backtest("other"))
-        assert backtests.save_fold(conn, "other", second) == 1
+        save(conn, "backtest", backtest("other"))
+        assert save(conn, "backtest_fold", second, backtest_id="other") == 1
     assert add_folds(store, fold()) == 1
     with reading(store) as conn:
-        assert backtests.backtest_folds(conn, "other")["run_id"].tolist() == ["second"]
-        assert backtests.backtest_folds(conn, NAME)["run_id"].tolist() == ["first"]
-    words = f"^fold 1 of {NAME} .*run_id first.*stays .*second:.*--from or --to$"
+        assert read(conn, "backtest_fold", backtest_id="other")["run_id"].tolist() == ["second"]
+        assert read(conn, "backtest_fold", backtest_id=NAME)["run_id"].tolist() == ["first"]
+    words = f"^backtest_fold: {NAME} 1 .*run_id first.*stays .*second:.*--from or --to"
     with pytest.raises(StoreError, match=words):
         add_folds(store, fold(run_id="second"))
 
@@ -373,7 +381,7 @@ def test_sharpe_ratios_come_by_backtest_and_portfolio(store: Engine) -> None:
     chosen = portfolios().iloc[-1:]
     for name, figures in (("b", {"y": 3.0, "x": 4.0}), ("a", {"z": 1.0, "w": 2.0})):
         with transaction(store) as conn:
-            backtests.save_backtest(conn, backtest(name))
+            save(conn, "backtest", backtest(name))
         rows = [
             chosen.assign(portfolio=portfolio, sharpe=sharpe)
             for portfolio, sharpe in figures.items()

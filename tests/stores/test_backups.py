@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from db.engine import open_engine, reading, transaction
 from db.migrations import REVISION
 from db.rows import runs
+from db.save import save
 from tests.support.benchmark_rows import ranker
 from tests.support.commands import Command
 from tests.support.prediction_rows import run
@@ -271,7 +272,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(
     outside.write_bytes(WEIGHTS)
     recorded = {"checkpoint_path": str(outside), "checkpoint_hash": run_hash(filled)}
     with transaction(filled) as conn:
-        runs.save_run(conn, run("elsewhere", **recorded))
+        save(conn, "run", run("elsewhere", **recorded))
     folder = tmp_path / "kept"
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
     assert (code, "0 checkpoints" in said) == (0, True)

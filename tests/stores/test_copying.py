@@ -17,8 +17,7 @@ from db.admin import copying
 from db.admin.copying import copy_store, snapshot, table_counts, write_snapshot
 from db.engine import open_engine, reading, require_current_schema, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
-from db.rows import predictions as stored_predictions
-from db.rows import runs
+from db.save import save
 from tests.support.prediction_rows import STOCKS, predictions, run
 from tests.support.stores import MOMENT, add_predictions, contents, fill
 
@@ -85,7 +84,7 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
 @pytest.mark.slow
 def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) -> None:
     with transaction(engine) as conn:
-        runs.save_run(conn, run("mine"))
+        save(conn, "run", run("mine"))
     with pytest.raises(StoreUsageError, match=r"not empty:.* run .* 1 rows"):
         copy(filled, engine)
     assert sum(counts(engine).values()) == 1
@@ -155,7 +154,7 @@ def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path
     def write(done: str, table: str, _rows: int) -> None:
         if (done, table) == ("copying", "instrument"):
             with transaction(engine) as conn:
-                runs.save_run(conn, run("meanwhile", created_at=MOMENT))
+                save(conn, "run", run("meanwhile", created_at=MOMENT))
 
     target = open_engine(f"sqlite:///{tmp_path}/copy.sqlite")
     with snapshot(engine) as conn:
@@ -190,9 +189,7 @@ def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(
         for day in itertools.count(1):
             night = predictions(target=pd.Timestamp("2030-01-01") + pd.Timedelta(days=day))
             with transaction(engine) as conn:
-                stored_predictions.save_predictions(
-                    conn, "toy", night, known_at=MOMENT, made_at=MOMENT
-                )
+                save(conn, "prediction", night, market="toy", known_at=MOMENT, made_at=MOMENT)
             if over.is_set():
                 return
 

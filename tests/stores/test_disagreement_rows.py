@@ -9,7 +9,8 @@ from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import fetches, markets
+from db.rows import fetches
+from db.save import save
 
 pytestmark = pytest.mark.on_postgresql
 
@@ -21,7 +22,7 @@ MONDAY = datetime(2024, 1, 8, 22, tzinfo=UTC)
 def store(engine: Engine) -> Engine:
     stocks = pd.DataFrame({"symbol": ["A", "B"], "kind": "stock", "source_symbol": ["A", "B"]})
     with transaction(engine) as conn:
-        markets.save_instruments(conn, "toy", stocks.assign(name=None, sector=None))
+        save(conn, "instrument", stocks.assign(name=None, sector=None), market="toy")
     return engine
 
 
@@ -89,12 +90,12 @@ def test_a_comparison_is_dated_after_every_fetch_and_comparison(store: Engine) -
         assert fetches.comparison(conn, "toy") is None
         counts = dict.fromkeys(("asked", "fetched", "stored", "rejected"), 0)
         fetch = {"market": "toy", "known_at": ahead, "as_of": SESSION.date(), "source": "files"}
-        fetches.save_fetch(conn, fetch | counts | {"restated": [], "failures": []})
+        save(conn, "price_fetch", fetch | counts | {"restated": [], "failures": []})
         first = fetches.next_compared_at(conn, "toy")
         assert first == ahead + timedelta(microseconds=1)
         counts = dict.fromkeys(("symbols", "bars", "differing", "found", "settled"), 0)
         compared = fetch | {"known_at": first} | counts | {"failures": [], "failure": None}
-        assert fetches.save_comparison(conn, compared) == 1
+        assert save(conn, "price_comparison", compared) == 1
         assert fetches.next_compared_at(conn, "toy") == first + timedelta(microseconds=1)
         stored = fetches.comparison(conn, "toy")
         assert stored is not None

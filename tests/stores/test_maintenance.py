@@ -16,8 +16,8 @@ from db import tables
 from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction
-from db.rows import markets, runs
-from db.rows import predictions as stored_predictions
+from db.read import read
+from db.save import save
 from tests.support.prediction_rows import STOCKS, TARGET, predictions, run
 from tests.support.revisions import NEXT, become_next
 from tests.support.stores import MOMENT, fill
@@ -202,7 +202,7 @@ def write_nights(url: str, market: str, run_id: str, days: Sequence[pd.Timestamp
     for target in days:
         made = predictions(run_id).assign(target=target, as_of=target - timedelta(days=1))
         with transaction(engine) as conn:
-            stored_predictions.save_predictions(conn, market, made, known_at=MOMENT, made_at=MOMENT)
+            save(conn, "prediction", made, market=market, known_at=MOMENT, made_at=MOMENT)
 
 
 @pytest.mark.soak
@@ -216,8 +216,8 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
     with transaction(engine) as conn:
         for market in sorted(set(both)):
             stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS})
-            markets.save_instruments(conn, market, stocks.assign(name=None, sector=None))
-            runs.save_run(conn, run(market, market=market))
+            save(conn, "instrument", stocks.assign(name=None, sector=None), market=market)
+            save(conn, "run", run(market, market=market))
     engine.dispose()
     days = list(pd.bdate_range(TARGET, periods=NIGHTS))
     work = zip(both, (days, days[::-1]), strict=True)
@@ -232,6 +232,6 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
     assert [writer.exitcode for writer in writers] == [0, 0]
     for market in set(both):
         with reading(engine) as conn:
-            stored = stored_predictions.predictions(conn, market)
+            stored = read(conn, "prediction", market=market, order="target, symbol, made_at")
         assert len(stored) == NIGHTS * len(STOCKS)
         assert stored[["target", "symbol"]].drop_duplicates().shape[0] == NIGHTS * len(STOCKS)

@@ -6,11 +6,13 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
+from db import where
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
+from db.read import read, read_row
 from db.rows import nights
-from db.rows import scores as stored_scores
+from db.save import save
 from tests.support.prediction_rows import AS_OF, TARGET, scores
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
@@ -20,10 +22,10 @@ LATER = NOW + timedelta(hours=23)
 def test_scores_are_stored_once_and_updated(engine: Engine) -> None:
     with transaction(engine) as conn:
         for saved, at, new in ((scores(), NOW, 2), (scores(), LATER, 0), (scores(1.0), LATER, 0)):
-            assert stored_scores.save_scores(conn, "toy", saved, scored_at=at) == new
-        stored = stored_scores.scores(conn, "toy")
-        assert stored_scores.scores(conn, "toy", span="running")["n"].tolist() == [97]
-        assert stored_scores.scores(conn, "toy", last=AS_OF.date()).empty
+            assert save(conn, "score", saved, market="toy", scored_at=at) == new
+        stored = read(conn, "score", market="toy")
+        assert read(conn, "score", market="toy", span="running")["n"].tolist() == [97]
+        assert read(conn, "score", market="toy", target=where.until(AS_OF.date())).empty
     assert stored["acc"].tolist() == [1.0, 0.6]
     assert stored["mcc"].isna().tolist() == [True, False]
     assert stored["scored_at"].tolist() == [pd.Timestamp(LATER), pd.Timestamp(NOW)]
@@ -31,7 +33,7 @@ def test_scores_are_stored_once_and_updated(engine: Engine) -> None:
 
 def test_the_daily_score_stands_beside_the_running_one(engine: Engine, reader: Engine) -> None:
     with transaction(engine) as conn:
-        stored_scores.save_scores(conn, "toy", scores(), scored_at=NOW)
+        save(conn, "score", scores(), market="toy", scored_at=NOW)
     daily = select(reader, "select n, acc, running_n, running_nights, running_mcc from daily_score")
     assert daily.to_dict("records") == [
         {"n": 3, "acc": 0.5, "running_n": 97, "running_nights": 31, "running_mcc": 0.25}
@@ -62,9 +64,9 @@ def finish(engine: Engine, status: str, reason: str | None = None) -> None:
 
 def night(engine: Engine) -> dict[str, object]:
     with reading(engine) as conn:
-        found = nights.night(conn, "toy", AS_OF.date())
+        found = read_row(conn, "night_log", market="toy", as_of=AS_OF.date())
         assert found is not None
-        assert len(nights.nights(conn)) == 1
+        assert len(read(conn, "night")) == 1
     return found
 
 
@@ -109,7 +111,9 @@ def test_a_night_ends_in_a_known_way(engine: Engine) -> None:
 
 def stages(engine: Engine) -> list[tuple[str, str, float | None]]:
     with reading(engine) as conn:
-        stored = nights.stages(conn, "toy", AS_OF.date())
+        stored = read(
+            conn, "stage_log", market="toy", as_of=AS_OF.date(), order="started_at, stage"
+        )
     seconds = stored["seconds"].astype(object).where(stored["seconds"].notna(), None)
     return list(zip(stored["stage"], stored["status"], seconds, strict=True))
 

@@ -11,8 +11,10 @@ from sqlalchemy import Engine
 from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import markets, nights, outcomes, runs
+from db.read import read
+from db.rows import nights, outcomes, runs
 from db.rows import predictions as stored_predictions
+from db.save import save
 from tests.support.prediction_rows import AS_OF, LATER, NEXT, NOW, STOCKS, TARGET, predictions, run
 
 
@@ -22,16 +24,14 @@ def store(engine: Engine) -> Engine:
         {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"}
     )
     with transaction(engine) as conn:
-        markets.save_instruments(conn, "toy", stocks)
-        assert runs.save_run(conn, run()) == 1
+        save(conn, "instrument", stocks, market="toy")
+        assert save(conn, "run", run()) == 1
     return engine
 
 
-def save(store: Engine, frame: pd.DataFrame, made_at: datetime = NOW) -> int:
+def keep(store: Engine, frame: pd.DataFrame, made_at: datetime = NOW) -> int:
     with transaction(store) as conn:
-        return stored_predictions.save_predictions(
-            conn, "toy", frame, known_at=NOW, made_at=made_at
-        )
+        return save(conn, "prediction", frame, market="toy", known_at=NOW, made_at=made_at)
 
 
 def save_outcomes(
@@ -42,7 +42,7 @@ def save_outcomes(
         rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
     )
     with transaction(store) as conn:
-        return outcomes.save_outcomes(conn, "toy", happened, known_at=at, recorded_at=at)
+        return save(conn, "outcome", happened, market="toy", known_at=at, recorded_at=at)
 
 
 def close_night(store: Engine, target: pd.Timestamp) -> None:
@@ -66,39 +66,44 @@ def test_a_run_comes_back_as_it_went_in(store: Engine) -> None:
     with reading(store) as conn:
         assert runs.run(conn, "first") == run()
         assert runs.latest_run(conn, "toy") == run()
-        assert runs.runs(conn, "toy")["seeds"].tolist() == [[2, 3, 5]]
-        assert runs.runs(conn, "other").empty
+        assert read(conn, "run", market="toy", order="created_at, id")["seeds"].tolist() == [
+            [2, 3, 5]
+        ]
+        assert read(conn, "run", market="other", order="created_at, id").empty
 
 
 def test_a_run_is_stored_once_and_never_replaced(store: Engine) -> None:
     with transaction(store) as conn:
-        assert runs.save_run(conn, run(created_at=LATER)) == 0
+        assert save(conn, "run", run(created_at=LATER)) == 0
         assert runs.run(conn, "first")["created_at"] == NOW
     with (
         pytest.raises(
             StoreError,
-            match=r"run first .*already.*SHA-256 .* gave other",
+            match=r"run: first .*already.*checkpoint_hash .*other",
         ),
         transaction(store) as conn,
     ):
-        runs.save_run(conn, run(checkpoint_hash="other"))
+        save(conn, "run", run(checkpoint_hash="other"))
 
 
 def test_a_model_may_keep_no_weights(store: Engine) -> None:
     trees = run("trees", model="gradient_boosting", checkpoint_path=None, checkpoint_hash=None)
     with transaction(store) as conn:
-        assert runs.save_run(conn, trees) == 1
-        assert runs.save_run(conn, trees) == 0
+        assert save(conn, "run", trees) == 1
+        assert save(conn, "run", trees) == 0
         assert runs.run(conn, "trees") == trees
-        assert runs.runs(conn)["checkpoint_hash"].isna().tolist() == [False, True]
+        assert read(conn, "run", order="created_at, id")["checkpoint_hash"].isna().tolist() == [
+            False,
+            True,
+        ]
     with (
         pytest.raises(
             StoreError,
-            match=r"run trees .*already.*SHA-256 none, ",
+            match=r"run: trees .*already.*checkpoint_hash None, ",
         ),
         transaction(store) as conn,
     ):
-        runs.save_run(conn, trees | {"checkpoint_hash": "other"})
+        save(conn, "run", trees | {"checkpoint_hash": "other"})
 
 
 def test_a_run_says_what_kind_of_network_it_is(store: Engine) -> None:
@@ -107,13 +112,13 @@ def test_a_run_says_what_kind_of_network_it_is(store: Engine) -> None:
         pytest.raises(StoreError, match=r"(?i)null.*model|model.*null"),
         transaction(store) as conn,
     ):
-        runs.save_run(conn, unsaid)
+        save(conn, "run", unsaid)
 
 
 def test_the_latest_run_saw_nothing_after_the_day_it_serves(store: Engine) -> None:
     with transaction(store) as conn:
-        runs.save_run(conn, run("second", train_last=date(2024, 3, 1)))
-        runs.save_run(conn, run("fold", train_last=date(2024, 2, 1), kind="backtest"))
+        save(conn, "run", run("second", train_last=date(2024, 3, 1)))
+        save(conn, "run", run("fold", train_last=date(2024, 2, 1), kind="backtest"))
         latest = {
             day: runs.latest_run(conn, "toy", on_or_before=day)
             for day in (date(2024, 1, 3), date(2024, 1, 4), date(2024, 2, 29), date(2024, 3, 1))
@@ -131,51 +136,55 @@ def test_an_unknown_run_is_named(store: Engine) -> None:
 )
 def test_a_run_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object]) -> None:
     with pytest.raises(StoreError), transaction(store) as conn:
-        runs.save_run(conn, run("second", **changed))
+        save(conn, "run", run("second", **changed))
 
 
 def test_predictions_come_back_as_they_went_in(store: Engine) -> None:
-    assert save(store, predictions()) == len(STOCKS)
+    assert keep(store, predictions()) == len(STOCKS)
     with reading(store) as conn:
-        stored = stored_predictions.predictions(conn, "toy")
+        stored = read(conn, "prediction", market="toy", order="target, symbol, made_at")
     pd.testing.assert_frame_equal(stored[list(predictions())], predictions(), check_dtype=False)
     assert stored["target"].dtype == stored["as_of"].dtype == "datetime64[ns]"
     assert set(stored["made_at"]) == set(stored["known_at"]) == {pd.Timestamp(NOW)}
 
 
 def test_a_rerun_adds_no_prediction_and_the_first_stands(store: Engine) -> None:
-    save(store, predictions())
-    assert save(store, predictions(), LATER) == 0
+    keep(store, predictions())
+    assert keep(store, predictions(), LATER) == 0
     with reading(store) as conn:
-        assert set(stored_predictions.predictions(conn, "toy")["made_at"]) == {pd.Timestamp(NOW)}
+        assert set(
+            read(conn, "prediction", market="toy", order="target, symbol, made_at")["made_at"]
+        ) == {pd.Timestamp(NOW)}
 
 
 def test_a_rerun_adds_the_predictions_that_were_missing(store: Engine) -> None:
-    save(store, predictions().head(1))
-    assert save(store, predictions()) == len(STOCKS) - 1
-    assert save(store, predictions().iloc[:0]) == 0
+    keep(store, predictions().head(1))
+    assert keep(store, predictions()) == len(STOCKS) - 1
+    assert keep(store, predictions().iloc[:0]) == 0
 
 
 def test_predictions_of_many_models_and_sessions_are_stored_as_one_by_one(store: Engine) -> None:
     with transaction(store) as conn:
-        runs.save_run(conn, run("second"))
+        save(conn, "run", run("second"))
     every = pd.concat([predictions(), predictions(target=NEXT), predictions("second")])
-    assert save(store, predictions(target=NEXT)) == 3
-    assert save(store, every) == 6
-    assert save(store, every.sample(frac=1, random_state=3), LATER) == 0
-    with pytest.raises(StoreError, match=r"second 2024-01-05 A .*already.*different"):
-        save(store, pd.concat([every.head(6), predictions("second").assign(probability=0.75)]))
+    assert keep(store, predictions(target=NEXT)) == 3
+    assert keep(store, every) == 6
+    assert keep(store, every.sample(frac=1, random_state=3), LATER) == 0
+    with pytest.raises(StoreError, match=r"second 2024-01-05 A .*already"):
+        keep(store, pd.concat([every.head(6), predictions("second").assign(probability=0.75)]))
 
 
 @pytest.mark.parametrize(("column", "value"), [("probability", 0.51), ("probability_std", 0.01)])
 def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value: float) -> None:
-    save(store, predictions())
+    keep(store, predictions())
     other = predictions()
     other.loc[1, column] = value
-    with pytest.raises(StoreError, match=r"first 2024-01-05 B .*already.*different"):
-        save(store, other)
+    with pytest.raises(StoreError, match=r"first 2024-01-05 B .*already"):
+        keep(store, other)
     with reading(store) as conn:
-        assert stored_predictions.predictions(conn, "toy")["probability"].tolist() == [
+        assert read(conn, "prediction", market="toy", order="target, symbol, made_at")[
+            "probability"
+        ].tolist() == [
             0.25,
             0.5,
             0.75,
@@ -187,22 +196,22 @@ def test_a_probability_lies_between_0_and_1(store: Engine, value: float) -> None
     with pytest.raises(
         StoreError, match=r"(?i)prediction.probability|ck_prediction_probability|null"
     ):
-        save(store, predictions().assign(probability=value))
+        keep(store, predictions().assign(probability=value))
 
 
 def test_a_target_that_was_already_seen_is_refused(store: Engine) -> None:
     with pytest.raises(StoreError, match="ck_prediction_dates"):
-        save(store, predictions().assign(as_of=TARGET))
+        keep(store, predictions().assign(as_of=TARGET))
 
 
 def test_a_prediction_needs_its_run(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
-        save(store, predictions("nothing"))
+        keep(store, predictions("nothing"))
 
 
 def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
-    save(store, predictions())
-    save(store, predictions(target=NEXT))
+    keep(store, predictions())
+    keep(store, predictions(target=NEXT))
     for target in (TARGET, NEXT):
         close_night(store, target)
     assert save_outcomes(store) == len(STOCKS)
@@ -236,7 +245,7 @@ def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engin
 
     def saved(frame: pd.DataFrame, at: datetime) -> int:
         with transaction(store) as conn:
-            return outcomes.save_outcomes(conn, "toy", frame, known_at=at, recorded_at=at)
+            return save(conn, "outcome", frame, market="toy", known_at=at, recorded_at=at)
 
     assert saved(happened.iloc[1:], NOW) == 2
     assert saved(happened.assign(realised_return=[0.01, 0.02, 0.01]), LATER) == 1
@@ -253,8 +262,8 @@ def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engin
 
 
 def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
-    save(store, predictions())
-    save(store, predictions(target=NEXT))
+    keep(store, predictions())
+    keep(store, predictions(target=NEXT))
     save_outcomes(store)
     with reading(store) as conn:
         night = stored_predictions.prediction_history(conn, market="toy", last=TARGET.date())
@@ -268,7 +277,7 @@ def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
 
 
 def test_a_wrong_call_is_no_hit(store: Engine) -> None:
-    save(store, predictions())
+    keep(store, predictions())
     save_outcomes(store, (0.01, 0.001, -0.02))
     with reading(store) as conn:
         assert stored_predictions.prediction_history(conn, market="toy")["correct"].tolist() == [
@@ -286,12 +295,12 @@ def test_the_history_of_an_unknown_symbol_is_an_error(store: Engine) -> None:
 
 def test_the_latest_predictions_are_the_newest_models_for_the_newest_session(store: Engine) -> None:
     with transaction(store) as conn:
-        runs.save_run(conn, run("second"))
-        runs.save_run(conn, run("fold", kind="backtest"))
-    save(store, predictions())
-    save(store, predictions(target=NEXT))
-    save(store, predictions("second", NEXT).assign(probability=[0.9, 0.1, 0.3]), LATER)
-    save(store, predictions("fold", NEXT + pd.Timedelta(days=1)), LATER)
+        save(conn, "run", run("second"))
+        save(conn, "run", run("fold", kind="backtest"))
+    keep(store, predictions())
+    keep(store, predictions(target=NEXT))
+    keep(store, predictions("second", NEXT).assign(probability=[0.9, 0.1, 0.3]), LATER)
+    keep(store, predictions("fold", NEXT + pd.Timedelta(days=1)), LATER)
     with reading(store) as conn:
         latest = pd.read_sql(
             "select * from latest_prediction where market = 'toy' order by probability desc", conn

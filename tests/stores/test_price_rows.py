@@ -11,7 +11,9 @@ from sqlalchemy import Engine
 from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
+from db.read import read
 from db.rows import markets, prices
+from db.save import save
 
 SYMBOLS = ("A", "B", "^TOY")
 SESSIONS = pd.bdate_range("2024-01-01", periods=5).as_unit("ns")
@@ -60,7 +62,7 @@ def store(engine: Engine) -> Engine:
         }
     )
     with transaction(engine) as conn:
-        assert markets.save_instruments(conn, "toy", instruments) == len(SYMBOLS)
+        assert save(conn, "instrument", instruments, market="toy") == len(SYMBOLS)
     return engine
 
 
@@ -69,7 +71,7 @@ def append(store: Engine, frame: pd.DataFrame, known_at: datetime = MONDAY) -> i
         return prices.append_prices(conn, "toy", frame, source="files", known_at=known_at)
 
 
-def read(store: Engine, known_at: datetime | None = None) -> pd.DataFrame:
+def known(store: Engine, known_at: datetime | None = None) -> pd.DataFrame:
     with reading(store) as conn:
         return prices.prices(conn, "toy", FIRST, LAST, known_at=known_at)
 
@@ -77,7 +79,7 @@ def read(store: Engine, known_at: datetime | None = None) -> pd.DataFrame:
 def test_bars_come_back_as_they_went_in_sorted_by_symbol(store: Engine) -> None:
     assert append(store, bars()) == len(SYMBOLS) * len(SESSIONS)
     expected = bars().sort_values(["symbol", "session"], ignore_index=True)
-    stored = read(store)
+    stored = known(store)
     pd.testing.assert_frame_equal(stored[BAR], expected)
     assert stored["known_at"].dtype == "datetime64[ns, UTC]"
     assert set(stored["known_at"]) == {pd.Timestamp(MONDAY)}
@@ -115,13 +117,13 @@ def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
     restated.loc[restated["symbol"] == "B", "adj_close"] /= 3
     assert append(store, restated, TUESDAY) == len(SESSIONS)
     pd.testing.assert_frame_equal(
-        read(store, MONDAY)[BAR], bars().sort_values(["symbol", "session"], ignore_index=True)
+        known(store, MONDAY)[BAR], bars().sort_values(["symbol", "session"], ignore_index=True)
     )
     pd.testing.assert_frame_equal(
-        read(store)[BAR], restated.sort_values(["symbol", "session"], ignore_index=True)
+        known(store)[BAR], restated.sort_values(["symbol", "session"], ignore_index=True)
     )
-    assert read(store, MONDAY - timedelta(seconds=1)).empty
-    assert (read(store)["known_at"].max(), read(store, MONDAY)["known_at"].max()) == (
+    assert known(store, MONDAY - timedelta(seconds=1)).empty
+    assert (known(store)["known_at"].max(), known(store, MONDAY)["known_at"].max()) == (
         TUESDAY,
         MONDAY,
     )
@@ -137,9 +139,9 @@ def test_a_bar_that_is_withdrawn_is_read_as_known_before_and_not_since(store: En
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
     assert withdraw(store, bars()[gone], TUESDAY) == 1
     expected = bars().sort_values(["symbol", "session"], ignore_index=True)
-    pd.testing.assert_frame_equal(read(store, MONDAY)[BAR], expected)
+    pd.testing.assert_frame_equal(known(store, MONDAY)[BAR], expected)
     left = bars()[~gone].sort_values(["symbol", "session"], ignore_index=True)
-    pd.testing.assert_frame_equal(read(store)[BAR], left)
+    pd.testing.assert_frame_equal(known(store)[BAR], left)
     assert withdraw(store, bars()[gone], TUESDAY + timedelta(days=1)) == 0
 
 
@@ -148,11 +150,11 @@ def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(stor
     append(store, bars())
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
     withdraw(store, bars()[gone], TUESDAY)
-    now = read(store)
+    now = known(store)
     assert now.loc[now["known_at"] == TUESDAY, ["symbol", "session"]].to_numpy().tolist() == [
         ["B", SESSIONS[1]]
     ]
-    pd.testing.assert_frame_equal(read(store, now["known_at"].max()), now)
+    pd.testing.assert_frame_equal(known(store, now["known_at"].max()), now)
 
 
 def test_a_read_that_begins_with_a_withdrawn_bar_is_as_new_as_the_withdrawal(store: Engine) -> None:
@@ -190,7 +192,7 @@ def test_a_stored_bar_of_another_level_than_the_one_that_failed_stays(store: Eng
     failing = bars()[bars()["symbol"] == "B"]
     failing[["close", "adj_close"]] *= 100
     assert withdraw(store, failing, TUESDAY) == 0
-    assert len(read(store)) == len(bars())
+    assert len(known(store)) == len(bars())
 
 
 def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
@@ -201,7 +203,7 @@ def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
     older["close"] += 1
     assert append(store, older, MONDAY) == len(older)
     assert (
-        read(store)["close"] == bars().sort_values(["symbol", "session"])["close"].to_numpy()
+        known(store)["close"] == bars().sort_values(["symbol", "session"])["close"].to_numpy()
     ).all()
     assert append(store, older, MONDAY) == 0
 
@@ -224,7 +226,7 @@ def test_symbols_fetched_over_different_spans_are_compared_each_over_its_own(sto
 
 def test_no_bars_are_no_rows(store: Engine) -> None:
     assert append(store, bars().iloc[:0]) == 0
-    empty = read(store)
+    empty = known(store)
     assert empty.empty
     assert list(empty) == [*BAR, "known_at"]
     assert empty["session"].dtype == "datetime64[ns]"
@@ -242,7 +244,7 @@ def test_a_bad_price_names_its_symbol_and_session(store: Engine, column: str, va
     fault = "no close" if np.isnan(value) else "price .*not above 0"
     with pytest.raises(StoreError, match=rf"bar of B 2024-01-02 .*{fault} \("):
         append(store, bad)
-    assert read(store).empty
+    assert known(store).empty
 
 
 def test_the_tables_themselves_refuse_a_bad_price(store: Engine) -> None:
@@ -291,7 +293,7 @@ def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine)
         append(store, bars(), datetime(2024, 1, 8, 22))  # noqa: DTZ001
     seoul = timezone(timedelta(hours=9))
     append(store, bars(), datetime(2024, 1, 9, 7, tzinfo=seoul))
-    assert set(read(store)["known_at"]) == {pd.Timestamp(MONDAY)}
+    assert set(known(store)["known_at"]) == {pd.Timestamp(MONDAY)}
 
 
 def test_what_is_stored_of_each_symbol_is_known(store: Engine) -> None:
@@ -318,18 +320,18 @@ def test_chosen_symbols_and_sessions_alone_are_read(store: Engine) -> None:
 def test_two_markets_may_share_a_symbol(store: Engine) -> None:
     append(store, bars())
     with transaction(store) as conn:
-        other = markets.instruments(conn, "toy")
-        assert markets.save_instruments(conn, "other", other) == len(SYMBOLS)
+        other = read(conn, "instrument", market="toy", order="symbol")
+        assert save(conn, "instrument", other, market="other") == len(SYMBOLS)
         assert prices.prices(conn, "other", FIRST, LAST).empty
 
 
 def test_instruments_are_stored_once_and_kept_up_to_date(store: Engine) -> None:
     with transaction(store) as conn:
-        before = markets.instruments(conn, "toy")
-        assert markets.save_instruments(conn, "toy", before) == 0
+        before = read(conn, "instrument", market="toy", order="symbol")
+        assert save(conn, "instrument", before, market="toy") == 0
         renamed = before.assign(name=before["name"].replace("Alpha", "Alphabet"))
-        assert markets.save_instruments(conn, "toy", renamed) == 0
-        after = markets.instruments(conn, "toy")
+        assert save(conn, "instrument", renamed, market="toy") == 0
+        after = read(conn, "instrument", market="toy", order="symbol")
     assert after["name"].fillna("").tolist() == ["Alphabet", "", "Toy index"]
     assert after["symbol"].tolist() == list(SYMBOLS)
 
@@ -347,11 +349,11 @@ def test_constituents_are_what_the_list_says_now(store: Engine) -> None:
     with transaction(store) as conn:
         assert markets.save_constituents(conn, "toy", listed) == 3
         assert markets.save_constituents(conn, "toy", listed) == 0
-        stays = markets.constituents(conn, "toy")
+        stays = read(conn, "constituent", market="toy")
         assert stays["spell"].tolist() == [1, 2, 1]
         assert stays["valid_to"].tolist() == [day("2019-12-31"), pd.NaT, pd.NaT]
         assert markets.save_constituents(conn, "toy", listed.iloc[:1]) == 0
-        assert markets.constituents(conn, "toy")["valid_from"].tolist() == [day("2020-05-01")]
+        assert read(conn, "constituent", market="toy")["valid_from"].tolist() == [day("2020-05-01")]
 
 
 def test_a_rejected_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
@@ -366,7 +368,14 @@ def test_a_rejected_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
     with transaction(store) as conn:
         for known_at, new in ((MONDAY, 3), (TUESDAY, 0)):
             assert (
-                prices.record_rejected(conn, "toy", refused, source="files", known_at=known_at)
+                save(
+                    conn,
+                    "rejected_bar",
+                    refused,
+                    market="toy",
+                    source="files",
+                    first_known_at=known_at,
+                )
                 == new
             )
         stored = prices.rejected_bars(conn, "toy", FIRST, LAST)

@@ -29,7 +29,7 @@ from db.admin.pruning import (
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreBusyError
-from db.rows import rankings, runs
+from db.save import save
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext, Tonight
@@ -74,10 +74,12 @@ def with_an_unused_model(context: MarketContext) -> MarketContext:
     weights.write_bytes(b"weights of rankers")
     unused = {"id": "unused", "market": "simulated", "checkpoint_path": UNUSED_RANKERS}
     with transaction(context.engine) as conn:
-        rankings.save_ranker(conn, ranker(checkpoint_hash="a hash") | unused)
+        save(conn, "ranker", ranker(checkpoint_hash="a hash") | unused)
         newest = {"id": "newest", "checkpoint_path": f"{UNUSED_RANKERS}-newest"}
-        rankings.save_ranker(
-            conn, ranker(checkpoint_hash="a hash") | unused | newest | {"train_last": AS_OF}
+        save(
+            conn,
+            "ranker",
+            ranker(checkpoint_hash="a hash") | unused | newest | {"train_last": AS_OF},
         )
         for table in (tables.run, tables.ranker):
             conn.execute(sa.update(table).values(created_at=LONG_AGO))
@@ -226,8 +228,8 @@ def test_a_model_that_anything_leads_to_is_not_old(engine: Engine) -> None:
     later = {"id": "later", "train_last": TARGET.date() + timedelta(days=400)}
     unused = {"id": "unused", "train_last": date(2023, 12, 1)}
     with transaction(engine) as conn:
-        runs.save_run(conn, run(**later))
-        runs.save_run(conn, run(**unused))
+        save(conn, "run", run(**later))
+        save(conn, "run", run(**unused))
         conn.execute(sa.update(tables.run).values(created_at=LONG_AGO))
         first_kept = {"toy": TARGET.date() + timedelta(days=365)}
         assert set(old_rows(conn, first_kept, datetime.now(UTC)).runs) == {"unused"}

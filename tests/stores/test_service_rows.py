@@ -22,7 +22,9 @@ from db.connection.frames import frame
 from db.connection.locks import is_held, market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
-from db.rows import fetches, markets, nights, prices
+from db.read import read
+from db.rows import fetches, nights, prices
+from db.save import save
 
 DAY = date(2024, 1, 5)
 PATIENCE_S = 30.0
@@ -55,7 +57,7 @@ def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says
     soon = datetime.now(UTC) + timedelta(hours=14)
     with transaction(engine) as conn:
         assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
-        assert fetches.save_fetch(conn, FETCH | LISTS | {"known_at": soon}) == 1
+        assert save(conn, "price_fetch", FETCH | LISTS | {"known_at": soon}) == 1
         assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
         assert fetches.next_known_at(conn, "other") < soon
     with reading(engine) as conn:
@@ -69,7 +71,7 @@ def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
     )
     bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
     values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), close)
-    markets.save_instruments(conn, "toy", stock)
+    save(conn, "instrument", stock, market="toy")
     bars = bar.assign(**values, dividend=float("nan"), split=float("nan"))
     prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
 
@@ -88,7 +90,7 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
         save_bar(conn, begun, 2.0)
         for moment, close in ((first, 3.0), (later, 4.0)):
             save_bar(conn, moment, close)
-            fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
+            save(conn, "price_fetch", FETCH | LISTS | {"known_at": moment})
         with pytest.raises(
             StoreError,
             match=r"fetch of toy .*clock .*restore a backup",
@@ -146,7 +148,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
         market_lock(engine, "toy"),
         transaction(engine) as conn,
     ):  # a night writes while it holds its market
-        fetches.save_fetch(conn, FETCH | LISTS | {"known_at": SOON})
+        save(conn, "price_fetch", FETCH | LISTS | {"known_at": SOON})
     with market_lock(engine, "toy"):
         assert which_are_held(engine) == ["toy"]
     end = time.monotonic() + PATIENCE_S
@@ -211,13 +213,48 @@ def which_are_held(engine: Engine) -> list[str]:
 def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> None:
     moment = datetime(2024, 1, 6, tzinfo=UTC)
     with transaction(engine) as conn:
-        assert nights.raise_alert(conn, "toy", DAY, "refused", message="no index", raised_at=moment)
-        assert not nights.raise_alert(conn, "toy", DAY, "refused", message="again", raised_at=SOON)
-        assert nights.raise_alert(conn, "toy", DAY, "late", message="not yet", raised_at=SOON)
+        assert save(
+            conn,
+            "alert",
+            {
+                "market": "toy",
+                "as_of": DAY,
+                "kind": "refused",
+                "message": "no index",
+                "raised_at": moment,
+            },
+        )
+        assert not save(
+            conn,
+            "alert",
+            {
+                "market": "toy",
+                "as_of": DAY,
+                "kind": "refused",
+                "message": "again",
+                "raised_at": SOON,
+            },
+        )
+        assert save(
+            conn,
+            "alert",
+            {
+                "market": "toy",
+                "as_of": DAY,
+                "kind": "late",
+                "message": "not yet",
+                "raised_at": SOON,
+            },
+        )
         nights.mark_sent(conn, "toy", DAY, "refused", sent_at=SOON)
-        assert nights.alerts(conn)["message"].tolist() == ["no index", "not yet"]
-        assert nights.alerts(conn, "toy", unsent=True)["kind"].tolist() == ["late"]
-        assert nights.alerts(conn, "other").empty
+        assert read(conn, "alert", order="raised_at, market, as_of, kind")["message"].tolist() == [
+            "no index",
+            "not yet",
+        ]
+        assert read(
+            conn, "alert", market="toy", sent_at=None, order="raised_at, market, as_of, kind"
+        )["kind"].tolist() == ["late"]
+        assert read(conn, "alert", market="other", order="raised_at, market, as_of, kind").empty
 
 
 def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -> None:
@@ -231,9 +268,10 @@ def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -
     with transaction(engine) as conn:
         for place, key in enumerate(named):
             raised_at = moment - timedelta(hours=place // 3)
-            assert nights.raise_alert(conn, *key, message=f"{place}", raised_at=raised_at) is True
+            alert = dict(zip(("market", "as_of", "kind"), key, strict=True))
+            assert save(conn, "alert", alert, message=f"{place}", raised_at=raised_at) == 1
         nights.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
-        found = nights.alerts(conn)
+        found = read(conn, "alert", order="raised_at, market, as_of, kind")
         assert found["message"].tolist() == ["3", "2", "0", "1"]
         assert found["sent_at"].isna().tolist() == [True, True, False, True]
         assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
@@ -242,8 +280,12 @@ def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -
             *[pd.Timestamp(moment)] * 3,
         ]
         assert list(found) == [each.name for each in tables.alert.c]
-        assert nights.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
-        assert nights.alerts(conn, "far")["message"].tolist() == ["2"]
+        assert read(conn, "alert", sent_at=None, order="raised_at, market, as_of, kind")[
+            "message"
+        ].tolist() == ["3", "2", "1"]
+        assert read(conn, "alert", market="far", order="raised_at, market, as_of, kind")[
+            "message"
+        ].tolist() == ["2"]
 
 
 def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(
@@ -254,12 +296,16 @@ def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(
         for market, moments in (("toy", (soon, past)), ("far", (past, past - timedelta(days=1)))):
             for moment in moments:
                 assert (
-                    fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moment})
+                    save(
+                        conn, "price_fetch", FETCH | LISTS | {"market": market, "known_at": moment}
+                    )
                     == 1
                 )
             assert (
-                fetches.save_fetch(
-                    conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}
+                save(
+                    conn,
+                    "price_fetch",
+                    FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0},
                 )
                 == 0
             )

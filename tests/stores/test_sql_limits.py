@@ -22,7 +22,8 @@ from db.admin.copying import table_counts
 from db.connection.user_sql import Interruption, select
 from db.engine import READ_LIMIT_S, open_engine, reading, transaction
 from db.errors import StoreUsageError
-from db.rows import markets, nights
+from db.read import read
+from db.save import save
 from tests.support.postgresql_databases import KEEPER
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
@@ -42,10 +43,13 @@ def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: En
         {"symbol": ["A'; drop table price; --"], "kind": "stock", "source_symbol": "A"}
     )
     with transaction(engine) as conn:
-        markets.save_instruments(conn, "toy'; --", named.assign(name=None, sector="' or 1=1"))
+        save(conn, "instrument", named.assign(name=None, sector="' or 1=1"), market="toy'; --")
     with reading(reader) as conn:
-        assert markets.instruments(conn, "toy'; --")["symbol"].tolist() == named["symbol"].tolist()
-        assert markets.instruments(conn, "toy").empty
+        assert (
+            read(conn, "instrument", market="toy'; --", order="symbol")["symbol"].tolist()
+            == named["symbol"].tolist()
+        )
+        assert read(conn, "instrument", market="toy", order="symbol").empty
         assert table_counts(conn)["price"] == 0
 
 
@@ -330,7 +334,7 @@ def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(
 ) -> None:
     alert = {"market": "toy", "as_of": date(2024, 1, 4), "kind": "late", "message": "it is late"}
     with transaction(engine) as conn:
-        assert nights.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
+        assert save(conn, "alert", alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
     url = make_url(store_url)
     if engine.dialect.name == "postgresql":
         url = url.update_query_dict({"options": "-c timezone=Asia/Seoul"})

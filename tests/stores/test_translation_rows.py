@@ -14,7 +14,9 @@ from db.connection.frames import frame
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
+from db.read import read
 from db.rows import translations
+from db.save import save
 from tests.support.translation_rows import NOW, model, progress, score, seen
 
 LATER = NOW + timedelta(hours=1)
@@ -38,13 +40,13 @@ def test_a_model_is_stored_once_and_trained_again_takes_its_place(engine: Engine
 
 def test_progress_is_stored_once_a_step_and_can_be_begun_again(engine: Engine) -> None:
     with transaction(engine) as conn:
-        assert translations.save_progress(conn, []) == 0
-        assert translations.save_progress(conn, [progress(100), progress(200)]) == 2
+        assert save(conn, "translation_progress", []) == 0
+        assert save(conn, "translation_progress", [progress(100), progress(200)]) == 2
         assert (
-            translations.save_progress(conn, [progress(200, validation_bleu=1.5), progress(300)])
+            save(conn, "translation_progress", [progress(200, validation_bleu=1.5), progress(300)])
             == 1
         )
-        translations.save_progress(conn, [progress(100, model="other")])
+        save(conn, "translation_progress", [progress(100, model="other")])
         kept = frame(conn, STORED_STEPS.where(tables.translation_progress.c.model == "en-de"))
         assert kept["step"].tolist() == [100, 200, 300]
         assert kept["tokens"].tolist()[2] == 30_000_000_000
@@ -66,7 +68,7 @@ def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_ad
         assert translations.save_score(conn, score(**rival | {"p": 0.5})) == 0
         translations.save_score(conn, score(model="rnn", bleu=1.0))
     with reading(engine) as conn:
-        scores = translations.scores(conn)
+        scores = read(conn, "translation_score", order="model, scored_at, id")
         kept = scores[scores["model"] == "en-de"]
         assert kept["bleu"].tolist() == [35.0, 34.5, 34.5]
         assert kept["bleu_low"].isna().tolist() == [True, False, False]
@@ -87,30 +89,29 @@ def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_s
         for name, at in (("en-de", LATER), ("de-en", NOW), ("en-de", NOW)):
             translations.save_score(conn, score(model=name, test_hash=f"{at}", scored_at=at))
         assert translations.save_model(conn, model(created_at=LATER)) == 0
-        kept = translations.scores(conn)
+        kept = read(conn, "translation_score", order="model, scored_at, id")
         assert kept[["model", "scored_at"]].to_numpy().tolist() == [
             ["de-en", pd.Timestamp(NOW)],
             ["en-de", pd.Timestamp(NOW)],
             ["en-de", pd.Timestamp(LATER)],
         ]
-        assert list(kept) == [
-            each.name for each in tables.translation_score.c if each.name != "search_text"
-        ]
         assert (
             translations.save_model(conn, model(checkpoint_hash="others", tokenizer_hash="others"))
             == 0
         )
-        assert translations.scores(conn)["model"].tolist() == ["de-en"]
+        assert read(conn, "translation_score", order="model, scored_at, id")["model"].tolist() == [
+            "de-en"
+        ]
 
 
 def test_when_a_step_was_and_how_fast_is_alone_no_news(engine: Engine) -> None:
     with transaction(engine) as conn:
-        translations.save_progress(conn, [progress(100)])
+        save(conn, "translation_progress", [progress(100)])
         for same in ({"at": LATER}, {"tokens_per_second": 2e5}):
-            assert translations.save_progress(conn, [progress(100, **same)]) == 0
+            assert save(conn, "translation_progress", [progress(100, **same)]) == 0
         assert [dict(each) for each in conn.execute(STORED_STEPS).mappings()] == [progress(100)]
         news = progress(100, at=LATER, tokens_per_second=2e5, train_loss=1.5)
-        assert translations.save_progress(conn, [news]) == 0
+        assert save(conn, "translation_progress", [news]) == 0
         assert [dict(each) for each in conn.execute(STORED_STEPS).mappings()] == [news]
 
 
@@ -128,7 +129,7 @@ def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(
 ) -> None:
     with transaction(engine) as conn:
         translations.queue_texts(conn, "en-de", ["A dog."])
-        translations.save_progress(conn, [progress(100)])
+        save(conn, "translation_progress", [progress(100)])
         for name in ("translation_job", "translation_training"):
             assert [each["source_language"] for each in seen(conn, name)] == [None]
         translations.save_model(conn, model())

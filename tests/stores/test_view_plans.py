@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from db.engine import open_engine, transaction, upgrade
-from db.rows import attention, markets, outcomes, predictions, prices, runs
 from db.rows import nights as stored_nights
-from db.rows import scores as stored_scores
+from db.rows import prices
+from db.save import save
 from db.tables import BAR_VALUES
 from tests.support.prediction_rows import NOW, run
 
@@ -62,23 +62,21 @@ def fill(engine: Engine, *, stocks: int, nights: int) -> None:
         kind="stock", name=None, sector=None
     )
     with transaction(engine) as conn:
-        markets.save_instruments(conn, "toy", named)
-        runs.save_run(conn, run())
-        predictions.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
-        outcomes.save_outcomes(conn, "toy", returns, known_at=NOW, recorded_at=NOW)
+        save(conn, "instrument", named, market="toy")
+        save(conn, "run", run())
+        save(conn, "prediction", made, market="toy", known_at=NOW, made_at=NOW)
+        save(conn, "outcome", returns, market="toy", known_at=NOW, recorded_at=NOW)
         for version in (1, 2):
             known_at = NOW + pd.Timedelta(days=version)
             prices.append_prices(
                 conn, "toy", bars.assign(close=version), source="files", known_at=known_at
             )
-        prices.record_rejected(conn, "toy", refused, source="files", known_at=NOW)
-        stored_scores.save_scores(
-            conn, "toy", scores.assign(mcc_high=np.nan, **FIGURES), scored_at=NOW
-        )
+        save(conn, "rejected_bar", refused, market="toy", source="files", first_known_at=NOW)
+        save(conn, "score", scores.assign(mcc_high=np.nan, **FIGURES), market="toy", scored_at=NOW)
         looks = made.loc[made["symbol"] == "S0", ["run_id", "target", "symbol"]].assign(
             source="S1", weight=1.0
         )
-        attention.save_attention(conn, "toy", looks)
+        save(conn, "attention_weight", looks, market="toy")
         for seen, target in pairwise(days):
             stored_nights.start_night(
                 conn, "toy", seen.date(), target=target.date(), source="files", started_at=NOW

@@ -9,7 +9,8 @@ from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import markets, nights, prices
+from db.rows import nights, prices
+from db.save import save
 from db.tables import BAR_VALUES, UtcTimestamp, metadata
 from db.views import view
 from db.views import views as documented_views
@@ -31,7 +32,7 @@ def store(engine: Engine) -> Engine:
     """One bar of A in three versions, one of B in one."""
     stocks = pd.DataFrame({"symbol": ["A", "B"], "kind": "stock", "source_symbol": ["A", "B"]})
     with transaction(engine) as conn:
-        markets.save_instruments(conn, "toy", stocks.assign(name=None, sector=None))
+        save(conn, "instrument", stocks.assign(name=None, sector=None), market="toy")
         for day, closes in enumerate(([10.0, 20.0], [11.0, 20.0], [12.0, 20.0])):
             bars = pd.DataFrame({"symbol": ["A", "B"], "session": SESSION, "close": closes})
             bars = bars.reindex(columns=["symbol", "session", *BAR_VALUES])
@@ -65,7 +66,7 @@ def test_a_rejected_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reade
         {"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]}
     )
     with transaction(store) as conn:
-        prices.record_rejected(conn, "toy", refused, source="files", known_at=MONDAY)
+        save(conn, "rejected_bar", refused, market="toy", source="files", first_known_at=MONDAY)
         nights.start_night(
             conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY
         )

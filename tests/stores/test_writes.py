@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from db import tables
-from db.connection.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
+from db.connection.bulk import insert_frame, insert_missing, records, upsert
 from db.connection.differences import is_changed, is_stored, stored_counterparts
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import markets, nights, outcomes, prices, runs
-from db.rows import predictions as stored_predictions
-from db.rows import scores as stored_scores
+from db.read import read, read_row
+from db.rows import markets, nights, prices, runs
+from db.save import save
 from dtml.markets import load_market, market_names
 from tests.support.prediction_rows import AS_OF, NEXT, STOCKS, TARGET, predictions, run, scores
 
@@ -42,8 +42,8 @@ def store(engine: Engine) -> Engine:
     )
     with transaction(engine) as conn:
         for market in ("toy", "far"):
-            markets.save_instruments(conn, market, stocks)
-        runs.save_run(conn, run())
+            save(conn, "instrument", stocks, market=market)
+        save(conn, "run", run())
     return engine
 
 
@@ -140,10 +140,15 @@ def test_the_first_finding_of_a_rejected_bar_stands_with_all_its_columns(store: 
         {"symbol": ["A"], "session": TARGET, "reason": "stale", "value": "volume=0.0"}
     )
     with transaction(store) as conn:
-        save = prices.record_rejected
-        assert save(conn, "toy", found, source="files", known_at=NOW) == 1
-        assert save(conn, "toy", found.assign(value="other"), source="files", known_at=LATER) == 0
-        assert save(conn, "toy", found, source="yahoo", known_at=LATER) == 1
+
+        def kept(rows: pd.DataFrame, source: str, known_at: datetime) -> int:
+            return save(
+                conn, "rejected_bar", rows, market="toy", source=source, first_known_at=known_at
+            )
+
+        assert kept(found, "files", NOW) == 1
+        assert kept(found.assign(value="other"), "files", LATER) == 0
+        assert kept(found, "yahoo", LATER) == 1
         rows = table(conn, tables.rejected_bar)
     assert rows == [
         (1, TARGET.date(), "files", "stale", "volume=0.0", NOW),
@@ -157,9 +162,9 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     more = {"calibrated": [0.3, 0.5, 0.6], "lowest": [0.1, 0.5, 0.7], "highest": [0.4, 0.5, 0.8]}
     given = predictions().assign(**more, rising_share=[0.0, np.nan, 1.0])
     with transaction(store) as conn:
-        save = stored_predictions.save_predictions
-        assert save(conn, "toy", given, known_at=NOW, made_at=LATER) == 3
-        assert save(conn, "far", predictions(target=NEXT), known_at=NOW, made_at=LATER) == 3
+        stamps = {"known_at": NOW, "made_at": LATER}
+        assert save(conn, "prediction", given, market="toy", **stamps) == 3
+        assert save(conn, "prediction", predictions(target=NEXT), market="far", **stamps) == 3
         rows = table(conn, tables.prediction)
     told = (AS_OF.date(), 0.25, 0.125, NOW, LATER, 0.3, 0.1, 0.4, 0.0)
     assert rows[0] == ("first", TARGET.date(), 1, *told)
@@ -167,26 +172,26 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     assert [each[2] for each in rows] == [1, 2, 3, 4, 5, 6]
     assert {each[-4:] for each in rows[3:]} == {(None,) * 4}
     words = (
-        "first 2024-01-05 A .*already.*different probability or deviation.*never rewritten; "
+        r"prediction: first 2024-01-05 A .*already.* probability 0\.25.*never rewritten; "
         ".*`dtml db restore`"
     )
-    again = {"known_at": NOW, "made_at": NOW}
+    again = {"market": "toy", "known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))
     with transaction(store) as conn:
-        assert stored_predictions.save_predictions(conn, "toy", close, **again) == 0
+        assert save(conn, "prediction", close, **again) == 0
     off = given.assign(probability=given["probability"] * (1 + 1.2e-6))
-    refused(store, words, stored_predictions.save_predictions, "toy", off, **again)
+    refused(store, words, save, "prediction", off, **again)
     twice = pd.concat([given, given.head(1)])
     refused(
         store,
         "first 2024-01-05 A .*duplicated:.*one row .*run_id, target, symbol",
-        stored_predictions.save_predictions,
-        "toy",
+        save,
+        "prediction",
         twice,
         **again,
     )
-    other = r"the run first .*already.*SHA-256 .* gave x\.\.\.:.*backup"
-    refused(store, other, runs.save_run, run(checkpoint_hash="x"))
+    other = "run: first .*already.*checkpoint_hash .* in place of x:.*backup.*"
+    refused(store, other, save, "run", run(checkpoint_hash="x"))
 
 
 def test_outcomes_and_scores_of_another_market_are_other_rows(store: Engine) -> None:
@@ -202,13 +207,13 @@ def test_outcomes_and_scores_of_another_market_are_other_rows(store: Engine) -> 
     with transaction(store) as conn:
         for market, at in (("toy", NOW), ("far", LATER)):
             assert (
-                outcomes.save_outcomes(conn, market, happened[::-1], known_at=NOW, recorded_at=at)
+                save(conn, "outcome", happened[::-1], market=market, known_at=NOW, recorded_at=at)
                 == 3
             )
-            assert stored_scores.save_scores(conn, market, scores(), scored_at=at) == 2
+            assert save(conn, "score", scores(), market=market, scored_at=at) == 2
         rows = table(conn, tables.outcome)
         assert [each[0] for each in table(conn, tables.score)] == ["far"] * 2 + ["toy"] * 2
-        assert stored_scores.scores(conn, "far")["scored_at"].tolist() == [pd.Timestamp(LATER)] * 2
+        assert read(conn, "score", market="far")["scored_at"].tolist() == [pd.Timestamp(LATER)] * 2
     assert rows[0] == (1, TARGET.date(), -0.01, False, -1, NOW, NOW)
     assert rows[5] == (6, TARGET.date(), 0.02, True, 1, NOW, LATER)
 
@@ -257,7 +262,7 @@ def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told
             == 0
         )
         rows = table(conn, tables.night, *names)
-        ended = nights.night(conn, "toy", TARGET.date())
+        ended = read_row(conn, "night_log", market="toy", as_of=TARGET.date())
     assert rows == [
         ("far", TARGET.date(), TARGET.date() + DAY, "files", "running", NOW, None),
         ("toy", AS_OF.date(), NEXT.date(), "yahoo", "running", LATER, None),
@@ -273,7 +278,9 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
         start(conn, "toy", AS_OF.date())
         end(conn, "toy", AS_OF.date(), "refused", reason="no bar")
         start(conn, "toy", NEXT.date())
-        assert (nights.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
+        assert (read_row(conn, "night_log", market="toy", as_of=AS_OF.date()) or {})[
+            "reason"
+        ] == "no bar"
     far = "the store .*no night .*far .*2024-01-04 .*:.*again"
     toy = "the store .*no night .*toy .*2024-01-05 .*:.*again"
     refused(store, far, end, "far", AS_OF.date())
@@ -284,7 +291,7 @@ def test_json_keeps_days_and_moments_as_iso_text_and_refuses_what_is_no_json(sto
     trading = {name: asdict(load_market(name).trading) for name in market_names()}
     settings = {"trading": trading, "at": NOW}
     with transaction(store) as conn:
-        runs.save_run(conn, run("dated", config=settings))
+        save(conn, "run", run("dated", config=settings))
     with reading(store) as conn:
         kept = runs.run(conn, "dated")["config"]
     assert kept == {
@@ -292,7 +299,7 @@ def test_json_keeps_days_and_moments_as_iso_text_and_refuses_what_is_no_json(sto
         "at": NOW.isoformat(),
     }
     with pytest.raises(StoreError, match="set"), transaction(store) as conn:
-        runs.save_run(conn, run("odd", config={"stocks": {"A"}}))
+        save(conn, "run", run("odd", config={"stocks": {"A"}}))
 
 
 def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
@@ -308,7 +315,7 @@ def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
 
 def save_refused(store: Engine, frame: pd.DataFrame) -> None:
     with transaction(store) as conn:
-        prices.record_rejected(conn, "toy", frame, source="files", known_at=NOW)
+        save(conn, "rejected_bar", frame, market="toy", source="files", first_known_at=NOW)
 
 
 def test_rows_stand_beside_the_stored_ones_in_order_and_differ_beyond_the_tolerance_alone() -> None:
@@ -411,22 +418,14 @@ def test_many_rows_are_stored_in_one_transaction_as_often_as_one_likes(store: En
         [[1, 2, 3], sessions], names=["instrument_id", "session"]
     ).to_frame(index=False)
     frame = keys.assign(realised_return=0.5, rise=True, label=1, known_at=NOW, recorded_at=NOW)
-    stamps = ("known_at", "recorded_at")
     with transaction(store) as conn:
-        assert upsert_frame(conn, tables.outcome, frame.head(7), stamps=stamps) == 7
-        assert (
-            upsert_frame(conn, tables.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps)
-            == 0
-        )
-        assert (
-            upsert_frame(
-                conn,
-                tables.outcome,
-                frame.head(9).assign(realised_return=0.25, known_at=LATER),
-                stamps=stamps,
-            )
-            == 2
-        )
+        few = records(tables.outcome, frame.head(7))
+        later = records(tables.outcome, frame.head(7).assign(known_at=LATER))
+        others = frame.head(9).assign(realised_return=0.25, known_at=LATER)
+        stamps = ("known_at", "recorded_at")
+        assert upsert(conn, tables.outcome, few, stamps=stamps) == 7
+        assert upsert(conn, tables.outcome, later, stamps=stamps) == 0
+        assert upsert(conn, tables.outcome, records(tables.outcome, others), stamps=stamps) == 2
         assert insert_frame(conn, tables.outcome, frame.iloc[9:]) == 60_024
         counted = conn.execute(
             sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.realised_return))

@@ -12,11 +12,9 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from db.admin.roles import grant_reader
 from db.engine import open_engine, transaction, upgrade
-from db.rows import attention, calibration, markets, outcomes, paper_account, rankings, scores
 from db.rows import nights as stored_nights
-from db.rows import predictions as stored_predictions
 from db.rows import prices as stored_prices
-from db.rows import runs as stored_runs
+from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 from flows.dashboard.app import dashboard
 from tests.support.browser import Site, served
@@ -108,7 +106,7 @@ def fill(engine: Engine) -> None:
         _fill_market(conn, MARKET, STOCKS, (FIRST_RUN, SECOND_RUN), 0)
         _fill_backtest(conn)
         _fill_market(conn, EVIL, EVIL_STOCKS, EVIL_RUNS, NIGHTS - EVIL_NIGHTS)
-        stored_runs.save_run(conn, run_row("bare-run", BARE, DAYS[0]))
+        save(conn, "run", run_row("bare-run", BARE, DAYS[0]))
 
 
 def _fill_market(
@@ -121,15 +119,17 @@ def _fill_market(
         kind=["stock"] * len(stocks) + ["index"],
         name=[f"{each} & Sons" for each in named["symbol"]],
     )
-    markets.save_instruments(conn, market, named.assign(sector="<Tin>"))
+    save(conn, "instrument", named.assign(sector="<Tin>"), market=market)
     prices = _bars(rng, [*stocks, "INDEX"])
     stored_prices.append_prices(conn, market, prices, source="files", known_at=moment(DAYS[0], 0))
     for number, run_id in enumerate(runs):
-        stored_runs.save_run(conn, run_row(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
+        save(conn, "run", run_row(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
         bands = pd.DataFrame(
             {"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400}
         )
-        calibration.save_bands(conn, run_id, bands, default=LEVEL)
+        save(
+            conn, "abstention_band", bands.assign(is_default=bands["level"] == LEVEL), run_id=run_id
+        )
     made = pd.concat(
         [
             _predictions(rng, stocks, runs[each >= SECOND_FROM], each)
@@ -137,9 +137,7 @@ def _fill_market(
         ],
         ignore_index=True,
     )
-    stored_predictions.save_predictions(
-        conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1])
-    )
+    save(conn, "prediction", made, market=market, known_at=moment(DAYS[0]), made_at=moment(DAYS[1]))
     _fill_outcomes(conn, market, made, prices)
     _fill_evidence(conn, market, made, rng)
     _fill_nights(conn, market, stocks, made)
@@ -150,7 +148,7 @@ def _fill_market(
     refused = pd.DataFrame(
         {"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"}
     )
-    stored_prices.record_rejected(conn, market, refused, source="files", known_at=refused_at)
+    save(conn, "rejected_bar", refused, market=market, source="files", first_known_at=refused_at)
     last = DAYS[NIGHTS].date()
     stored_nights.start_night(
         conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at
@@ -175,8 +173,11 @@ def _fill_account(
             "net": net,
         }
         rows.append(pd.DataFrame(row).assign(equity=(1 + net).cumprod()))
-    paper_account.save_paper_account(
-        conn, market, pd.concat(rows), held.set_axis(["session", "symbol", "weight"], axis=1)
+    save(conn, "paper_return", pd.concat(rows), market=market) + save(
+        conn,
+        "paper_position",
+        held.set_axis(["session", "symbol", "weight"], axis=1),
+        market=market,
     )
 
 
@@ -200,7 +201,7 @@ def _fill_rankings(conn: Connection, market: str, stocks: tuple[str, ...], first
         "train_last": DAYS[0].date(),
         "created_at": trained,
     }
-    rankings.save_ranker(conn, ranker)
+    save(conn, "ranker", ranker)
     for night in range(first, NIGHTS):
         score = np.sort(rng.normal(0, 1, len(stocks)))[::-1]
         ranking = pd.DataFrame(
@@ -218,13 +219,18 @@ def _fill_rankings(conn: Connection, market: str, stocks: tuple[str, ...], first
             target=DAYS[night + 1],
             chosen=True,
         )
-        rankings.save_night_ranking(
-            conn, market, ranking, known_at=moment(DAYS[night]), made_at=moment(DAYS[night], 23)
+        save(
+            conn,
+            "stock_rank",
+            ranking,
+            market=market,
+            known_at=moment(DAYS[night]),
+            made_at=moment(DAYS[night], 23),
         )
         held = stocks[:2] if night < NIGHTS - 1 else stocks[1:3]
         targets = pd.DataFrame({"symbol": held, "weight": 0.5, "target": DAYS[night + 1]})
         targets = targets.assign(kept=targets["symbol"] == stocks[1])
-        paper_account.save_targets(conn, market, targets, decided_at=moment(DAYS[night], 23))
+        save(conn, "target_position", targets, market=market, decided_at=moment(DAYS[night], 23))
     _fill_rank_scores(conn, market, rng, first)
 
 
@@ -244,7 +250,7 @@ def _fill_rank_scores(conn: Connection, market: str, rng: np.random.Generator, f
         rank_ic_low=np.where(days >= 20, rank_ic - 0.1, np.nan),
         rank_ic_high=np.where(days >= 20, rank_ic + 0.1, np.nan),
     )
-    rankings.save_rank_scores(conn, market, rows, scored_at=moment(DAYS[NIGHTS], 23))
+    save(conn, "rank_score", rows, market=market, scored_at=moment(DAYS[NIGHTS], 23))
 
 
 def _bars(rng: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
@@ -321,12 +327,17 @@ def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd
     happened = happened.assign(
         rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
     )
-    outcomes.save_outcomes(
-        conn, market, happened, known_at=moment(DAYS[NIGHTS]), recorded_at=moment(DAYS[NIGHTS])
+    save(
+        conn,
+        "outcome",
+        happened,
+        market=market,
+        known_at=moment(DAYS[NIGHTS]),
+        recorded_at=moment(DAYS[NIGHTS]),
     )
     counted = {"level": LEVEL, "n": 8, "covered": 7, "decided": 3, "decided_correct": 2}
-    calibration.save_band_counts(
-        conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted)
+    save(
+        conn, "abstention_count", settled[["run_id", "target"]].drop_duplicates().assign(**counted)
     )
 
 
@@ -339,10 +350,15 @@ def _fill_evidence(
     nights = made[["as_of", "target"]].drop_duplicates()
     rules = nights.assign(**dict.fromkeys(NAIVE_RULES, True))
     rules["index_below_mean20"] = [None if each < DAYS[10] else False for each in nights["as_of"]]
-    stored_predictions.save_rule_directions(conn, market, rules)
+    save(conn, "rule_direction", rules, market=market)
     sources = pd.DataFrame({"source": sorted(made["symbol"].unique())[:3]})
     looks = made[["run_id", "target", "symbol"]].merge(sources, how="cross")
-    attention.save_attention(conn, market, looks.assign(weight=rng.uniform(0.1, 0.3, len(looks))))
+    save(
+        conn,
+        "attention_weight",
+        looks.assign(weight=rng.uniform(0.1, 0.3, len(looks))),
+        market=market,
+    )
 
 
 def _fill_nights(
@@ -413,20 +429,21 @@ def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> Non
         rows[f"{name}_low"], rows[f"{name}_high"] = (
             np.where(wide, value + end, np.nan) for end in (-0.05, 0.05)
         )
-    scores.save_scores(conn, market, rows, scored_at=moment(DAYS[NIGHTS], 23))
+    save(conn, "score", rows, market=market, scored_at=moment(DAYS[NIGHTS], 23))
 
 
 def _fill_backtest(conn: Connection) -> None:
     """A run that predicted all the nights of the first one, a little otherwise."""
     rng = np.random.default_rng(11)
-    stored_runs.save_run(conn, run_row(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
+    save(conn, "run", run_row(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
     made = pd.concat(
         [_predictions(rng, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)]
     )
-    stored_predictions.save_predictions(
+    save(
         conn,
-        MARKET,
+        "prediction",
         made.reset_index(drop=True),
+        market=MARKET,
         known_at=moment(DAYS[0]),
         made_at=moment(DAYS[NIGHTS]),
     )

@@ -17,9 +17,9 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import open_engine, transaction, upgrade
-from db.rows import attention, calibration, fetches, markets, prices, rankings, runs
+from db.rows import fetches, prices
 from db.rows import nights as stored_nights
-from db.rows import predictions as stored_predictions
+from db.save import save
 from dtml.baselines.naive_rules import directions_on
 from dtml.evaluation.calibration import LEVELS
 from dtml.experiments import nightly_of
@@ -104,9 +104,7 @@ def fill(engine: Engine) -> None:
         _save_night_rankings(conn, days, returns)
         seen = days[BEFORE:]
         directions = directions_on(seen, bars, SOURCE.index_symbol)
-        stored_predictions.save_rule_directions(
-            conn, MARKET, dated_directions(directions, _targets(seen))
-        )
+        save(conn, "rule_direction", dated_directions(directions, _targets(seen)), market=MARKET)
     market = load_market(MARKET).with_symbols(STOCKS)
     experiment = nightly_of(
         market.model,
@@ -202,8 +200,11 @@ def _save_market(conn: Connection) -> None:
         }
     )
     index = {"symbol": SOURCE.index_symbol, "kind": "index", "source_symbol": SOURCE.index_symbol}
-    markets.save_instruments(
-        conn, MARKET, pd.concat([stocks, pd.DataFrame([index])], ignore_index=True)
+    save(
+        conn,
+        "instrument",
+        pd.concat([stocks, pd.DataFrame([index])], ignore_index=True),
+        market=MARKET,
     )
 
 
@@ -230,8 +231,13 @@ def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> 
     if night == REJECTED_BAR[0]:
         _, stock, reason, value = REJECTED_BAR
         row = {"symbol": stock, "session": days[BEFORE + night], "reason": reason, "value": value}
-        prices.record_rejected(
-            conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at
+        save(
+            conn,
+            "rejected_bar",
+            pd.DataFrame([row]),
+            market=MARKET,
+            source="simulated",
+            first_known_at=known_at,
         )
         second = {"field": "bar", "first_value": np.nan, "second_value": 97.64}
         differing = pd.DataFrame([row | second | {"difference": np.nan, "settled_by": None}])
@@ -243,8 +249,13 @@ def _save_model(conn: Connection, model: Model, days: Days, returns: pd.DataFram
     with where each stock looks.
     """
     trained = _known_at(model.first, days)
-    runs.save_run(conn, _run(model, days, trained))
-    calibration.save_bands(conn, model.name, _bands(model, days, returns))
+    save(conn, "run", _run(model, days, trained))
+    save(
+        conn,
+        "abstention_band",
+        _bands(model, days, returns).assign(is_default=False),
+        run_id=model.name,
+    )
     nightly = model.kind == "nightly"
     nights = [
         night
@@ -254,15 +265,17 @@ def _save_model(conn: Connection, model: Model, days: Days, returns: pd.DataFram
     made = {night: predictions(model, night, days[BEFORE + night], returns) for night in nights}
     if not nightly:
         stamps = {"known_at": _known_at(nights[-1], days), "made_at": _made_at(nights[-1], days)}
-        stored_predictions.save_predictions(
-            conn, MARKET, pd.concat(made.values(), ignore_index=True), **stamps
-        )
+        of_model = pd.concat(made.values(), ignore_index=True)
+        save(conn, "prediction", of_model, market=MARKET, **stamps)
         return
     for night, frame in made.items():
         stamps = {"known_at": _known_at(night, days), "made_at": _made_at(night, days)}
-        stored_predictions.save_predictions(conn, MARKET, frame, **stamps)
-    attention.save_attention(
-        conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights])
+        save(conn, "prediction", frame, market=MARKET, **stamps)
+    save(
+        conn,
+        "attention_weight",
+        pd.concat([_looks(model, night, made[night]) for night in nights]),
+        market=MARKET,
     )
 
 
@@ -339,7 +352,7 @@ def _save_night_rankings(conn: Connection, days: Days, returns: pd.DataFrame) ->
         "train_last": days[BEFORE].date(),
         "created_at": trained,
     }
-    rankings.save_ranker(conn, row)
+    save(conn, "ranker", row)
     for night in set(range(NIGHTS)) - {REFUSED_NIGHT}:
         day, draw = days[BEFORE + night], np.random.default_rng([19, night])
         last = returns.loc[day, STOCKS].to_numpy()
@@ -355,8 +368,13 @@ def _save_night_rankings(conn: Connection, days: Days, returns: pd.DataFrame) ->
             ranker_id=RANKER, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0]
         )
         order["chosen"] = order["predictor"] == "blend"
-        rankings.save_night_ranking(
-            conn, MARKET, order, known_at=_known_at(night, days), made_at=_made_at(night, days)
+        save(
+            conn,
+            "stock_rank",
+            order,
+            market=MARKET,
+            known_at=_known_at(night, days),
+            made_at=_made_at(night, days),
         )
 
 
@@ -386,8 +404,9 @@ def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) ->
                 "detail": "wait and ask again",
             }
         ]
-        fetches.save_fetch(
+        save(
             conn,
+            "price_fetch",
             fetch
             | {"fetched": 0, "stored": 0, "rejected": 0, "restated": [], "failures": failures},
         )
@@ -404,7 +423,7 @@ def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) ->
     ]
     rejected = int(night == REJECTED_BAR[0])
     counts |= {"fetched": len(there) + rejected, "stored": len(there), "rejected": rejected}
-    fetches.save_fetch(conn, fetch | counts | {"restated": [], "failures": []})
+    save(conn, "price_fetch", fetch | counts | {"restated": [], "failures": []})
     ending |= {
         "run_id": next(each.name for each in MODELS if each.first <= night < each.last),
         "known_at": known_at,

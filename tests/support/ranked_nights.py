@@ -10,7 +10,8 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import transaction
-from db.rows import markets, nights, outcomes, rankings
+from db.rows import nights
+from db.save import save
 from dtml.evaluation.ranking import figures_of, score_ranking
 from flows.nightly.ranking import _running_scores
 from tests.support.benchmark_rows import ranker
@@ -40,12 +41,17 @@ def fill_ranked_nights(engine: Engine, count: int = 60, market: str = MARKET) ->
         _fill_stocks(conn, market)
         row = ranker(market=market, id=f"{market}-rankers", chosen="blend", leg=LEG)
         file = {"checkpoint_path": "made", "checkpoint_hash": "0" * 64}
-        rankings.save_ranker(conn, row | file)
+        save(conn, "ranker", row | file)
         rows = pd.concat(
             _ranking(days, scores[name], name, f"{market}-rankers") for name in PREDICTORS
         )
-        rankings.save_night_ranking(
-            conn, market, rows, known_at=moment(days[0]), made_at=moment(days[-1])
+        save(
+            conn,
+            "stock_rank",
+            rows,
+            market=market,
+            known_at=moment(days[0]),
+            made_at=moment(days[-1]),
         )
         for number in range(count):
             _fill_night(conn, market, days[number], days[number + 1], left_out=number == 1)
@@ -54,17 +60,17 @@ def fill_ranked_nights(engine: Engine, count: int = 60, market: str = MARKET) ->
         _fill_outcomes(conn, market, days[1:-1], returns[:-1])
         nights_scores = pd.DataFrame(_scores(days[1:], scores, {LEG: returns, TRADED: traded}))
         now = moment(days[-1])
-        rankings.save_rank_scores(conn, market, nights_scores, scored_at=now)
+        save(conn, "rank_score", nights_scores, market=market, scored_at=now)
         of_leg = nights_scores[nights_scores["leg"] == LEG].sort_values(["predictor", "target"])
         running = pd.DataFrame(list(_running_scores(of_leg, days[0], 1))).assign(leg=LEG)
-        rankings.save_rank_scores(conn, market, running, scored_at=now)
+        save(conn, "rank_score", running, market=market, scored_at=now)
 
 
 def _fill_stocks(conn: Connection, market: str) -> None:
     stocks = pd.DataFrame({"symbol": STOCKS, "source_symbol": STOCKS, "kind": "stock"})
     names = [f"{stock} & Sons" for stock in STOCKS]
     sectors = [SECTORS[number % 2] for number in range(len(STOCKS))]
-    markets.save_instruments(conn, market, stocks.assign(name=names, sector=sectors))
+    save(conn, "instrument", stocks.assign(name=names, sector=sectors), market=market)
 
 
 def _ranking(
@@ -93,10 +99,11 @@ def _fill_outcomes(
     happened = rows.stack().rename("realised_return").rename_axis(["session", "symbol"])
     frame = happened.reset_index()
     rise = frame["realised_return"] > 0
-    outcomes.save_outcomes(
+    save(
         conn,
-        market,
+        "outcome",
         frame.assign(rise=rise, label=np.where(rise, 1, -1)),
+        market=market,
         known_at=moment(targets[-1]),
         recorded_at=moment(targets[-1]),
     )

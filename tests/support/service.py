@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from db.engine import open_engine, reading
-from db.rows import nights as stored_nights
+from db.read import read
 from tests.support.nights import small_market
 from tests.support.prefect_server import give_tables
 
@@ -142,7 +142,7 @@ def processes_of(folder: Path) -> list[int]:
 def nights(folder: Path) -> list[dict[str, Any]]:
     engine = open_engine(f"sqlite:///{folder / 'data' / 'dtml.sqlite'}", read_only=True)
     with reading(engine) as conn:
-        return stored_nights.nights(conn).to_dict("records")  # type: ignore[return-value]
+        return read(conn, "night").to_dict("records")  # type: ignore[return-value]
 
 
 def cmdline(pid: int) -> bytes:

@@ -15,22 +15,16 @@ from db import tables
 from db.admin.copying import table_counts
 from db.connection.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
-from db.rows import attention as stored_attention
 from db.rows import (
     backtests,
-    calibration,
     fetches,
     markets,
     nights,
-    outcomes,
-    paper_account,
     prices,
     rankings,
-    runs,
     translations,
 )
-from db.rows import predictions as stored_predictions
-from db.rows import scores as stored_scores
+from db.save import save
 from tests.support.backtest_rows import COUNTS, attention, backtest, fold, portfolios, returns
 from tests.support.backtest_rows import NAME as BACKTEST
 from tests.support.backtest_rows import scores as backtest_scores
@@ -77,10 +71,11 @@ def fill(engine: Engine) -> None:
     with transaction(engine) as conn:
         _fill_market(conn)
         _fill_backtests_and_benchmarks(conn)
-        stored_scores.save_scores(
+        save(
             conn,
-            "toy",
+            "score",
             scores(1.0).assign(n=3, nights=1, rises=1, predicted_rises=2),
+            market="toy",
             scored_at=MOMENT,
         )
         nights.start_night(
@@ -99,7 +94,7 @@ def fill(engine: Engine) -> None:
         )
         counts = dict.fromkeys(("asked", "fetched", "stored", "rejected"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
-        fetches.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
+        save(conn, "price_fetch", fetched | counts | {"restated": ["A"], "failures": []})
         stage = ("toy", AS_OF.date(), "fetch")
         nights.start_stage(conn, *stage, started_at=MOMENT)
         nights.finish_stage(conn, *stage, status="done", seconds=NUMBERS[2])
@@ -110,12 +105,26 @@ def fill(engine: Engine) -> None:
             "evidence": 3.5,
             "needed": 3.0,
         }
-        nights.save_drift(
-            conn, "toy", AS_OF.date(), pd.DataFrame(drift).assign(drifted=[True, False])
+        save(
+            conn,
+            "night_drift",
+            pd.DataFrame(drift).assign(drifted=[True, False]),
+            market="toy",
+            as_of=AS_OF.date(),
         )
         _fill_evidence(conn)
         _fill_translations(conn)
-        nights.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
+        save(
+            conn,
+            "alert",
+            {
+                "market": "toy",
+                "as_of": AS_OF.date(),
+                "kind": "late",
+                "message": TEXTS[3],
+                "raised_at": MOMENT,
+            },
+        )
 
 
 def _fill_market(conn: Connection) -> None:
@@ -123,12 +132,21 @@ def _fill_market(conn: Connection) -> None:
     stocks = pd.DataFrame(
         {"symbol": named, "kind": "stock", "source_symbol": named, "name": None, "sector": "Tin"}
     )
-    markets.save_instruments(conn, "toy", stocks)
+    save(conn, "instrument", stocks, market="toy")
     stays = pd.DataFrame(
         {"symbol": STOCKS, "valid_from": pd.NaT, "valid_to": TARGET, "source": "a list"}
     )
     markets.save_constituents(conn, "toy", stays)
-    markets.save_file(conn, "toy", "/markets/toy.toml", 'title = "Toy"\n', saved_at=MOMENT)
+    save(
+        conn,
+        "market_file",
+        {
+            "market": "toy",
+            "path": "/markets/toy.toml",
+            "text": 'title = "Toy"\n',
+            "saved_at": MOMENT,
+        },
+    )
     bars = pd.DataFrame(
         {"symbol": "A", "session": pd.date_range("2024-01-02", periods=4), "volume": NUMBERS}
     )
@@ -136,7 +154,7 @@ def _fill_market(conn: Connection) -> None:
     bars = bars.assign(adj_close=np.nan, dividend=0.0, split=np.nan)
     prices.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
     rejected = pd.DataFrame({"symbol": "A", "session": TARGET, "reason": TEXTS, "value": TEXTS})
-    prices.record_rejected(conn, "toy", rejected, source="files", known_at=MOMENT)
+    save(conn, "rejected_bar", rejected, market="toy", source="files", first_known_at=MOMENT)
     doubtful = pd.DataFrame({"symbol": "A", "reason": TEXTS, "value": TEXTS})
     prices.record_warnings(conn, "toy", ["A"], doubtful, known_at=MOMENT)
     differing = pd.DataFrame(
@@ -155,12 +173,12 @@ def _fill_market(conn: Connection) -> None:
     compared = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
     unanswered = [{"symbol": TEXTS[2], "status": "no_data", "detail": TEXTS[3]}]
     words = {"failures": unanswered, "failure": TEXTS[5]}
-    fetches.save_comparison(conn, compared | counts | words)
+    save(conn, "price_comparison", compared | counts | words)
     happened = pd.DataFrame(
         {"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02]}
     )
     happened = happened.assign(rise=happened["realised_return"] > 0, label=[-1, 0, 1])
-    outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
+    save(conn, "outcome", happened, market="toy", known_at=MOMENT, recorded_at=MOMENT)
 
 
 def _fill_backtests_and_benchmarks(conn: Connection) -> None:
@@ -168,22 +186,22 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     know where weights lie.
     """
     kept = {"checkpoint_path": FIRST, "checkpoint_hash": hashlib.sha256(WEIGHTS).hexdigest()}
-    runs.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
-    runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
-    stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
+    save(conn, "run", run(**kept, config={"window": 3, "words": TEXTS}))
+    save(conn, "run", run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
+    save(conn, "prediction", predictions(), market="toy", known_at=MOMENT, made_at=MOMENT)
     backtests.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
     rankings.save_ranking(
         conn, ranking(), ranking_scores(), ranking_differences(), ranking_portfolios()
     )
-    rankings.save_ranker(conn, ranker(**kept))
+    save(conn, "ranker", ranker(**kept))
     order = pd.DataFrame(
         {"symbol": STOCKS, "score": NUMBERS[:3], "place": [1, 2, 3], "probability": [0.6, 0.5, 0.4]}
     )
     order = order.assign(
         ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET, chosen=True
     )
-    rankings.save_night_ranking(conn, "toy", order, known_at=MOMENT, made_at=MOMENT)
-    rankings.save_rank_scores(conn, "toy", rank_scores(), scored_at=MOMENT)
+    save(conn, "stock_rank", order, market="toy", known_at=MOMENT, made_at=MOMENT)
+    save(conn, "rank_score", rank_scores(), market="toy", scored_at=MOMENT)
     evidence = {
         "predictor": "ridge",
         "replaced": "blend",
@@ -192,12 +210,14 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
         "stake": 61.5,
         "needed": 60.0,
     }
-    rankings.save_champion(
-        conn, {"market": "toy", "since": TARGET, "decided_at": MOMENT} | evidence
-    )
+    save(conn, "champion", {"market": "toy", "since": TARGET, "decided_at": MOMENT} | evidence)
     held = pd.DataFrame({"symbol": STOCKS[:2], "weight": [0.1 + 0.2, 0.5]})
-    paper_account.save_targets(
-        conn, "toy", held.assign(target=TARGET, kept=[True, False]), decided_at=MOMENT
+    save(
+        conn,
+        "target_position",
+        held.assign(target=TARGET, kept=[True, False]),
+        market="toy",
+        decided_at=MOMENT,
     )
     earned = {
         "session": TARGET,
@@ -208,11 +228,11 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
         "equity": 0.9,
     }
     names = pd.DataFrame({"portfolio": ["account", "account, no costs", "equal parts", "index"]})
-    paper_account.save_paper_account(
-        conn, "toy", names.assign(**earned), held.assign(session=TARGET)
+    save(conn, "paper_return", names.assign(**earned), market="toy") + save(
+        conn, "paper_position", held.assign(session=TARGET), market="toy"
     )
-    backtests.save_backtest(conn, backtest())
-    backtests.save_fold(conn, BACKTEST, fold())
+    save(conn, "backtest", backtest())
+    save(conn, "backtest_fold", fold(), backtest_id=BACKTEST)
     figures = {
         "scores": backtest_scores(),
         "returns": returns(),
@@ -220,22 +240,26 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
         "counts": COUNTS,
     }
     backtests.finish_backtest(conn, BACKTEST, finished_at=MOMENT, seconds=97.5, **figures)
-    stored_attention.save_attention(conn, "toy", attention())
+    save(conn, "attention_weight", attention(), market="toy")
 
 
 def _fill_evidence(conn: Connection) -> None:
     """What the night of `first` can be judged by."""
-    calibration.save_bands(
-        conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21})
-    )
+    band = {"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21, "is_default": False}
+    save(conn, "abstention_band", pd.DataFrame(band), run_id="first")
     night = pd.DataFrame({"run_id": ["first"], "target": TARGET})
-    calibration.save_bins(conn, night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
-    calibration.save_band_counts(
-        conn, night.assign(level=0.8, n=3, covered=2, decided=2, decided_correct=1)
+    save(conn, "calibration_bin", night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
+    save(
+        conn,
+        "abstention_count",
+        night.assign(level=0.8, n=3, covered=2, decided=2, decided_correct=1),
     )
     rules = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
-    stored_predictions.save_rule_directions(
-        conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules)
+    save(
+        conn,
+        "rule_direction",
+        pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules),
+        market="toy",
     )
     explained = dict.fromkeys(
         ("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2
@@ -248,13 +272,13 @@ def _fill_evidence(conn: Connection) -> None:
         "made_at": MOMENT,
         "told_apart": True,
     }
-    stored_attention.save_explanation(conn, named | counts | explained)
+    save(conn, "explanation", named | counts | explained)
 
 
 def _fill_translations(conn: Connection) -> None:
     """Texts of every status, one of them queued by a user's own SQL."""
     translations.save_model(conn, model(config={"layers": 6, "words": TEXTS}))
-    translations.save_progress(conn, [progress(100), progress(200, validation_bleu=NUMBERS[2])])
+    save(conn, "translation_progress", [progress(100), progress(200, validation_bleu=NUMBERS[2])])
     translations.save_score(conn, score())
     translations.save_score(conn, score(against="other", difference=NUMBERS[2], p=NUMBERS[0]))
     done, failed, taken, *_queued = translations.queue_texts(conn, "en-de", TEXTS)

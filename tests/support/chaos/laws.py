@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from db.connection.locks import market_lock
 from db.engine import reading
 from db.errors import StoreBusyError
-from db.rows import nights
+from db.read import read
 
 MARKET = "made"
 KEPT = {  # rows that may only become more
@@ -64,7 +64,8 @@ def night_faults(
     """
     with reading(reader) as conn:
         stored = {
-            row["as_of"].date(): row for row in nights.nights(conn, MARKET).to_dict("records")
+            row["as_of"].date(): row
+            for row in read(conn, "night", market=MARKET).to_dict("records")
         }
     predicted: dict[str, dict[str, str]] = {}
     faults = []

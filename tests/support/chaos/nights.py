@@ -26,8 +26,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from db.engine import open_engine, reading
-from db.rows import nights as stored_nights
-from db.rows import predictions as stored_predictions
+from db.read import read
 from dtml.prices.sessions import next_session, sessions_between
 from tests.support.chaos.draw import Plan, draw_plans, tell, trouble
 from tests.support.chaos.laws import (
@@ -171,8 +170,10 @@ class Bench:
             self._command(self.days[-1])
             self._check(self.days[-1])
         with self._store(read_only=True) as reader, reading(reader) as conn:
-            nights = stored_nights.nights(conn, MARKET)
-            self.tally.predictions = len(stored_predictions.predictions(conn, MARKET))
+            nights = read(conn, "night", market=MARKET)
+            self.tally.predictions = len(
+                read(conn, "prediction", market=MARKET, order="target, symbol, made_at")
+            )
         self.tally.nights.update(nights["status"])
         replayed = self._run(["replay", "--market-file", f"{MARKET}.toml", "--all", "--json"])
         complete = int(nights["status"].str.startswith("complete").sum())
@@ -233,7 +234,7 @@ class Bench:
     def _incomplete(self, day: date) -> list[date]:
         """The nights up to a day that are not complete."""
         with self._store(read_only=True) as reader, reading(reader) as conn:
-            nights = stored_nights.nights(conn, MARKET)
+            nights = read(conn, "night", market=MARKET)
         complete = {
             each.date() for each in nights.loc[nights["status"].str.startswith("complete"), "as_of"]
         }
