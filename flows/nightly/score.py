@@ -165,7 +165,7 @@ def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
     for (protocol, predictor), of_predictor in counts.groupby(["protocol", "predictor"]):
         targets = of_predictor.index.get_level_values("target")
         cells = of_predictor.to_numpy()
-        of_model = counts.loc[(protocol, MODEL)].loc[targets].to_numpy()
+        of_model = counts.xs((protocol, MODEL)).loc[targets].to_numpy()
         for position in range(int(targets.searchsorted(min(changed))), len(targets)):
             target = targets[position]
             key = {"target": target, "protocol": protocol, "predictor": predictor}
