@@ -29,8 +29,7 @@ from benchmarks.ten_year_rows import (
 )
 from db import tables
 from db.engine import open_engine, transaction, upgrade
-from db.rows import markets
-from db.save import save
+from db.save import instrument_ids, save
 from flows.freezing import begin, check
 from flows.settings import chain_file
 
@@ -54,7 +53,7 @@ def fill(engine: Engine, nights: int) -> pd.DatetimeIndex:
     with transaction(engine) as conn:
         write_stocks(conn, MARKET)
         save(conn, "run", run_row("made-run", MARKET, "nightly", days[0]) | checkpoint)
-        ids = markets.instrument_ids(conn, MARKET).drop("INDEX")
+        ids = instrument_ids(conn, MARKET).drop("INDEX")
         grid = night_grid(days[:-1], days[1:], ids)
         write_predictions(conn, grid, "made-run")
         write_bars(conn, grid, days[-2])

@@ -32,8 +32,8 @@ from benchmarks.ten_year_rows import (
 from db import tables
 from db.connection.bulk import insert_frame
 from db.engine import transaction
-from db.rows import backtests, markets
-from db.save import save
+from db.rows import backtests
+from db.save import instrument_ids, save
 from dtml.baselines.naive_rules import NAIVE_RULES
 
 MARKETS = tuple(f"market{number:02d}" for number in range(10))
@@ -167,7 +167,7 @@ def _days(grid: pd.DataFrame, column: str) -> pd.DatetimeIndex:
 
 
 def _stock_ids(conn: Connection, market: str) -> "pd.Series[int]":
-    return markets.instrument_ids(conn, market).drop("INDEX")
+    return instrument_ids(conn, market).drop("INDEX")
 
 
 def _backtest_row(targets: pd.DatetimeIndex) -> dict[str, object]:

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from db.admin.copying import table_counts
 from db.engine import reading
 from db.read import read, read_row
-from db.rows import nights, predictions
+from db.rows import predictions
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.markets.opened import StoredSource
@@ -236,7 +236,7 @@ def test_a_night_that_died_anywhere_is_completed_by_the_next_run(
     assert night.report.exists()
     assert counts(context)["night"] == counts(context)["run"] == 1
     with reading(context.engine) as conn:
-        stages = nights.stages(conn, context.name, AS_OF)
+        stages = read(conn, "stage_log", market=context.name, as_of=AS_OF, order="started_at")
     assert list(stages["stage"])[-4:] == ["score", "paper account", "drift", "report"]
     assert set(stages["status"]) == {"done"} or at == "store"
 
