@@ -133,10 +133,11 @@ class Archive:
         Raises UsageError if this night is not complete; the message says which nights are.
         """
         complete = self.nights()
-        for row in reversed(complete):
-            if as_of in (None, row["as_of"]):
-                return row
-        assert as_of is not None
+        if as_of is None:
+            return complete[-1]
+        named = next((row for row in complete if row["as_of"] == as_of), None)
+        if named is not None:
+            return named
         with reading(self.engine) as conn:
             stored = nights.night(conn, self.market.name, as_of)
         why = "was never run" if stored is None else f"is {stored['status']} ({stored['reason']})"
@@ -349,7 +350,8 @@ class Replay(Comparison):
     @cached_property
     def differing(self) -> pd.DataFrame:
         """Return the rows of `predictions` that are not the same to the last bit."""
-        rows: pd.DataFrame = self.predictions[~self.are_within(0).all(axis=1)]
+        is_same = self.are_within(0).all(axis=1)
+        rows: pd.DataFrame = self.predictions[~np.asarray(is_same)]
         return rows
 
     @property

@@ -387,7 +387,7 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
     The figures of the prediction made again have the prefix `reproduced_`. Without a retraining
     there is no key `retrained`; its `equal` is True, too, for weights that are close on a GPU.
     """
-    (figures,) = reproduction.predictions[[*FIGURES]].to_dict("records")
+    figures = reproduction.predictions.iloc[0]
     document: dict[str, Any] = {
         "receipt": str(reproduction.receipt),
         **{name: reproduction.run[name] for name in RUN_FACTS},
@@ -397,7 +397,7 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
         "changed_since": reproduction.changed_since,
         "inputs_hash": reproduction.recorded_hash,
         "reproduced_inputs_hash": reproduction.inputs_hash,
-        **figures,
+        **{name: figures[name] for name in FIGURES},
         **{f"reproduced_{name}": value for name, value in reproduction.again.items()},
         "reproduced_by": reproduction.machine,
         **_verdict(reproduction),

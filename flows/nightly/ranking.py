@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ from flows.nightly.context import (
 )
 from flows.nightly.fetch import history_start
 from flows.nightly.own_code import ask_own, change, train_own
-from flows.nightly.train import why_due
+from flows.nightly.train import Weights, stored_row, weights_for, why_due
 from flows.progress import rankings_progress, reporting
 from flows.settings import data_folder, weights_file
 from translation.atomic_files import write_whole
@@ -252,53 +251,40 @@ class Trained:
 def rankers_for(
     tonight: Tonight, *, only_stored: bool = False, anew: bool = False
 ) -> Trained | None:
-    """Return the rankers of a night, trained if `anew` or where the market's policy wants it.
+    """Return the rankers of a night, trained as `weights_for` says.
 
-    Those that are trained are stored (`train_rankers`). Only rankers trained on sessions up to the
-    night's, on prices that it knows, serve it. Rankers whose checkpoint is lost are trained again.
-    Without `anew`, none are trained with `only_stored`, or where the policy is "never". Returns
-    None, with a warning in the log, if none can be loaded and none may be trained, or their
-    training fails: the night then ranks no stocks.
+    None, with a warning in the log, where there are none and none can be trained: the night then
+    ranks no stocks.
     """
-    context, as_of, known_at = tonight.context, tonight.as_of, tonight.known_at
-    may_train = anew or not (only_stored or context.market.retrain == "never")
-    with reading(context.engine) as conn:
-        latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
-    trained = None
+    name = tonight.context.name
     try:
-        if latest is not None and not (anew or (may_train and _is_due(context, latest, as_of))):
-            try:
-                trained = load_trained(context, latest)
-            except DtmlError as error:
-                if not may_train:
-                    raise
-                log.warning("training the rankers of %s again: %s", context.name, error)
-        if trained is None and not may_train:
-            # Rankers trained now see prices not known at `known_at`: they serve later nights.
-            known = "" if known_at is None else f", on prices known at {known_at:%Y-%m-%d %H:%M}Z"
-            day = f" --as-of {as_of}" if known_at is None else ""
-            raise DtmlError(
-                f"no rankers were trained on sessions up to {as_of}{known}: run `dtml train "
-                f"{context.name}{day}`"
-            )
-        trained = trained or train_rankers(tonight, latest)
+        trained = weights_for(tonight, RANKERS, only_stored=only_stored, anew=anew)
     except DtmlError as error:
-        log.warning("the stocks of %s are not ranked as of %s: %s", context.name, as_of, error)
+        log.warning("the stocks of %s are not ranked as of %s: %s", name, tonight.as_of, error)
         return None
-    changed = change(context, latest["config"])[1] if latest else ""
-    refused = trained.row["config"].get(OWN, {}).get("refused")
-    note = "; ".join(dict.fromkeys(note for note in (changed, refused) if note))  # each text once
-    if note:
-        log.warning("%s: %s", context.name, note)
-    return replace(trained, note=note)
+    if trained.note:
+        log.warning("%s: %s", name, trained.note)
+    return trained
 
 
-def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
-    """Return whether others are to be trained in place of the latest rankers."""
-    has_own_code_changed, _ = change(context, latest["config"])
+def _why_due(context: MarketContext, latest: Mapping[str, Any] | None, as_of: date) -> str | None:
+    reason = why_due(context, latest, as_of, _config(context))
+    if reason or latest is None:
+        return reason
+    has_changed, words = change(context, latest["config"])
+    if has_changed:
+        return words
     is_eligible = latest["chosen"] in context.market.eligible_rankers
-    is_due = why_due(context, latest, as_of, _config(context)) is not None
-    return has_own_code_changed or not is_eligible or is_due
+    return None if is_eligible else f"{latest['chosen']} is no longer eligible"
+
+
+def _note(context: MarketContext, before: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Say how own code has changed since the training with the settings `before`, and if refused.
+
+    `config` are the settings of the rankers that serve the night.
+    """
+    notes = (change(context, before)[1], config.get(OWN, {}).get("refused"))
+    return "; ".join(dict.fromkeys(note for note in notes if note))  # each text once
 
 
 def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -> Trained:
@@ -316,7 +302,6 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
     history = history_of(context, bars, market.leg)
     asked = RankersConfig.for_rankers(market.leg, *market.eligible_rankers)
     config = _config(context)
-    log.info("%s: training the rankers up to %s", context.name, as_of)
     rankers = fit_rankers(history, asked)
     previous_config = previous["config"] if previous else {}
     rankers, own_record = train_own(context, history, bars, rankers, previous_config)
@@ -327,20 +312,15 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
     }
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
     file, sha = save_rankers(rankers, settings, stem, write_whole)
+    name = file.name.removesuffix("-rankers.safetensors")
     row = {
+        **stored_row(tonight, file, sha, name=name, watermark=watermark),
         **settings,
-        "id": file.name.removesuffix("-rankers.safetensors"),
         "leg": market.leg,
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": watermark,
-        "checkpoint_path": str(file.relative_to(data_folder())),
-        "checkpoint_hash": sha,
-        "train_last": as_of,
-        "created_at": datetime.now(UTC),
     }
     with transaction(context.engine) as conn:
         stored.save_ranker(conn, row)
-    return Trained(row, rankers)
+    return Trained(row, rankers, _note(context, (previous or row)["config"], row["config"]))
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
@@ -364,6 +344,17 @@ def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
         feature_set=context.market.features,
     )
     return Trained(row, rankers)
+
+
+RANKERS = Weights(
+    what="rankers",
+    latest=stored.latest_ranker,
+    why_due=_why_due,
+    load=lambda context, row: replace(
+        load_trained(context, row), note=_note(context, row["config"], row["config"])
+    ),
+    train=train_rankers,
+)
 
 
 def rank(tonight: Tonight) -> None:

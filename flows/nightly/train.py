@@ -4,13 +4,13 @@ import hashlib
 import json
 import logging
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import pandas as pd
 
@@ -68,28 +68,67 @@ class Fitted:
     first: date
 
 
-def model_for(tonight: Tonight) -> Model:
-    """Return the model of a night, trained where the market's policy wants it.
+T = TypeVar("T")
 
-    Only models trained on sessions up to the night's, on prices as it knows them, count: a past
-    night never uses a later model, nor one that saw later revisions. A model whose weights are lost
-    does not serve. Raises DtmlError where there is none in a market that never trains.
+
+@dataclass(frozen=True)
+class Weights(Generic[T]):
+    """Say how weights that a market trains, those of its model or of its rankers, come to a night.
+
+    `latest` reads their newest row, `why_due` says why others are to be trained (None: they are
+    not), `load` loads the weights of a row, and `train` is given the night and the row of those
+    before.
     """
-    context = tonight.context
-    if context.market.retrain == "never":
-        return load_model(context, tonight.as_of, tonight.known_at)
+
+    what: str
+    latest: Callable[..., dict[str, Any] | None]
+    why_due: Callable[[MarketContext, Mapping[str, Any] | None, date], str | None]
+    load: Callable[[MarketContext, Mapping[str, Any]], T]
+    train: Callable[[Tonight, Mapping[str, Any] | None], T]
+
+
+def weights_for(
+    tonight: Tonight, weights: Weights[T], *, only_stored: bool = False, anew: bool = False
+) -> T:
+    """Return the weights of a night, trained if `anew` or where the market's policy wants it.
+
+    Only those trained on sessions up to the night's, on prices as it knows them, count: a past
+    night never uses later weights, nor any that saw later revisions. Lost weights are trained
+    again. With `only_stored`, and where the policy is "never", none are trained; then weights
+    trained on prices known later serve if there are no others, and a warning says so. Raises
+    DtmlError where none may be trained and none are there or can be loaded.
+    """
+    context, as_of, known_at = tonight.context, tonight.as_of, tonight.known_at
+    trains = anew or not (only_stored or context.market.retrain == "never")
     with reading(context.engine) as conn:
-        latest = runs.latest_run(
-            conn, context.name, on_or_before=tonight.as_of, known_by=tonight.known_at
-        )
-    reason = why_due(context, latest, tonight.as_of, config_of(context))
+        latest = weights.latest(conn, context.name, on_or_before=as_of, known_by=known_at)
+        if latest is None and not trains:
+            latest = weights.latest(conn, context.name, on_or_before=as_of)
+            if latest is not None:
+                log.warning(
+                    "%s was trained on prices as known at %s, but only those known at %s count "
+                    "for the night of %s: it may have seen later revisions, and look better than "
+                    "it was",
+                    latest["id"],
+                    latest["data_watermark"],
+                    known_at,
+                    as_of,
+                )
+    if not trains:
+        if latest is None:
+            raise DtmlError(
+                f"market {context.name} has no {weights.what} trained up to {as_of}: "
+                f"run `dtml train {context.name} --as-of {as_of}`"
+            )
+        return weights.load(context, latest)
+    reason = "it was asked for" if anew else weights.why_due(context, latest, as_of)
     if reason is None and latest is not None:
         try:
-            return load_run(context, latest)
+            return weights.load(context, latest)
         except DtmlError as error:
             reason = f"the weights of {latest['id']} are lost: {error}"
-    log.info("training %s: %s", context.name, reason)
-    return train_with_progress(tonight)
+    log.info("training the %s of %s: %s", weights.what, context.name, reason)
+    return weights.train(tonight, latest)
 
 
 def why_due(
@@ -98,12 +137,12 @@ def why_due(
     as_of: date,
     config: Mapping[str, Any],
 ) -> str | None:
-    """Return why another model, or other rankers, are to be trained at `as_of`; None: no reason.
+    """Return why other weights are to be trained at `as_of`; None: no reason.
 
     `latest` is the row of the latest ones, None for none; `config` are the settings of today.
     """
     if latest is None:
-        return "there is no model yet"
+        return "there are none yet"
     if {name: value for name, value in latest["config"].items() if name != OWN} != config:
         return f"the configuration differs from that of {latest['id']}"
     index = latest.get("universe", {}).get("index", context.market.index.symbol)
@@ -119,34 +158,25 @@ def why_due(
     return None
 
 
-def load_model(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
-    """Return the latest model trained on sessions up to `as_of`, on prices as known at a moment.
+def load_model(context: MarketContext, as_of: date) -> Model:
+    """Return the latest model trained on sessions up to `as_of`, and train none."""
+    return weights_for(Tonight(context, as_of), MODEL, only_stored=True)
 
-    If `known_at` is None, the moment is now. The weights are checked against the run's row. Where
-    only models trained on prices known later exist, as in a market whose nights never train, the
-    latest of these serves, and a warning says so. Raises DtmlError where there is no model up to
-    `as_of`, or where its weights are lost.
-    """
-    with reading(context.engine) as conn:
-        run = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
-        if run is None:
-            run = runs.latest_run(conn, context.name, on_or_before=as_of)
-            if run is not None:
-                log.warning(
-                    "%s was trained on prices as known at %s, but only those known at %s count "
-                    "for the night of %s: the model may have seen later revisions, and look better "
-                    "than it was",
-                    run["id"],
-                    run["data_watermark"],
-                    known_at,
-                    as_of,
-                )
-    if run is None:
-        raise DtmlError(
-            f"market {context.name} has no model trained up to {as_of}: "
-            f"run `dtml train {context.name} --as-of {as_of}`"
-        )
-    return load_run(context, run)
+
+def stored_row(
+    tonight: Tonight, file: Path, sha: str, *, name: str, watermark: datetime
+) -> dict[str, Any]:
+    """Return what the store holds of any weights: those in `file`, with this SHA-256."""
+    return {
+        "id": name,
+        "market": tonight.context.name,
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": watermark,
+        "checkpoint_path": str(file.relative_to(data_folder())),
+        "checkpoint_hash": sha,
+        "train_last": tonight.as_of,
+        "created_at": datetime.now(UTC),
+    }
 
 
 def train_model(tonight: Tonight, on_epoch: EpochReport = no_report) -> Model:
@@ -218,18 +248,14 @@ def fit_model(
             sha[:12],
             run_id,
         )
-    path = Path("models") / f"{run_id}.safetensors"
-    save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
+    file = data_folder() / "models" / f"{run_id}.safetensors"
+    save_ensemble(fitted.ensemble, file, write_whole)
     row = {
-        "id": run_id,
-        "market": context.name,
+        **stored_row(tonight, file, sha, name=run_id, watermark=watermark),
         "model": "dtml",
         "config": config_of(context),
         "universe": universe_of(context.market),
         "seeds": list(fitted.ensemble.seeds),
-        "code_version": version("dtml-nightshift"),
-        "checkpoint_path": str(path),
-        "checkpoint_hash": sha,
         "losses": [
             {
                 "seed": fit.member.seed,
@@ -241,11 +267,8 @@ def fit_model(
         "slope": fitted.calibration.slope,
         "intercept": fitted.calibration.intercept,
         "train_first": fitted.first,
-        "created_at": datetime.now(UTC),
         "computed_by": computed_by(choose_device(context.device)),
         "kind": kind,
-        "data_watermark": watermark,
-        "train_last": as_of,
     }
     drop_states(context.name, as_of, kind, folder.name)
     return Model(row, fitted.ensemble, fitted.calibration)
@@ -439,3 +462,12 @@ def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration 
         days=int(first["days"]),
         directions=int(first["n"]),
     )
+
+
+MODEL = Weights(
+    what="model",
+    latest=runs.latest_run,
+    why_due=lambda context, latest, as_of: why_due(context, latest, as_of, config_of(context)),
+    load=load_run,
+    train=lambda tonight, _before: train_with_progress(tonight),
+)

@@ -31,9 +31,8 @@ from flows.log_lines import logged_run
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.markets.stored_night import Night, missed_nights
 from flows.nightly.context import MarketContext, Tonight, open_context, open_stored_context
-from flows.nightly.night import CaughtUp, catch_up, run_night
-from flows.nightly.ranking import rankers_for
-from flows.nightly.train import Model, train_with_progress
+from flows.nightly.night import CaughtUp, catch_up, models, run_night
+from flows.nightly.train import Model
 from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night, watch_markets
 from flows.service.schedules import skip_reason
@@ -80,10 +79,9 @@ def _train_with_rankers(context: MarketContext, as_of: date) -> Model:
     with logged_run("training", market=context.name, night=as_of) as run:
         with market_lock(context.engine, context.name):
             tonight = Tonight(context, as_of)
-            model: Model = as_task("train", lambda: train_with_progress(tonight))
-            as_task("rankers", lambda: rankers_for(tonight, anew=True))
-        run.outcome = f"trained {model.run_id}"
-        return model
+            as_task("train", lambda: models(tonight, anew=True))
+        run.outcome = f"trained {tonight.model.run_id}"
+        return tonight.model
 
 
 def _skipped(reason: str) -> Outcome:

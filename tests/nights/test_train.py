@@ -37,7 +37,7 @@ def test_the_policy_says_when_a_model_is_due(context: MarketContext) -> None:
     never = replace(context, market=replace(context.market, retrain="never"))
     with pytest.raises(DtmlError, match=r"no model.* 2024-07-01"):
         load_model(never, AS_OF)
-    assert "no model yet" in str(due(context, AS_OF))
+    assert "none yet" in str(due(context, AS_OF))
     run_id = run_night(context, AS_OF).row["run_id"]
     later = date(2024, 7, 8)
     assert due(context, later) is None
@@ -46,7 +46,7 @@ def test_the_policy_says_when_a_model_is_due(context: MarketContext) -> None:
     assert due(every, later) == f"{run_id} is 4 sessions old"
     changed = replace(context, experiment=vary(context.experiment, {"epochs": 3}))
     assert re.fullmatch(f"the configuration .*{run_id}", str(due(changed, later)))
-    assert "no model yet" in str(due(context, date(2024, 6, 28)))
+    assert "none yet" in str(due(context, date(2024, 6, 28)))
 
 
 def test_a_training_from_the_same_store_is_the_same_run(context: MarketContext) -> None:
