@@ -21,14 +21,15 @@ from flows.service.status import (
     ModelAge,
     Skill,
     market_status,
-    moment,
     named_markets,
 )
+from flows.service.timeliness import moment
 from flows.settings import err, make_data_folder, out
 
 commands = typer.Typer()
 
 REJECTED = f"bars rejected in {REJECTED_SESSIONS} sessions"
+OF_DASHBOARD = ("missing", "late_seconds", "scheduled_at", "opens_at")  # fields shown there
 NIGHT_COLUMNS = (
     "market",
     "last night",
@@ -86,7 +87,7 @@ def status(
     # Without a service that runs it, no night has a next run.
     found = [each if serving_of(each.market) else replace(each, next_run=None) for each in found]
     if as_json:
-        print_json([asdict(each) | {"problem": each.problem} for each in found])
+        print_json([_document(each) for each in found])
     elif found:
         nights = pd.DataFrame([_night(each) for each in found])
         # Few markets have a second source.
@@ -139,6 +140,11 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
         print_json([asdict(each) for each in found])
     if any(each.needed and not each.is_well for each in found):
         raise typer.Exit(1)
+
+
+def _document(each: MarketStatus) -> dict[str, Any]:
+    document = asdict(each) | {"is_late": each.is_late, "problem": each.problem}
+    return {name: value for name, value in document.items() if name not in OF_DASHBOARD}
 
 
 def _sessions(age: int | None) -> str | None:

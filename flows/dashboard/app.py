@@ -73,7 +73,7 @@ from flows.dashboard.stock import meant_symbol, stock_page
 from flows.dashboard.studies import study_page
 from flows.dashboard.terms import TERMS, terms_page
 from flows.failures import innermost_lines
-from flows.service.status import Punctuality
+from flows.service.timeliness import Timeliness
 
 # Values of the header Sec-Fetch-Site: "none" is a person who typed an address or chose a bookmark.
 # Another port of this machine is "same-site", and may belong to another program.
@@ -637,9 +637,9 @@ def _statements(request: Request) -> Statements:
     return statements
 
 
-def _times(request: Request, *names: str) -> tuple[datetime, dict[str, Punctuality]]:
+def _times(request: Request, *names: str) -> tuple[datetime, dict[str, Timeliness]]:
     now = datetime.now(UTC)
-    return now, monitoring.punctualities(request.app.state.engine, now, names)
+    return now, monitoring.times_of(request.app.state.engine, now, names)
 
 
 def _page(

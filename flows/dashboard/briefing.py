@@ -26,7 +26,7 @@ from dtml.pages.figures import (
 )
 from dtml.pages.night import promotion_words
 from flows.dashboard.running import running_night
-from flows.service.status import TOLERANCE, Punctuality
+from flows.service.timeliness import TOLERANCE, Timeliness
 
 END_STOCKS = 5  # stocks at each end of a ranking, on the first page
 NIGHTS = 125  # of a small chart, at most: half a year
@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 
 
 def state_of_night(
-    conn: Connection, night: Row | None, now: datetime, times: Punctuality | None
+    conn: Connection, night: Row | None, now: datetime, times: Timeliness | None
 ) -> dict[str, Any]:
     """Return the state of a market's last night, for the macro `state`.
 
@@ -68,9 +68,7 @@ def state_of_night(
             "hindsight": "",
             "is_hindsight": False,
         }
-    late = None
-    if times is not None and times.problem is not None:
-        late = times.problem.removeprefix(f"{times.market}: ")
+    late = None if times is None else times.late_message
     kind = night["status"]
     work = None
     if kind == "running":
@@ -128,14 +126,14 @@ def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{', '.join(not_well)}{others}"
 
 
-def _after_due(night: Row, times: Punctuality | None) -> timedelta | None:
+def _after_due(night: Row, times: Timeliness | None) -> timedelta | None:
     if times is None or times.scheduled_at is None or night["finished_at"] is None:
         return None
     after: timedelta = night["finished_at"] - times.scheduled_at
     return after
 
 
-def _is_before_open(night: Row, times: Punctuality | None) -> bool | None:
+def _is_before_open(night: Row, times: Timeliness | None) -> bool | None:
     """Return whether a night ended before its target session opened; None if not known."""
     if times is None or times.opens_at is None or night["finished_at"] is None:
         return None
@@ -160,10 +158,10 @@ def _ended(after: timedelta | None, *, is_in_time: bool | None) -> str:
     return f"{count(after.days)} days late{opened}"
 
 
-def _next(times: Punctuality | None) -> str:
-    if times is None or times.next_at is None:
+def _next(times: Timeliness | None) -> str:
+    if times is None or times.next_run is None or not times.is_nightly:
         return ""
-    return f"The next night is due {moment(times.next_at)}."
+    return f"The next night is due {moment(times.next_run)}."
 
 
 def caveats(conn: Connection, market: str) -> str:

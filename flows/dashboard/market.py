@@ -52,7 +52,7 @@ from flows.dashboard.markets import (
     skill_of,
 )
 from flows.dashboard.running import REFRESH_S, other_work
-from flows.service.status import Punctuality
+from flows.service.timeliness import Timeliness
 
 NIGHTS = 30  # in the table of a market, at most
 STUDIES = 10  # of each kind, in the lists of a market, at most
@@ -160,7 +160,7 @@ def market_page(
     market: str,
     asked: Asked,
     now: datetime,
-    times: Mapping[str, Punctuality],
+    times: Mapping[str, Timeliness],
 ) -> dict[str, Any]:
     """Return the page of a night: its ranking, its directions, its gaps, and the scores up to it.
 

@@ -42,7 +42,7 @@ from flows.dashboard.briefing import (
 )
 from flows.dashboard.running import REFRESH_S, other_work, running_page
 from flows.markets.files import read_market
-from flows.service.status import Punctuality
+from flows.service.timeliness import Timeliness
 
 TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
 STOCKS = 2000  # of a market, on one page, at most
@@ -79,7 +79,7 @@ def require_market(conn: Connection, market: str) -> None:
 
 
 def markets_page(
-    conn: Connection, now: datetime, every: int, times: Mapping[str, Punctuality]
+    conn: Connection, now: datetime, every: int, times: Mapping[str, Timeliness]
 ) -> dict[str, Any]:
     """Return the page of every market: the rows of `market_rows`, each with its briefing.
 
@@ -104,7 +104,7 @@ def markets_page(
     }
 
 
-def live_page(conn: Connection, now: datetime, times: Mapping[str, Punctuality]) -> dict[str, Any]:
+def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) -> dict[str, Any]:
     """Return the state of every market's last night, and what is running beside nights."""
     states = {}
     for market in markets.all_markets(conn):
@@ -114,7 +114,7 @@ def live_page(conn: Connection, now: datetime, times: Mapping[str, Punctuality])
 
 
 def work_page(
-    conn: Connection, now: datetime, every: int, times: Mapping[str, Punctuality]
+    conn: Connection, now: datetime, every: int, times: Mapping[str, Timeliness]
 ) -> dict[str, Any]:
     """Return the page of what is running (`running_page`), with the last nights of all markets."""
     states = live_page(conn, now, times)["states"]
@@ -146,7 +146,7 @@ class Newest(NamedTuple):
 
 
 def briefing(
-    conn: Connection, newest: Newest, now: datetime, times: Punctuality | None, shown: Shown
+    conn: Connection, newest: Newest, now: datetime, times: Timeliness | None, shown: Shown
 ) -> dict[str, Any]:
     """Return what a market's morning begins with.
 

@@ -22,12 +22,11 @@ from db.read import read, read_row
 from db.rows import markets, translations
 from db.rows import scores as stored_scores
 from db.rows.rankings import last_rank_scores
-from dtml.markets import Market
 from dtml.pages.charts import script
 from dtml.pages.figures import records
 from flows.dashboard.markets import NotThereError, markets_page
 from flows.markets.files import market_of_store
-from flows.service.status import Punctuality, punctuality
+from flows.service.timeliness import Timeliness, timeliness
 
 log = logging.getLogger(__name__)
 
@@ -44,52 +43,43 @@ def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[s
     session, None where the market's definition or the time of that night is not known. Raises
     NotThereError for a market without a night, StoreError when the store does not answer.
     """
-    found = _punctualities(engine, names, now)
-    known = {each.market for each in found}
+    found = times_of(engine, now, names)
     for name in names:
-        if name not in known:
+        if name not in found:
             raise NotThereError(
                 f"no night of market {name!r} in the store: check the name, or run "
                 f"`dtml nightly {name}` first"
             )
-    reasons = [each.problem for each in found if each.problem is not None]
+    reasons = [f"{each.market}: {each.late_message}" for each in found.values() if each.is_late]
     return {
         "status": "late" if reasons else "ok",
         "reasons": reasons,
         "markets": [
             {
                 "market": each.market,
-                "night": each.night.isoformat(),
+                "night": str(each.as_of),
                 "outcome": each.outcome,
-                "late_seconds": each.seconds,
+                "late_seconds": each.late_seconds,
             }
-            for each in found
+            for each in found.values()
         ],
     }
 
 
-def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[Punctuality]:
+def times_of(engine: Engine, now: datetime, names: Sequence[str] = ()) -> dict[str, Timeliness]:
+    """Return how late the nights of these markets are, of all by default, by market.
+
+    Markets without a night are left out.
+    """
     with reading(engine) as conn:
         stored = markets.all_markets(conn)
-    chosen = [name for name in stored if not names or name in names]
     # These come before the reading below, because `market_of_store` opens its own connection.
-    definitions: dict[str, Market | None] = {}
-    for name in chosen:
-        definitions[name] = market_of_store(engine, name)
-    found = []
+    definitions = {
+        name: market_of_store(engine, name) for name in stored if not names or name in names
+    }
     with reading(engine) as conn:
-        for name, market in definitions.items():
-            each = punctuality(conn, name, market, now)
-            if each is not None:
-                found.append(each)
-    return found
-
-
-def punctualities(
-    engine: Engine, now: datetime, names: Sequence[str] = ()
-) -> dict[str, Punctuality]:
-    """Return how late the nights of these markets are, of all by default, by market."""
-    return {each.market: each for each in _punctualities(engine, names, now)}
+        found = [timeliness(conn, name, market, now) for name, market in definitions.items()]
+    return {each.market: each for each in found if each.as_of is not None}
 
 
 def warm_up(engine: Engine) -> None:
@@ -101,7 +91,7 @@ def warm_up(engine: Engine) -> None:
     script()
     try:
         now = datetime.now(UTC)
-        times = punctualities(engine, now)
+        times = times_of(engine, now)
         with reading(engine) as conn:
             markets_page(conn, now, 0, times)
     except Exception as error:  # noqa: BLE001 - other pages may be well, so they are served
@@ -110,11 +100,11 @@ def warm_up(engine: Engine) -> None:
 
 def metrics(engine: Engine, now: datetime) -> bytes:
     """Return the figures of a store in Prometheus's text format, version 0.0.4."""
-    punctualities = _punctualities(engine, (), now)
-    names = [each.market for each in punctualities]
+    times = times_of(engine, now)
+    names = list(times)
     with reading(engine) as conn:
         families = [
-            _late_seconds(punctualities),
+            _late_seconds(times.values()),
             *_nights(conn),
             *_stage_seconds(conn, names),
             *_scores(conn, names),
@@ -136,16 +126,16 @@ class _Families(Collector):
         return self.families
 
 
-def _late_seconds(punctualities: Iterable[Punctuality]) -> GaugeMetricFamily:
+def _late_seconds(times: Iterable[Timeliness]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
         "dtml_night_late_seconds",
         "Seconds since the first night that is not complete was due; 0 if every due night is "
         "complete. Above 7200 s, dtml status --check reports the market as late.",
         labels=["market"],
     )
-    for each in punctualities:
-        if each.seconds is not None:
-            family.add_metric([each.market], each.seconds)
+    for each in times:
+        if each.late_seconds is not None:
+            family.add_metric([each.market], each.late_seconds)
     return family
 
 

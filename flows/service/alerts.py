@@ -28,7 +28,7 @@ from dtml.markets import Market
 from dtml.pages.figures import quoted, records, with_interval
 from dtml.pages.night import promotion_words
 from dtml.pages.second_source import comparison_words, grave_words
-from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
+from flows.service.status import MarketStatus, market_status, waiting_alerts
 
 log = logging.getLogger(__name__)
 
@@ -243,10 +243,9 @@ def _alerts_of_status(status: MarketStatus) -> Iterable[Alert]:
     if is_refused and status.as_of is not None:
         message = f"night of {status.as_of} refused: {status.reason}"
         yield Alert(status.market, status.as_of, "refused", message)
-    if status.is_late and status.due is not None:
-        is_reported_as_refused = is_refused and status.as_of == status.due.as_of
-        if not is_reported_as_refused:
-            yield Alert(status.market, status.due.as_of, "late", late_message(status))
+    is_reported = is_refused and status.due is not None and status.as_of == status.due.as_of
+    if status.late_message and status.due is not None and not is_reported:
+        yield Alert(status.market, status.due.as_of, "late", status.late_message)
     if status.calendar_ends is not None and status.note is not None:
         yield Alert(status.market, status.calendar_ends, "calendar", status.note)
 

@@ -35,7 +35,7 @@ from flows.dashboard.market import Asked, market_page, night_of
 from flows.dashboard.stock import at_default_level
 from flows.dashboard.terms import TERMS
 from flows.nightly.context import MarketContext
-from flows.service.status import Punctuality
+from flows.service.timeliness import Timeliness
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     BARE,
@@ -393,23 +393,23 @@ def test_the_first_heading_says_which_markets_are_not_well() -> None:
     assert say({**dict.fromkeys("abcd", late), "e": well}).startswith("4 of 5 not")
 
 
-def scheduled() -> tuple[datetime, Punctuality]:
+def scheduled() -> tuple[datetime, Timeliness]:
     """Return when a night was due, and its times: its session opens 15 hours later."""
     due = datetime(2024, 7, 1, 22, 30, tzinfo=UTC)
-    times = Punctuality(
+    times = Timeliness(
         market=MARKET,
-        night=due.date(),
+        as_of=due.date(),
         outcome="complete",
-        due=None,
-        seconds=0.0,
+        is_nightly=True,
+        late_seconds=0.0,
         scheduled_at=due,
         opens_at=due + timedelta(hours=15),
-        next_at=due + timedelta(days=1),
+        next_run=due + timedelta(days=1),
     )
     return due, times
 
 
-def ended_of(night: dict[str, object], times: Punctuality | None) -> str:
+def ended_of(night: dict[str, object], times: Timeliness | None) -> str:
     is_in_time = briefing._is_before_open(night, times)
     return briefing._ended(briefing._after_due(night, times), is_in_time=is_in_time)
 

@@ -34,13 +34,8 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import watch_markets
 from flows.service.schedules import LOCK, Serving, serving, write_serving
-from flows.service.status import (
-    MarketStatus,
-    due_night,
-    market_status,
-    named_markets,
-    punctuality,
-)
+from flows.service.status import MarketStatus, market_status, named_markets
+from flows.service.timeliness import timeliness
 from flows.settings import prefect_folder
 from tests.support.calendars import end_calendar
 from tests.support.commands import Command
@@ -134,8 +129,13 @@ def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
         ("2024-11-05T01:30", "2024-11-04", "2024-11-04T23:30"),
     ],
 )
-def test_a_night_is_due_two_hours_after_its_moment(now: str, due: str, since: str) -> None:
-    found = due_night(MARKET, datetime.fromisoformat(f"{now}+00:00"))
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_night_is_due_two_hours_after_its_moment(
+    reader: Engine, now: str, due: str, since: str
+) -> None:
+    with reading(reader) as conn:
+        found = timeliness(conn, "simulated", MARKET, datetime.fromisoformat(f"{now}+00:00")).due
+    assert found is not None
     assert (str(found.as_of), found.since) == (due, datetime.fromisoformat(f"{since}+00:00"))
 
 
@@ -164,8 +164,8 @@ def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: 
     assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
     found = stands(reader, NEXT_MIDNIGHT)
     assert found.age == 1
-    due, remedy = str(found.problem).split(": run ")
-    assert re.match("simulated:.*2024-07-02 .*due .*2024-07-02 22:30 UTC .*not complete$", due)
+    due, remedy = str(found.problem).split("; run ")
+    assert re.match("simulated:.*2024-07-02 .*not complete.*due .*2024-07-02 22:30 UTC;", due)
     assert re.match("`dtml nightly simulated --catch-up`,.*--prices FILE ", remedy)
 
 
@@ -304,13 +304,10 @@ def test_a_market_that_is_only_history_has_no_late_night_and_no_next_one(
         assert (found.is_nightly, found.is_late) == (is_nightly, is_nightly)
         assert (found.problem is not None) == is_nightly
         with reading(context.engine) as conn:
-            times = punctuality(conn, "simulated", MARKET, now)
-            assert (
-                len(read(conn, "alert", order="raised_at, market, as_of, kind")) == 2
-            )  # both of the first day: refused, late
-        assert times is not None
-        assert (times.problem is not None, times.next_at is not None) == (is_nightly, is_nightly)
-    assert times.seconds == 0
+            times = timeliness(conn, "simulated", MARKET, now)
+            assert len(read(conn, "alert")) == 2  # both of the first day: refused, late
+        assert times.is_late == is_nightly
+    assert times.late_seconds == 0
     assert dtml("--check")[0] == 0
     with serving_simulated():
         code, _, complaint = dtml("--check")
@@ -322,9 +319,8 @@ def test_a_night_is_late_by_one_rule(context: MarketContext, reader: Engine, hou
     after_nights(context, AS_OF)
     now = EVENING + timedelta(hours=hour)
     with reading(reader) as conn:
-        times = punctuality(conn, "simulated", MARKET, now)
-    assert times is not None
-    assert (times.problem is not None) == stands(reader, now).is_late == (hour >= 30)
+        times = timeliness(conn, "simulated", MARKET, now)
+    assert times.is_late == stands(reader, now).is_late == (hour >= 30)
 
 
 def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(
