@@ -10,17 +10,11 @@ from sqlalchemy import Connection
 from db import where
 from db.read import read, read_row, read_value
 from db.rows.nights import COMPLETE
-from db.save import save
 
 
 def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return a run's row of explanation; None where its attention was never measured."""
     return read_row(conn, "explanation", run_id=run_id)
-
-
-def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
-    """Store the attention between stocks in stored predictions; return how many rows were new."""
-    return save(conn, "attention_weight", attention, market=market)
 
 
 def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Calibration: the abstention bands of each model, and counts of its outcomes by probability."""
 
-from collections.abc import Collection
 from datetime import date
 
 import numpy as np
@@ -42,22 +41,6 @@ def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
     return None if thresholds.empty else float(thresholds.iloc[0])
 
 
-def save_bins(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store rows of calibration_bin in place of those of the same runs and targets.
-
-    Return how many rows were given.
-    """
-    return save(conn, "calibration_bin", counts)
-
-
-def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store rows of abstention_count in place of those of the same runs and targets.
-
-    Return how many rows were given.
-    """
-    return save(conn, "abstention_count", counts)
-
-
 def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
     """Return the rows of calibration_bin of a market's nightly runs, targets up to `last`."""
     return _counts(conn, tables.calibration_bin, market, last)
@@ -95,8 +78,3 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
         .where(fold.c.backtest_id == backtest_id)
         .order_by(table.c.target, table.c.level),
     )
-
-
-def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
-    """Return the bands of several runs: run_id, level, threshold."""
-    return read(conn, "abstention_band", columns="run_id, level, threshold", run_id=run_ids)

@@ -1,6 +1,5 @@
 """Fetches: what each brought, when its bars are known, how a second source differs."""
 
-from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -15,17 +14,12 @@ from db.connection.frames import frame
 from db.errors import StoreError
 from db.read import read, read_row, read_value
 from db.rows.prices import PRICE_TOLERANCE
-from db.save import identified, save
+from db.save import identified
 
 # A clock that is wrong by more is an error, and nothing is fetched. Less is made up for silently:
 # the next fetch is dated just after the last one.
 AHEAD = timedelta(days=1)
 DISAGREEMENT_KEY = ["instrument_id", "session", "field"]
-
-
-def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
-    """Store what a fetch brought, every column of price_fetch by name."""
-    return save(conn, "price_fetch", fetch)
 
 
 def next_known_at(conn: Connection, market: str) -> datetime:

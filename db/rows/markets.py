@@ -14,11 +14,6 @@ from db.save import identified, save
 from db.views import view
 
 
-def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -> int:
-    """Store or update instruments; return how many are new."""
-    return save(conn, "instrument", instruments, market=market)
-
-
 def save_file(conn: Connection, market: str, path: str, text: str, *, saved_at: datetime) -> None:
     """Store the file that describes a user's own market, in place of its earlier version."""
     file = {"market": market, "path": path, "text": text, "saved_at": saved_at}

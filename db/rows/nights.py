@@ -187,11 +187,6 @@ def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at:
     conn.execute(sa.update(table).where(*is_alert).values(sent_at=sent_at))
 
 
-def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:
-    """Store the measures of a night's drift; return how many were new."""
-    return save(conn, "night_drift", rows, market=market, as_of=as_of)
-
-
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the measures of a night's drift."""
     return read(conn, "drift", market=market, as_of=as_of, order="measure")

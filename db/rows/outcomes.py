@@ -5,7 +5,7 @@ are those of its folds. The database counts rows: ten years of nights are a mill
 """
 
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import pandas as pd
@@ -15,21 +15,6 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.frames import frame, within
 from db.rows.predictions import of_night
-from db.save import save
-
-
-def save_outcomes(
-    conn: Connection,
-    market: str,
-    outcomes: pd.DataFrame,
-    *,
-    known_at: datetime,
-    recorded_at: datetime,
-) -> int:
-    """Store outcomes, or update those that changed; return how many were new."""
-    return save(
-        conn, "outcome", outcomes, market=market, known_at=known_at, recorded_at=recorded_at
-    )
 
 
 def unsettled(

@@ -1,19 +1,13 @@
 """The paper account: what to hold from each session's open, what was held, and what it earned."""
 
-from datetime import date, datetime
+from datetime import date
 
 import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import read, read_value
+from db.read import read
 from db.save import save
-
-
-def last_target(conn: Connection, market: str) -> date | None:
-    """Return the newest session for which it was decided what to hold; None before the first."""
-    day: date | None = read_value(conn, "target_position", "target", market=market, order="-target")
-    return day
 
 
 def targets(conn: Connection, market: str, first: date | None, last: date | None) -> pd.DataFrame:
@@ -51,13 +45,6 @@ def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
         str(portfolio): (session.date(), float(equity))
         for portfolio, session, equity in last.itertuples()
     }
-
-
-def save_targets(
-    conn: Connection, market: str, positions: pd.DataFrame, *, decided_at: datetime
-) -> int:
-    """Store what to hold: target, symbol, weight, kept; return how many rows were new."""
-    return save(conn, "target_position", positions, market=market, decided_at=decided_at)
 
 
 def save_paper_account(

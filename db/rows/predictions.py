@@ -1,6 +1,6 @@
 """Predictions: the directions of each stock for a session, by models and by naive rules."""
 
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import pandas as pd
@@ -12,7 +12,6 @@ from db import tables, where
 from db.connection.frames import Statement, frame, matching, within
 from db.read import read
 from db.rows.markets import require_symbol
-from db.save import save
 from db.views import view
 
 VALUES = (
@@ -24,23 +23,6 @@ VALUES = (
     "rising_share",
 )
 Columns = ReadOnlyColumnCollection[str, sa.ColumnElement[Any]]
-
-
-def save_predictions(
-    conn: Connection,
-    market: str,
-    predictions: pd.DataFrame,
-    *,
-    known_at: datetime,
-    made_at: datetime,
-) -> int:
-    """Store predictions; return how many were new."""
-    return save(conn, "prediction", predictions, market=market, known_at=known_at, made_at=made_at)
-
-
-def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame) -> int:
-    """Store the directions of naive rules; return how many rows were new."""
-    return save(conn, "rule_direction", directions, market=market)
 
 
 def predictions(

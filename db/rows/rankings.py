@@ -20,11 +20,6 @@ NAMES = ("place", "symbol", "name", "sector")
 SHOWN = (*NAMES, "score", "probability", "predictor", "leg", "realised_return")
 
 
-def save_ranker(conn: Connection, ranker: Mapping[str, object]) -> int:
-    """Store the rankers of a training; return 0 where they are stored."""
-    return save(conn, "ranker", ranker)
-
-
 def ranker(conn: Connection, name: str) -> dict[str, Any] | None:
     """Return the row of the rankers of a training, by its name; None when there is none."""
     return read_row(conn, "ranker", id=name)
@@ -43,24 +38,6 @@ def latest_ranker(
     sets no limit. The result is None when there is no such row.
     """
     return latest_trained(conn, "ranker", market, on_or_before=on_or_before, known_by=known_by)
-
-
-def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
-    """Store the champion from a session on, every column by name.
-
-    Return 1, or 0 where that session's champion is stored already.
-    """
-    return save(conn, "champion", champion)
-
-
-def save_rank_scores(
-    conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime
-) -> int:
-    """Store or update scores of nights' rankings.
-
-    The columns are those of rank_score but market and scored_at.
-    """
-    return save(conn, "rank_score", scores, market=market, scored_at=scored_at)
 
 
 def save_ranking(
@@ -88,13 +65,6 @@ def save_ranking(
 def rankers(conn: Connection) -> pd.DataFrame:
     """Return id, checkpoint_path and checkpoint_hash of the rankers of every training."""
     return read(conn, "ranker", columns="id, checkpoint_path, checkpoint_hash")
-
-
-def save_night_ranking(
-    conn: Connection, market: str, ranking: pd.DataFrame, *, known_at: datetime, made_at: datetime
-) -> int:
-    """Store the ranking of a session and return how many rows were new."""
-    return save(conn, "stock_rank", ranking, market=market, known_at=known_at, made_at=made_at)
 
 
 def night_ranking(

@@ -1,6 +1,5 @@
 """Trained models: each is a row of the table run, which the view run_log shows."""
 
-from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -10,12 +9,6 @@ from sqlalchemy import Connection
 from db import where
 from db.errors import StoreUsageError
 from db.read import read, read_row, read_value
-from db.save import save
-
-
-def save_run(conn: Connection, run: Mapping[str, object]) -> int:
-    """Store a trained model, every column of run by name; return 0 where its name is stored."""
-    return save(conn, "run", run)
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Scores: how well directions, and rankings of stocks, agreed with outcomes."""
 
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import pandas as pd
@@ -8,12 +8,6 @@ from sqlalchemy import Connection
 
 from db import where
 from db.read import read, read_value
-from db.save import save
-
-
-def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
-    """Store or update scores; return how many rows were new."""
-    return save(conn, "score", scores, market=market, scored_at=scored_at)
 
 
 def scores(

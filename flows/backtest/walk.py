@@ -706,9 +706,7 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
         rules = dated_directions(record.rules, record.target)
         save(conn, "rule_direction", rules, market=context.name)
         settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
-        run_ids = settled["run_id"].unique().tolist()
-        # The views calibration and coverage read these counts.
-        save_counts(conn, settled, read(conn, "abstention_band", run_id=run_ids))
+        save_counts(conn, settled)  # the views calibration and coverage read them
         backtests.finish_backtest(
             conn,
             backtest.id,
@@ -828,7 +826,7 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
                 bands.assign(is_default=bands["level"] == backtest.context.market.level),
                 run_id=run["id"],
             )
-        # `save_predictions` takes predictions of a single watermark, `known_at`. Without
+        # Those of a single watermark, `known_at`, are saved together. Without
         # predictions the frame has no columns.
         moments = predicted["known_at"].unique() if len(predicted) else ()
         for known_at in moments:

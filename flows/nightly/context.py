@@ -19,6 +19,7 @@ from db.engine import reading
 from db.rows import fetches, markets, nights, prices, runs
 from db.rows import prices as stored_prices
 from db.rows.prices import KnownBars
+from db.save import save
 from dtml import features
 from dtml.attention.weights import Attention
 from dtml.backtest.quotes import Quotes
@@ -241,7 +242,7 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
     instruments = pd.concat(
         [stocks.assign(kind="stock"), index.assign(kind="index", sector=None)], ignore_index=True
     )
-    markets.save_instruments(conn, market.name, instruments)
+    save(conn, "instrument", instruments, market=market.name)
     # The first of a market's facts says where its list of constituents comes from.
     source = market.facts[0] if market.facts else f"the file of market {market.name}"
     stays = stays.assign(source=source)

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from db.engine import reading, transaction
-from db.rows import calibration, nights, rankings
+from db.rows import calibration, rankings
+from db.save import save
 from dtml.errors import DtmlError
 from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
 from dtml.features import FEATURES, HISTORY, MAX_GAP, features
@@ -69,7 +70,7 @@ def watch_drift(tonight: Tonight) -> None:
     if not drifts:
         return
     with transaction(context.engine) as conn:
-        nights.save_drift(conn, context.name, as_of, pd.DataFrame(drifts))
+        save(conn, "night_drift", pd.DataFrame(drifts), market=context.name, as_of=as_of)
 
 
 def _inputs_of_training(context: MarketContext, run: Mapping[str, Any]) -> Inputs:

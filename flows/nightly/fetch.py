@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
+from db.save import save
 from dtml.errors import DtmlError
 from dtml.prices.actions import CONTRADICTED, doubtful_actions, has_actions
 from dtml.prices.alignment import (
@@ -584,8 +585,9 @@ def _store_parts(
             conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()}
         )
         result = replace(result, stored=stored)
-        fetches.save_fetch(
+        save(
             conn,
+            "price_fetch",
             {
                 "market": context.name,
                 "source": context.source.name,

@@ -21,8 +21,8 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, nights, prices, rankings
-from db.rows import predictions as stored_predictions
+from db.rows import nights, prices, rankings
+from db.save import save
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import computed_by
@@ -193,14 +193,21 @@ def store(tonight: Tonight) -> None:
     )
     with transaction(context.engine) as conn:
         if not is_complete(nights.night(conn, market, tonight.as_of)):
-            stored_predictions.save_predictions(
-                conn, market, forecast.predictions.assign(run_id=run_id), **stamps
+            save(
+                conn,
+                "prediction",
+                forecast.predictions.assign(run_id=run_id),
+                market=market,
+                **stamps,
             )
-            rankings.save_night_ranking(conn, market, tonight.ranking, **stamps)
-            attention.save_attention(
-                conn, market, looks.assign(run_id=run_id, target=pd.Timestamp(forecast.target))
+            save(conn, "stock_rank", tonight.ranking, market=market, **stamps)
+            save(
+                conn,
+                "attention_weight",
+                looks.assign(run_id=run_id, target=pd.Timestamp(forecast.target)),
+                market=market,
             )
-            stored_predictions.save_rule_directions(conn, market, directions)
+            save(conn, "rule_direction", directions, market=market)
             nights.finish_night(
                 conn,
                 market,

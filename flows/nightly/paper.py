@@ -15,8 +15,10 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
+from db.read import read_value
 from db.rows import paper_account, prices
 from db.rows import rankings as stored
+from db.save import save
 from dtml.backtest.lots import trades, whole_lots
 from dtml.backtest.portfolio import (
     FILLED_AGAIN,
@@ -63,8 +65,12 @@ def follow_rankings(tonight: Tonight) -> None:
         targets = pd.DataFrame(list(_new_targets(context, tonight.as_of)))
         if len(targets):
             with transaction(context.engine) as conn:
-                paper_account.save_targets(
-                    conn, context.name, targets, decided_at=datetime.now(UTC)
+                save(
+                    conn,
+                    "target_position",
+                    targets,
+                    market=context.name,
+                    decided_at=datetime.now(UTC),
                 )
         booked = _new_bookings(tonight)
         if booked is not None:
@@ -87,7 +93,7 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
     calendar = context.market.calendar
     symbols = context.market.symbols
     with reading(context.engine) as conn:
-        last = paper_account.last_target(conn, context.name)
+        last = read_value(conn, "target_position", "target", market=context.name, order="-target")
         if last is None:
             first = date.min
             last_targets = pd.DataFrame({"symbol": []})
@@ -271,7 +277,7 @@ def next_orders(
     its weight. Raises DtmlError for a stock without a close, and where the paper account has not
     been filled up to the last open.
     """
-    target = paper_account.last_target(conn, market.name)
+    target = read_value(conn, "target_position", "target", market=market.name, order="-target")
     if target is None:
         return None
     trading = market.trading

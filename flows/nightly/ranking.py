@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import rankings as stored
+from db.save import save
 from dtml.baselines.naive_rules import MODEL
 from dtml.errors import DtmlError
 from dtml.evaluation.evidence import Evidence, evidence, promoted
@@ -197,7 +198,7 @@ def _save_champion(
         "needed": None if proof is None else proof.needed,
         "decided_at": datetime.now(UTC),
     }
-    stored.save_champion(conn, row)
+    save(conn, "champion", row)
     log.info(
         "%s becomes champion of %s on %s, by the rank ICs of %d sessions",
         predictor,
@@ -319,7 +320,7 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
         "leg": market.leg,
     }
     with transaction(context.engine) as conn:
-        stored.save_ranker(conn, row)
+        save(conn, "ranker", row)
     return Trained(row, rankers, _note(context, (previous or row)["config"], row["config"]))
 
 
@@ -426,7 +427,7 @@ def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) 
     now = datetime.now(UTC)
     key = ["target", "predictor"]
     stored_scores = stored.rank_scores(conn, context.name, span="night", leg=leg)
-    stored.save_rank_scores(conn, context.name, nights, scored_at=now)
+    save(conn, "rank_score", nights, market=context.name, scored_at=now)
     scores = nights[nights["leg"] == leg]
     before = scores[key].merge(stored_scores, on=key, how="left")[[*DAILY_FIGURES]]
     figures = scores[[*DAILY_FIGURES]].to_numpy(dtype=float)
@@ -438,7 +439,7 @@ def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) 
         all_scores = pd.concat([scores, stored_scores]).drop_duplicates(key)
         all_scores = all_scores.sort_values("target", ignore_index=True)
         running = pd.DataFrame(list(_running_scores(all_scores, first, overlap_of(leg))))
-        stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
+        save(conn, "rank_score", running.assign(leg=leg), market=context.name, scored_at=now)
         promote(conn, context, tonight.as_of)
 
 

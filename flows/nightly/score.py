@@ -11,9 +11,10 @@ from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import transaction
-from db.rows import calibration
+from db.read import read
 from db.rows import outcomes as stored_outcomes
 from db.rows import scores as stored_scores
+from db.save import save
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band, count_bins
 from dtml.evaluation.metrics import gain_in_mcc, score_days
@@ -107,9 +108,7 @@ def record_outcomes(
     scores of those then count it too.
     """
     context = tonight.context
-    stored_outcomes.save_outcomes(
-        conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at
-    )
+    save(conn, "outcome", outcomes, market=context.name, known_at=known_at, recorded_at=recorded_at)
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
     # The `sessions` that a night predicted, and others with an outcome but without a score.
     days_to_count = stored_outcomes.unscored(conn, context.name, sessions)
@@ -125,7 +124,7 @@ def record_outcomes(
         if changed:
             other_days = stored[~stored.index.isin(counted.index)]
             scores = _scores(pd.concat([counted, other_days]).sort_index(), changed)
-            stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
+            save(conn, "score", scores, market=context.name, scored_at=recorded_at)
     # A benchmark may have stored an outcome before its night was run.
     never_counted = stored_outcomes.uncounted(conn, context.name, date.max)  # whatever their day
     days = sorted({day.date() for day in changed}.union(never_counted))
@@ -133,8 +132,7 @@ def record_outcomes(
         return
     settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
     settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
-    run_ids = settled["run_id"].unique().tolist()
-    save_counts(conn, settled, calibration.bands_of(conn, run_ids))
+    save_counts(conn, settled)
 
 
 def _stored_counts(scores: pd.DataFrame) -> pd.DataFrame:
@@ -287,13 +285,13 @@ def outcome_rows(
     )
 
 
-def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:
+def save_counts(conn: Connection, settled: pd.DataFrame) -> None:
     """Count and store, by target, what came of predictions in each bin and each band.
 
     Bins are those of the probability, bands those of abstention. `settled` has `run_id, target,
-    probability, calibrated, rise`, and `bands` has `run_id, level, threshold`; a prediction without
-    a calibrated probability is in no band.
+    probability, calibrated, rise`; a prediction without a calibrated probability is in no band.
     """
+    bands = read(conn, "abstention_band", run_id=settled["run_id"].unique().tolist())
     for run_id, predictions in settled.groupby("run_id"):
-        calibration.save_bins(conn, count_bins(predictions).assign(run_id=run_id))
-        calibration.save_band_counts(conn, count_band(predictions, bands).assign(run_id=run_id))
+        save(conn, "calibration_bin", count_bins(predictions).assign(run_id=run_id))
+        save(conn, "abstention_count", count_band(predictions, bands).assign(run_id=run_id))

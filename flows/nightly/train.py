@@ -17,6 +17,7 @@ import pandas as pd
 from db.engine import reading, transaction
 from db.rows import calibration as stored_calibration
 from db.rows import runs
+from db.save import save
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import Calibration, calibrate
@@ -189,7 +190,7 @@ def train_model(tonight: Tonight, on_epoch: EpochReport = no_report) -> Model:
     context = tonight.context
     model = fit_model(tonight, on_epoch, previous=_model_to_start_from(tonight))
     with transaction(context.engine) as conn:
-        runs.save_run(conn, model.row)
+        save(conn, "run", model.row)
         if model.calibration is not None:
             stored_calibration.save_bands(
                 conn, model.run_id, model.calibration.bands, default=context.market.level

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from dtml.features import FEATURES
 from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.markets import after_costs
+from flows.nightly import paper
 from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import fetch_bars
@@ -155,11 +157,11 @@ def test_many_nights_earn_what_the_backtest_of_their_orders_earns(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("at", ["save_targets", "save_paper_account"])
+@pytest.mark.parametrize(("module", "at"), [(paper, "save"), (paper_account, "save_paper_account")])
 def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_twice(
-    traded: MarketContext, monkeypatch: pytest.MonkeyPatch, at: str
+    traded: MarketContext, monkeypatch: pytest.MonkeyPatch, module: ModuleType, at: str
 ) -> None:
-    rng, save = np.random.default_rng(5), getattr(paper_account, at)
+    rng, save = np.random.default_rng(5), getattr(module, at)
 
     def dies(*given: object, **named: object) -> None:
         save(*given, **named)
@@ -170,7 +172,7 @@ def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_t
         how = rng.integers(4)
         if how == 0 and night > 1:
             with monkeypatch.context() as patched:
-                patched.setattr(paper_account, at, dies)
+                patched.setattr(module, at, dies)
                 with pytest.raises(KeyboardInterrupt):
                     follow_rankings(Tonight(traded, NIGHTS[night].date()))
         if how != 1:  # else a later night catches up

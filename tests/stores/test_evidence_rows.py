@@ -89,18 +89,18 @@ def save_bands(store: Engine, given: pd.DataFrame) -> None:
 
 def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) -> None:
     kinds = (
-        (calibration.save_bins, calibration.calibration_bins, bins),
-        (calibration.save_band_counts, calibration.band_counts, counts),
+        ("calibration_bin", calibration.calibration_bins, bins),
+        ("abstention_count", calibration.band_counts, counts),
     )
     with transaction(store) as conn:
-        for save, read, made in kinds:
+        for table, read, made in kinds:
             given = pd.concat(
                 [made(), made("second"), made(target=NEXT), made("folded"), made("abroad")]
             )
-            assert save(conn, given) == 10
+            assert save(conn, table, given) == 10
             again = pd.concat([made(n=6).head(1), made("second", NEXT)])
-            assert save(conn, again.sample(frac=1, random_state=1)[again.columns[::-1]]) == 2
-            assert save(conn, made().head(0)) == 0
+            assert save(conn, table, again.sample(frac=1, random_state=1)[again.columns[::-1]]) == 2
+            assert save(conn, table, made().head(0)) == 0
             first = [made(n=6).head(1), made().tail(1)]
             expected = [*first, made("second"), made(target=NEXT), made("second", NEXT)]
             same(read(conn, "toy", NEXT.date()), pd.concat(expected))

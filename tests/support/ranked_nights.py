@@ -76,7 +76,7 @@ def _fill_stocks(conn: Connection, market: str) -> None:
 def _ranking(
     days: pd.DatetimeIndex, scores: np.ndarray, predictor: str, ranker_id: str
 ) -> pd.DataFrame:
-    """Return the rankings of a predictor, in the columns of `save_night_ranking`."""
+    """Return the rankings of a predictor, in the columns of the table stock_rank."""
     rows = pd.DataFrame(scores, index=days[1:], columns=STOCKS).rename_axis("target")
     ranked = rows.stack().dropna().rename("score").rename_axis(["target", "symbol"])
     ranked = ranked.reset_index()
