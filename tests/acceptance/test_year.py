@@ -1,0 +1,67 @@
+"""A year: nights of each of its weeks replay to the last bit, and 365 nights stay as they were
+frozen.
+"""
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.frozen_year import MARKET, NIGHTS, change_a_bit, fill
+from db.engine import open_engine, transaction, upgrade
+from dtml.prices.sessions import sessions_between
+from flows.freezing import begin, check
+from flows.settings import chain_file
+from tests.acceptance.life import HERE
+from tests.support.commands import run_in
+
+FIRST, LAST = date(2023, 7, 10), date(2024, 7, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_a_night_of_each_week_of_a_year_is_frozen_and_replays_to_the_last_bit(
+    tmp_path: Path, prefect_api: str
+) -> None:
+    (tmp_path / "acc.toml").write_text((HERE / "acc.toml").read_text())
+    folders = {"DTML_DATA": str(tmp_path / "data"), "DTML_REPORTS": str(tmp_path / "reports")}
+
+    def dtml(line: str) -> Any:
+        code, said, complaint = run_in(tmp_path, folders, prefect_api, *line.split())
+        assert code == 0, f"{line}: {complaint}"
+        return json.loads(said)
+
+    sessions = sessions_between("XNYS", FIRST, LAST)
+    weeks = [days[-1].date() for _, days in sessions.groupby(sessions.to_period("W")).items()]
+    for day in weeks:
+        dtml(f"nightly acc --market-file acc.toml --as-of {day} --json")
+        if day == weeks[0]:
+            dtml("freeze acc --json")
+    checked = dtml("freeze acc --check --json")
+    assert (checked["links"], checked["changes"]) == (len(weeks), [])
+    replays = dtml("replay acc --all --json")
+    assert [replay["as_of"] for replay in replays] == [str(day) for day in weeks]
+    assert all(replay["equal"] and replay["inputs_equal"] for replay in replays)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_365_frozen_nights_are_equal_until_a_bit_of_one_close_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
+    engine = open_engine(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    upgrade(engine)
+    days = fill(engine, NIGHTS)
+    begin(engine, MARKET, days[0].date())
+    assert len(chain_file(MARKET).read_text().splitlines()) == NIGHTS
+    links, changes = check(engine, MARKET)
+    assert (len(links), changes) == (NIGHTS, [])
+    with transaction(engine) as conn:
+        change_a_bit(conn, days[NIGHTS // 2])
+    _, (change,) = check(engine, MARKET)
+    assert f"{days[NIGHTS // 2]:%Y-%m-%d}" in str(change)
+    engine.dispose()
