@@ -85,6 +85,63 @@ def test_tests_import_from_support_and_never_from_another_test() -> None:
     assert {file: lines for file, lines in found.items() if lines} == {}
 
 
+# What torch's optimizers and compiler call, for which torch has no public name that is as fast.
+FAST = {
+    "torch._foreach_add_",
+    "torch._foreach_lerp",
+    "torch._foreach_lerp_",
+    "torch.ops.mkldnn._linear_pointwise",
+    "torch.ops.mkldnn._reorder_linear_weight",
+}
+
+
+def test_the_product_uses_no_private_name_of_prefect_torch_or_scikit_learn() -> None:
+    private = [
+        f"{name}: {used}"
+        for name, file in modules().items()
+        for used in outside_names(ast.parse(file.read_text(encoding="utf-8")))
+        if re.search(r"\._(?!_)", used) and used not in FAST
+    ]
+    assert private == []
+
+
+def outside_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the full names that are imported from the three libraries, or reached from these."""
+    full: dict[str, str] = {}  # by the names that the module gives them
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            full |= {alias.asname: alias.name for alias in node.names if alias.asname}
+            full |= {top: top for top in (alias.name.split(".")[0] for alias in node.names)}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            full |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
+    reached = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    for name in (*full, *reached):
+        first, *others = name.split(".")
+        used = ".".join([full.get(first, first), *others])
+        if used.startswith(("prefect.", "torch.", "sklearn.")):
+            yield used
+
+
+def test_a_private_name_is_found_wherever_it_is_used() -> None:
+    source = """
+import torch
+import torch.nn.functional as F
+from prefect.client import _internal
+from sklearn import utils
+
+torch.nn._made(F._other, utils._third, torch.Tensor.__add__)
+"""
+    found = {name for name in outside_names(ast.parse(source)) if re.search(r"\._(?!_)", name)}
+    assert found == {
+        "torch.nn._made",
+        "torch.nn.functional._other",
+        "prefect.client._internal",
+        "sklearn.utils._third",
+    }
+
+
 def test_every_package_is_shipped() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {
