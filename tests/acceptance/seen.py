@@ -37,6 +37,7 @@ LONG = 60  # characters above which a value is kept as a digest
 NORMAL = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?( ?UTC|Z|[+-]\d\d:\d\d)?"), "MOMENT"),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,64}\b"), "HASH"),
+    (re.compile(r"(?<=-\d\d, )[0-9a-f]{8}\b"), "ID"),
     (re.compile(r"-[0-9a-f]{8}\b"), "-ID"),
     (re.compile(r"\b[\d.,]+ (s|ms|min|MB|kB)\b"), "AMOUNT"),
     (re.compile(r"\b\d+ days late|(?<=as known on )\d{4}-\d\d-\d\d"), "DAYS"),
