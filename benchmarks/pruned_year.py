@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 
 from benchmarks.store_growth import FIRST_PRICES, MARKET
 from db import tables
+from db.admin.pruning import compact
 from db.engine import reading, transaction
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
@@ -31,7 +32,7 @@ from flows.nightly.night import run_night
 from flows.nightly.train import train_model
 from flows.replay import Archive, replay_of
 from flows.settings import data_folder, reports_folder
-from flows.upkeep.pruning import compact_if_worth_it, prune
+from flows.upkeep.pruning import prune
 
 MONTH = 21  # sessions
 FIRST = datetime(2024, 12, 2, tzinfo=UTC).date()
@@ -73,7 +74,7 @@ def measure(engine: Engine, keep: int) -> bool:
     replays_before = _replays()
     start = time.perf_counter()
     planned = prune(engine, keep)
-    compact_if_worth_it(engine)
+    compact(engine)
     seconds = time.perf_counter() - start
     for removal in planned.removals:
         size = "" if removal.megabytes is None else f", {removal.megabytes:.1f} MB"

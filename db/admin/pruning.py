@@ -1,14 +1,12 @@
-"""Remove rows that no replay needs: attention of old nights, and old models that no row names.
+"""Remove rows that no replay needs, measure a store, and give its free space back to the disk.
 
-Predictions, outcomes, scores and every version of a price stay, and so does each model that one of
-them, a backtest, a benchmark or an explanation names. Measure the space of a store and of its
-tables, and give free space back to the disk.
+What is old: attention of old nights, and old models that no row names. Predictions, outcomes,
+scores and every version of a price stay.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Engine, text
@@ -16,35 +14,29 @@ from sqlalchemy import ColumnElement, Connection, Engine, text
 from db import tables
 from db.admin import statements
 from db.engine import reading
+from db.read import read
+from db.rows.markets import markets
 from db.rows.nights import COMPLETE
 from db.rows.rankings import latest_ranker
 from db.rows.runs import latest_run
 
-# Every column that refers to a model, except that of its abstention bands, which are removed with
-# it. The database itself refuses to remove a model that any of these columns names.
-REFERRING_TO_RUNS = (
-    tables.prediction.c.run_id,
-    tables.night.c.run_id,
-    tables.backtest_fold.c.run_id,
-    tables.benchmark_score.c.run_id,
-    tables.explanation.c.run_id,
-    tables.calibration_bin.c.run_id,
-    tables.abstention_count.c.run_id,
-)
-REFERRING_TO_RANKERS = (tables.stock_rank.c.ranker_id,)
+NEWEST = {"run": latest_run, "ranker": latest_ranker}  # the model that the next night uses
+BANDS = tables.abstention_band  # are removed with their model, so that they do not keep it
+SIZES = statements("sizes")
+# Below this share of free pages, compacting an SQLite file costs more than it gives back.
+FREE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class OldRows:
     """Rows that can be removed.
 
-    `attention` is the number of rows of attention. `runs` and `rankers` are the models that no row
-    names: the path of each one's weights below the data folder (None: it has no file), by its name.
+    `attention` is the number of rows of attention. `models` has, for the tables run and ranker, the
+    path of the weights below the data folder (None: no file) of each model, by its id.
     """
 
     attention: int
-    runs: Mapping[str, str | None]
-    rankers: Mapping[str, str | None]
+    models: Mapping[str, Mapping[str, str | None]]
 
 
 def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
@@ -52,65 +44,65 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
 
     A market with fewer complete nights is left out.
     """
-    night = tables.night.c
-    newest_first = sa.func.row_number().over(partition_by=night.market, order_by=night.as_of.desc())
-    complete = (
-        sa.select(night.market, night.as_of, newest_first.label("place"))
-        .where(night.status.in_(COMPLETE))
-        .subquery()
-        .c
-    )
-    first_kept = (
-        sa.select(complete.market, complete.as_of)
-        .where(complete.place == keep)
-        .order_by(complete.market)
-    )
-    return dict(conn.execute(first_kept).tuples().all())
+    first_kept = {}
+    for market in markets(conn):
+        kept = read(
+            conn,
+            "night",
+            columns="as_of",
+            market=market,
+            status=COMPLETE,
+            order="-as_of",
+            limit=keep,
+        )
+        if len(kept) == keep:
+            first_kept[market] = kept["as_of"].iloc[-1].date()
+    return first_kept
 
 
 def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
-    """Return what can be removed: the number of attention rows of old nights, and old models.
+    """Return what can be removed, with the first night to keep of each market that has old ones.
 
-    `first_kept` has the session of the first night to keep of each market, as `first_kept_nights`
-    returns it; nights before it are old, and a market that is not in it keeps all. A model can be
-    removed if all of these are true: the last session that it was trained on is before the first
-    night to keep; its training ended before `created_before`; no row names it but its own
-    abstention bands; it is not the newest of its market, which the next night uses.
+    A model can be removed if all of these are true: it was trained on sessions before that night
+    alone; its training ended before `created_before`; no row names it but its own abstention
+    bands; it is not the newest of its market.
     """
-    attention_rows = 0
-    old_runs: dict[str, str | None] = {}
-    old_rankers: dict[str, str | None] = {}
+    attention = 0
+    models: dict[str, dict[str, str | None]] = {name: {} for name in NEWEST}
     for market, first in first_kept.items():
         count = sa.select(sa.func.count()).where(*_is_old_attention(market, first))
-        attention_rows += conn.execute(count).scalar_one()
-        is_old_run = _is_old_and_unused(
-            tables.run, REFERRING_TO_RUNS, market, first, created_before
-        )
-        is_old_ranker = _is_old_and_unused(
-            tables.ranker, REFERRING_TO_RANKERS, market, first, created_before
-        )
-        newest_run = latest_run(conn, market)
-        newest_ranker = latest_ranker(conn, market)
-        old_runs |= _weights_paths(conn, tables.run, is_old_run, kept=newest_run)
-        old_rankers |= _weights_paths(conn, tables.ranker, is_old_ranker, kept=newest_ranker)
-    return OldRows(attention=attention_rows, runs=old_runs, rankers=old_rankers)
+        attention += conn.execute(count).scalar_one()
+        for name, newest in NEWEST.items():
+            table = tables.metadata.tables[name]
+            references = [
+                key.parent
+                for other in tables.metadata.sorted_tables
+                for key in other.foreign_keys
+                if key.column is table.c.id and other is not BANDS
+            ]
+            old = sa.select(table.c.id, table.c.checkpoint_path).where(
+                table.c.market == market,
+                table.c.train_last < first,
+                table.c.created_at < created_before,
+                table.c.id != (newest(conn, market) or {}).get("id", ""),
+                *[~sa.exists().where(reference == table.c.id) for reference in references],
+            )
+            models[name].update(conn.execute(old.order_by(table.c.id)).tuples().all())
+    return OldRows(attention, models)
 
 
 def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) -> None:
-    """Remove what `old_rows` returned for the same nights. Call it inside a `transaction`.
+    """Remove what `old_rows` returned for the same nights; the caller removes files of weights.
 
-    The files of the models' weights stay; the caller removes them. Raises StoreError, so that
-    nothing is removed, where a new row names one of the models since.
+    Raises StoreError where a new row names one of the models since.
     """
     for market, first in first_kept.items():
         is_old = _is_old_attention(market, first)
         conn.execute(sa.delete(tables.attention_weight).where(*is_old))
-    for run_id in old.runs:
-        of_run = tables.abstention_band.c.run_id == run_id
-        conn.execute(sa.delete(tables.abstention_band).where(of_run))
-        conn.execute(sa.delete(tables.run).where(tables.run.c.id == run_id))
-    for ranker_id in old.rankers:
-        conn.execute(sa.delete(tables.ranker).where(tables.ranker.c.id == ranker_id))
+    conn.execute(sa.delete(BANDS).where(BANDS.c.run_id.in_(old.models["run"])))
+    for name, ids in old.models.items():
+        table = tables.metadata.tables[name]
+        conn.execute(sa.delete(table).where(table.c.id.in_(ids)))
 
 
 def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ...]:
@@ -126,105 +118,48 @@ def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ..
     return attention.run_id.in_(runs_of_nights), attention.target <= first
 
 
-def _is_old_and_unused(
-    table: sa.Table,
-    referring_columns: tuple[sa.Column[str], ...],
-    market: str,
-    first: date,
-    created_before: datetime,
-) -> list[ColumnElement[bool]]:
-    """Return the conditions of a market's models that are old and that no row names.
-
-    A model is old if it was trained on sessions before `first` alone, and its training ended before
-    `created_before`. `table` is run or ranker, and a row names a model in one of
-    `referring_columns`.
-    """
-    conditions = [
-        table.c.market == market,
-        table.c.train_last < first,
-        table.c.created_at < created_before,
-    ]
-    for column in referring_columns:
-        is_named = sa.exists().where(column == table.c.id)
-        conditions.append(~is_named)
-    return conditions
-
-
-def _weights_paths(
-    conn: Connection,
-    table: sa.Table,
-    conditions: list[ColumnElement[bool]],
-    *,
-    kept: Mapping[str, Any] | None,
-) -> dict[str, str | None]:
-    """Return the path of the weights of each model that meets the conditions, by its name.
-
-    The model whose row is `kept` is left out.
-    """
-    kept_name = None if kept is None else kept["id"]
-    models = sa.select(table.c.id, table.c.checkpoint_path).where(*conditions).order_by(table.c.id)
-    return {name: path for name, path in conn.execute(models) if name != kept_name}
-
-
-SIZES = statements("sizes")
-# Below this share of free pages, compacting an SQLite file costs more than it gives back.
-FREE_SHARE = 0.05
-
-
 def table_bytes(conn: Connection, table: str) -> int | None:
     """Return the bytes of a table with its indexes.
 
     None where SQLite was built without dbstat, the table that has these sizes.
     """
-    is_known = _measured(conn, "whether bytes of a table are known")
-    if not is_known:
+    if not _measured(conn, "whether bytes of a table are known"):
         return None
     return _measured(conn, "bytes of a table with its indexes", name=table)
 
 
-def mean_row_bytes(conn: Connection, table: str) -> float | None:
-    """Return the bytes of a table with its indexes, divided by its rows.
-
-    None for a table without rows, and where `table_bytes` is None.
-    """
-    counted = conn.execute(sa.select(sa.func.count()).select_from(tables.metadata.tables[table]))
-    row_count = counted.scalar_one()
-    total_bytes = table_bytes(conn, table)
-    return total_bytes / row_count if total_bytes and row_count else None
+def attention_bytes(conn: Connection, rows: int) -> int | None:
+    """Return the bytes of so many mean rows of attention; None where `table_bytes` is None."""
+    total_bytes = table_bytes(conn, "attention_weight")
+    stored = sa.select(sa.func.count()).select_from(tables.attention_weight)
+    if total_bytes is None or rows == 0:
+        return total_bytes and 0
+    return round(total_bytes * rows / conn.execute(stored).scalar_one())
 
 
-def store_bytes(conn: Connection) -> int:
-    """Return the bytes of the whole store, without SQLite's write-ahead log."""
-    return _measured(conn, "bytes of the store")
+def compact(engine: Engine) -> tuple[int, int] | None:
+    """Give the free pages of an SQLite file back to the disk, if they are many.
 
-
-def free_bytes(conn: Connection) -> int:
-    """Return the bytes of an SQLite file's free pages; 0 on PostgreSQL, which reuses them."""
-    return _measured(conn, "bytes of the store that hold nothing")
-
-
-def has_much_free(conn: Connection) -> bool:
-    """Return whether compacting an SQLite file would free `FREE_SHARE` of it or more."""
-    return free_bytes(conn) >= FREE_SHARE * store_bytes(conn)
-
-
-def compact(engine: Engine) -> None:
-    """Give the free pages of an SQLite file back to the disk; leave PostgreSQL to its autovacuum.
-
-    It needs up to twice the size of the file in free disk space: once beside the file, once in
-    SQLite's folder of temporary files. Others may read meanwhile, and writers wait. Raises
-    StoreError when the disk is full, or when another process writes for longer than
-    `db.engine.LOCK_WAIT_S`. Where one reads for longer, the file becomes smaller only later.
+    Returns the bytes of the store before and after, None where nothing was done: on PostgreSQL,
+    which reuses the space, and where less than `FREE_SHARE` is free. It needs up to twice the size
+    of the file in free disk space: once beside the file, once in SQLite's folder of temporary
+    files. Others may read meanwhile, and writers wait. Raises StoreError when the disk is full, or
+    when another process writes for longer than `db.engine.LOCK_WAIT_S`. Where one reads for longer,
+    the file becomes smaller only later.
     """
     if engine.dialect.name != "sqlite":
-        return
+        return None
+    with reading(engine) as conn:
+        before = _measured(conn, "bytes of the store")
+        if _measured(conn, "bytes of the store that hold nothing") < FREE_SHARE * before:
+            return None
     with reading(engine) as conn:
         # SQLite refuses VACUUM inside a transaction, which SQLAlchemy would begin.
-        driver = conn.connection.driver_connection
-        assert driver is not None
-        driver.execute("vacuum")
+        cursor = conn.connection.cursor()
+        cursor.execute("vacuum")
         # VACUUM writes to the log first: this moves the pages into the file and empties the log.
-        driver.execute("pragma wal_checkpoint(truncate)")
+        cursor.execute("pragma wal_checkpoint(truncate)")
+        return before, _measured(conn, "bytes of the store")
 
 
 def _measured(conn: Connection, what: str, **values: str) -> int:

@@ -15,7 +15,7 @@ from db.admin.checks import Finding, check_store, finding_of
 from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
 from db.admin.exporting import export
-from db.admin.pruning import store_bytes
+from db.admin.pruning import compact
 from db.admin.roles import grant_reader as restrict_to_reading
 from db.engine import (
     URL_VARIABLE,
@@ -23,7 +23,6 @@ from db.engine import (
     location,
     open_engine,
     open_reader,
-    reading,
     require_current_schema,
 )
 from db.engine import upgrade as upgrade_schema
@@ -39,7 +38,7 @@ from flows.text_tables import Column, print_table
 from flows.upkeep.backups import NOT_A_MODEL, Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
 from flows.upkeep.parquet_export import VIEWS
-from flows.upkeep.pruning import KEPT_NIGHTS, compact_if_worth_it
+from flows.upkeep.pruning import KEPT_NIGHTS
 from flows.upkeep.pruning import plan as plan_of_pruning
 from flows.upkeep.pruning import prune as prune_store
 
@@ -243,10 +242,8 @@ def _compact(engine: Engine) -> None:
 
     A failure is a warning, because the rows are removed all the same.
     """
-    with reading(engine) as conn:
-        bytes_before = store_bytes(conn)
     try:
-        is_compacted = compact_if_worth_it(engine)
+        sizes = compact(engine)
     except StoreError as error:
         _say(
             err,
@@ -254,11 +251,12 @@ def _compact(engine: Engine) -> None:
             "same command again to make it smaller",
         )
         return
-    if is_compacted:
-        with reading(engine) as conn:
-            bytes_after = store_bytes(conn)
-        sizes = f"{bytes_before / 1e6:.1f} MB before, {bytes_after / 1e6:.1f} MB now"
-        _say(out, f"{location(engine)}: {sizes}")
+    if sizes is not None:
+        before, after = sizes
+        _say(
+            out,
+            f"{location(engine)}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now",
+        )
 
 
 @store_commands.command("grant-reader")

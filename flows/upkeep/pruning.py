@@ -1,40 +1,40 @@
 """Prune a store and its folders: remove what no replay needs, after saying what that is.
 
-Rows go first, in one transaction, and then the files. Until all files are removed, a journal lists
-them: after an interruption, the next run removes those that are left. The states of a training
-that has ended go at once.
+Rows and the files that they name go in one transaction, so that an interrupted pruning can be run
+again. The states of a training that has ended go at once.
 """
 
-import hashlib
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db.admin.pruning import (
-    OldRows,
-    compact,
-    first_kept_nights,
-    has_much_free,
-    mean_row_bytes,
-    old_rows,
-    remove_rows,
-)
+from db import where
+from db.admin.pruning import OldRows, attention_bytes, first_kept_nights, old_rows, remove_rows
 from db.connection.locks import market_lock
-from db.engine import location, reading, transaction
-from db.rows import markets, nights, rankings, runs
+from db.engine import reading, transaction
+from db.read import read
+from db.rows.markets import markets
 from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
-from flows.settings import MODELS, data_folder, reports_folder
-from translation.atomic_files import write_whole
+from flows.settings import WEIGHTS, data_folder, reports_folder
 
 REMOVING = ".over"  # suffix of the folder of a state that is being removed
+# So many sessions back, missed nights are run (`flows.markets.stored_night.LIMIT`). They may need a
+# model that no stored night uses yet.
+FEWEST_NIGHTS = 30
+KEPT_NIGHTS = 252  # by default: a year
+# A state that was not written to for so long is left over: work under way writes far more often.
+UNTOUCHED = timedelta(days=30)
+# Folders of states from which interrupted trainings, backtests and rankings resume, and the folders
+# among these that are no states: one holds states itself, the other is the translator's.
+STATES = ("training", "training/backtests", "backtests", "rankings")
+NOT_STATES = ("backtests", "translation")
 
 
 def states_folder(kind: str) -> Path:
@@ -47,47 +47,28 @@ def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | N
     """Remove the states of trainings that are finished, from which none will resume.
 
     For the kind "backtest", the state of `run_id` alone is removed, whatever `as_of` is; for
-    "nightly", the states of all trainings of the market as of sessions up to `as_of`. Each folder
-    is renamed before it is removed: a training that resumed from half a state would make another
-    model.
+    "nightly", the states of all trainings of the market as of sessions up to `as_of`.
     """
-    parent = states_folder(kind)
-    if not parent.exists():
-        return
     state_name = re.compile(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}")
-    for folder in sorted(parent.iterdir()):
+    for folder in sorted(states_folder(kind).glob(f"{market}-*")):
         name = folder.name.removesuffix(REMOVING)
         match = state_name.fullmatch(name)
         if match is None:  # another market's, or no state
             continue
-        night = date.fromisoformat(match[1])
-        is_finished = name == run_id if kind == "backtest" else night <= as_of
-        if is_finished:
+        if name == run_id if kind == "backtest" else match[1] <= str(as_of):
             _remove_state(folder, ignore_errors=True)
 
 
 def _remove_state(folder: Path, *, ignore_errors: bool = False) -> None:
-    """Rename a state's folder and then remove it: work must not resume from half a state."""
+    """Rename a state's folder and then remove it.
+
+    A training that resumed from half a state would make another model.
+    """
     renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
     if folder != renamed:
         shutil.rmtree(renamed, ignore_errors=True)
         folder.rename(renamed)
     shutil.rmtree(renamed, ignore_errors=ignore_errors)
-
-
-# So many sessions back, missed nights are run (`flows.markets.stored_night.LIMIT`). They may need a
-# model that no stored night uses yet.
-FEWEST_NIGHTS = 30
-KEPT_NIGHTS = 252  # by default: a year
-# A state that was not written to for so long is left over: work under way writes far more often.
-UNTOUCHED = timedelta(days=30)
-PAGE = re.compile(r"(\d{4}-\d\d-\d\d)(-level-[\d.]+)?\.html")
-INPUTS = "-inputs.json"  # after a model's name: what drift is measured against
-# Folders of states from which interrupted trainings, backtests and rankings resume.
-STATES = ("training", "training/backtests", "backtests", "rankings")
-# Folders among the states that are not removed: one holds states itself, the other is the
-# translator's.
-NOT_STATES = ("backtests", "translation")
 
 
 @dataclass(frozen=True)
@@ -143,27 +124,20 @@ def plan(engine: Engine, keep: int) -> Plan:
         first_kept = first_kept_nights(conn, keep)
         rows = old_rows(conn, first_kept, untouched_since)
         pages = _old_pages(conn, first_kept)
-        used = _files_of(runs.runs(conn), rows.runs) | _files_of(
-            rankings.rankers(conn), rows.rankers
-        )
-        unused = {
-            path for path in (*rows.runs.values(), *rows.rankers.values()) if path is not None
-        }
-        unused |= {_inputs_of(name) for name in rows.runs}
-        journal = _journal(engine)
-        if journal.exists():
-            unused.update(journal.read_text(encoding="utf-8").splitlines())
-        candidates = sorted(unused - used)
-        files = [data_folder() / path for path in candidates if _is_of_a_model(path)]
-        attention_bytes = _attention_bytes(conn, rows.attention)
-    states: list[Path] = []
-    for parent in STATES:
-        for folder in sorted((data_folder() / parent).glob("*")):
-            if not folder.is_dir() or folder.is_symlink() or folder.name in NOT_STATES:
-                continue
-            if folder.name.endswith(REMOVING) or _last_touched(folder) < untouched_since:
-                states.append(folder)
-    models = len(rows.runs) + len(rows.rankers)
+        bytes_of_rows = attention_bytes(conn, rows.attention)
+    paths = [path for old in rows.models.values() for path in old.values()]
+    weights = [data_folder() / path for path in paths if path and WEIGHTS.fullmatch(path)]
+    # What drift is measured against lies beside the weights.
+    inputs = [file.with_name(f"{file.stem}-inputs.json") for file in weights]
+    files = [file for file in (*weights, *inputs) if file.is_file()]
+    states = [
+        folder
+        for parent in STATES
+        for folder in sorted((data_folder() / parent).glob("*"))
+        if folder.is_dir() and not folder.is_symlink() and folder.name not in NOT_STATES
+        if folder.name.endswith(REMOVING) or _last_touched(folder) < untouched_since
+    ]
+    models = sum(map(len, rows.models.values()))
     return Plan(
         first_kept=first_kept,
         rows=rows,
@@ -171,7 +145,7 @@ def plan(engine: Engine, keep: int) -> Plan:
         files=files,
         states=states,
         removals=(
-            Removal("rows of attention, of old nights", rows.attention, attention_bytes),
+            Removal("rows of attention, of old nights", rows.attention, bytes_of_rows),
             Removal("pages of old nights", len(pages), _bytes_of(pages)),
             Removal("models that nothing leads to", models, None),
             Removal("files of such models", len(files), _bytes_of(files)),
@@ -186,18 +160,17 @@ def prune(engine: Engine, keep: int) -> Plan:
     Raises StoreBusyError, and removes nothing, when a process is working on a market, and
     UsageError as `plan` does.
     """
-    with _every_market_locked(engine):
+    with reading(engine) as conn:
+        names = markets(conn)
+    with ExitStack() as locks:
+        for name in names:
+            locks.enter_context(market_lock(engine, name))
         planned = plan(engine, keep)
-        journal = _journal(engine)
-        if planned.files:
-            paths = [str(file.relative_to(data_folder())) for file in planned.files]
-            text = "\n".join(paths)
-            write_whole(journal, lambda partial: partial.write_text(text, encoding="utf-8"))
         with transaction(engine) as conn:
             remove_rows(conn, planned.first_kept, planned.rows)
-        for file in planned.files:
-            file.unlink(missing_ok=True)
-        journal.unlink(missing_ok=True)
+            # Before the rows that name them are gone for good, so that the next pruning finds them.
+            for file in planned.files:
+                file.unlink(missing_ok=True)
         for page in planned.pages:
             page.unlink(missing_ok=True)
         for folder in planned.states:
@@ -205,96 +178,26 @@ def prune(engine: Engine, keep: int) -> Plan:
     return planned
 
 
-def compact_if_worth_it(engine: Engine) -> bool:
-    """Give the free pages of an SQLite file back to the disk if they are many.
-
-    Returns whether it did. Raises StoreError as `db.admin.pruning.compact` does.
-    """
-    with reading(engine) as conn:
-        is_worth_it = has_much_free(conn)
-    if is_worth_it:
-        compact(engine)
-    return is_worth_it
-
-
-@contextmanager
-def _every_market_locked(engine: Engine) -> Iterator[None]:
-    """Hold the locks of all markets of the store, so that none has a night meanwhile."""
-    with reading(engine) as conn:
-        names = markets.markets(conn)
-    with ExitStack() as locks:
-        for name in names:
-            locks.enter_context(market_lock(engine, name))
-        yield
-
-
 def _old_pages(conn: Connection, first_kept: Mapping[str, date]) -> list[Path]:
     """Return the pages of the store's complete nights before the first one kept.
 
     `dtml report` can write them again.
     """
-    stored = nights.nights(conn)
-    complete = stored[stored["status"].isin(COMPLETE)]
     pages: list[Path] = []
     for market, first in first_kept.items():
-        days = complete.loc[complete["market"] == market, "as_of"].dt.date
-        old_days = {str(day) for day in days if day < first}
-        folder = reports_folder() / market
-        # The store may come from somebody else: a market's name must not lead out of the folder.
-        if folder.parent != reports_folder():
-            continue
-        for file in sorted(folder.glob("*.html")):
-            page = PAGE.fullmatch(file.name)
-            if page is not None and page[1] in old_days:
-                pages.append(file)
+        old = read(
+            conn,
+            "night",
+            columns="as_of",
+            market=market,
+            status=COMPLETE,
+            as_of=where.before(first),
+            order="as_of",
+        )
+        for day in old["as_of"].dt.date:
+            for name in (f"{day}.html", f"{day}-level-*.html"):
+                pages += sorted((reports_folder() / market).glob(name))
     return pages
-
-
-def _attention_bytes(conn: Connection, rows: int) -> int | None:
-    """Return an estimate of the bytes of so many rows of attention; None where it is not known.
-
-    Each is taken to be as large as the mean of all.
-    """
-    if rows == 0:
-        return 0
-    row_bytes = mean_row_bytes(conn, "attention_weight")
-    return None if row_bytes is None else round(row_bytes * rows)
-
-
-def _files_of(models: pd.DataFrame, without: Collection[str]) -> set[str]:
-    """Return the paths, below the data folder, of the files of all models except those `without`.
-
-    `models` has `id, checkpoint_path`.
-    """
-    files: set[str] = set()
-    for name, path in zip(models["id"], models["checkpoint_path"], strict=True):
-        if name not in without:
-            files.update((str(path), _inputs_of(name)))
-    return files
-
-
-def _inputs_of(name: str) -> str:
-    """Return the path of the inputs of a model's training, against which drift is measured."""
-    return f"{MODELS}/{name}{INPUTS}"
-
-
-def _is_of_a_model(path: str) -> bool:
-    """Return whether there is such a file directly in the folder of models.
-
-    The store, which names the path, may come from somebody else.
-    """
-    file = data_folder() / path
-    return file.parent == data_folder() / MODELS and file.name != ".." and file.is_file()
-
-
-def _journal(engine: Engine) -> Path:
-    """Return the path of the journal: a file that lists the files that a pruning removes, by line.
-
-    It is written before the rows go, because these name the files, and removed after the files.
-    Each store has its own.
-    """
-    digest = hashlib.sha256(location(engine).encode()).hexdigest()
-    return data_folder() / f"pruning-{digest[:8]}.txt"
 
 
 def _last_touched(path: Path) -> datetime:
@@ -304,9 +207,5 @@ def _last_touched(path: Path) -> datetime:
 
 def _bytes_of(paths: Iterable[Path]) -> int:
     """Return the bytes of files, and of all files in folders."""
-    total = 0
-    for path in paths:
-        for file in (path, *path.rglob("*")):
-            if file.is_file():
-                total += file.lstat().st_size
-    return total
+    files = [file for path in paths for file in (path, *path.rglob("*"))]
+    return sum(file.lstat().st_size for file in files if file.is_file())
