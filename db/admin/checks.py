@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import Engine, text
 
-from db import tables
+from db import where
 from db.admin import statements
 from db.connection.locks import is_free
 from db.engine import reading, require_current_schema
 from db.errors import StoreError
 from db.migrations import REVISION
+from db.read import read, selection
 from db.rows import fetches
 
 SHOWN = 5  # offending rows that a finding names
@@ -61,21 +63,22 @@ class Finding:
 def check_store(engine: Engine) -> Iterator[Finding]:
     """Yield the finding of each check as soon as it is known.
 
-    An error of the database during a check is that check's finding, and the next check follows.
-    An SQLite file is checked first, then the schema. In a store of another schema, nothing else is
-    checked: not the laws, the dates of fetches or interrupted nights.
+    An error of the database during a check is that check's finding, and the next check follows. A
+    store of another schema is checked no further.
     """
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
-            yield _finding(check, partial(_offending_rows, engine, sql))
-    schema_check = f"the schema is this program's ({REVISION})"
-    schema_finding = _finding(schema_check, partial(_of_another_schema, engine))
-    yield schema_finding
-    if schema_finding.state != "ok":
+            yield _finding(check, partial(_rows, engine, text(sql)))
+    schema = f"the schema is this program's ({REVISION})"
+    try:
+        require_current_schema(engine)
+    except StoreError as error:
+        yield finding_of(schema, [{"error": str(error)}])
         return  # All queries below name columns that another schema may lack.
+    yield finding_of(schema, [])
     json_words = JSON_WORDS[engine.dialect.name]
     for law, sql in LAWS.items():
-        yield _finding(law, partial(_offending_rows, engine, sql.format_map(json_words)))
+        yield _finding(law, partial(_rows, engine, text(sql.format_map(json_words))))
     yield _finding("no fetch is dated ahead of this clock", partial(_dated_ahead, engine))
     yield _finding("no night was interrupted", partial(_interrupted, engine), state="note")
 
@@ -101,15 +104,10 @@ def _finding(check: str, search: Callable[[], Rows], state: State = "failed") ->
         return finding_of(check, [{"error": str(error)}])
 
 
-def _offending_rows(engine: Engine, sql: str) -> Rows:
+def _rows(engine: Engine, statement: sa.Executable) -> Rows:
     with reading(engine) as conn:
-        rows = conn.execute(text(sql)).mappings().fetchmany(SHOWN + 1)
+        rows = conn.execute(statement).mappings().fetchmany(SHOWN + 1)
     return [dict(row) for row in rows]
-
-
-def _of_another_schema(engine: Engine) -> Rows:
-    require_current_schema(engine)
-    return []
 
 
 def _dated_ahead(engine: Engine) -> Rows:
@@ -117,29 +115,30 @@ def _dated_ahead(engine: Engine) -> Rows:
 
     Their markets fetch nothing until the clock is within a day of that date (`db.rows.fetches`).
     """
-    with reading(engine) as conn:
-        future_fetches = fetches.dated_ahead(conn)
+    ahead = selection(
+        "price_fetch",
+        columns="market, source, known_at",
+        order="market, known_at",
+        known_at=where.after(datetime.now(UTC) + fetches.AHEAD),
+    )
     advice = (
         "correct this machine's clock or, if it is right, restore a backup from before that fetch"
     )
-    rows = future_fetches.assign(**{"to do": advice}).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+    return [row | {"to do": advice} for row in _rows(engine, ahead)]
 
 
 def _interrupted(engine: Engine) -> Rows:
-    """Return nights with status running although no process works on their market.
-
-    Each row says what to do. The process that ran such a night has ended without finishing it. To
-    see that, each market with a running night is looked at (`is_free`).
-    """
-    c = tables.night.c
-    running = (
-        sa.select(c.market, c.as_of, c.started_at)
-        .where(c.status == "running")
-        .order_by(c.market, c.as_of)
-    )
+    """Return running nights of markets on which no process works, and what to do."""
     with reading(engine) as conn:
-        rows = [dict(row) for row in conn.execute(running).mappings()]
-    markets = {row["market"] for row in rows}
-    free_markets = {market for market in markets if is_free(engine, market)}
-    return [row | {"to do": "run the night again"} for row in rows if row["market"] in free_markets]
+        running = read(conn, "night", columns="market, as_of, started_at", status="running")
+    free = {market for market in running["market"].unique() if is_free(engine, market)}
+    return [
+        {
+            "market": row.market,
+            "as_of": row.as_of.date(),
+            "started_at": row.started_at,
+            "to do": "run the night again",
+        }
+        for row in running.itertuples()
+        if row.market in free
+    ]

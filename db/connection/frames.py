@@ -115,17 +115,6 @@ def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
     return typed_rows
 
 
-def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return rows of a driver as a frame of objects: no value changes its type for its column.
-
-    Only decimals become floats.
-    """
-    without_decimals = [
-        [float(value) if isinstance(value, Decimal) else value for value in row] for row in rows
-    ]
-    return pd.DataFrame(without_decimals, columns=pd.Index(names), dtype=object)
-
-
 def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
     if not rows:
         return [()] * width

@@ -50,14 +50,6 @@ def require_clocks_agree(conn: Connection, market: str) -> None:
     _checked_newest(conn, market, datetime.now(UTC))
 
 
-def dated_ahead(conn: Connection) -> pd.DataFrame:
-    """Return the fetches dated more than a day after now: market, source, known_at."""
-    c = tables.price_fetch.c
-    ahead = sa.select(c.market, c.source, c.known_at)
-    ahead = ahead.where(c.known_at > datetime.now(UTC) + AHEAD)
-    return frame(conn, ahead.order_by(c.market, c.known_at))
-
-
 def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | None:
     """Return the newest `known_at` of a market's fetches, else of its bars; None without any.
 

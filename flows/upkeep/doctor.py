@@ -5,7 +5,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -13,7 +13,6 @@ from http.client import HTTPException
 from importlib.metadata import requires, version
 from pathlib import Path
 from typing import get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import torch
 from packaging.requirements import Requirement
@@ -50,6 +49,7 @@ APART_S = 60  # seconds by which this clock may differ from the database's
 ANSWER_S = 10  # seconds that Prefect may take to answer
 PROBED = "sp500"  # the market whose index Yahoo is asked for
 DISTRIBUTION = "dtml-nightshift"
+OPTIONAL = ("yahoo", "feeds", "calendars")  # parts without which some nights can run
 
 
 @dataclass(frozen=True)
@@ -61,54 +61,44 @@ class Finding:
 
     part: str
     said: str  # what the check found: the state of the part, or its fault and what to do
-    is_well: bool = True
-    needed: bool = True
+    is_well: bool
+    needed: bool
 
 
 def examined(device: str = "auto") -> Iterator[Finding]:
     """Yield a finding for each part of this machine, one after the other.
 
     A check that fails is a finding too. The self-test runs on the `device`: cpu, cuda, or auto for
-    every device of the machine. The checks start a temporary Prefect server where none is set, ask
-    Yahoo and the user's own feeds for the prices of a week, and make the folders and the store's
-    tables where there are none.
-    """
-    checks: dict[str, Callable[[], str]] = {
-        "python": _python,
-        "packages": _packages,
-        "processor": _processor,
-        "data folder": lambda: _writable(data_folder(), "DTML_DATA"),
-        "reports folder": lambda: _writable(reports_folder(), "DTML_REPORTS"),
-        "database": _database,
-        "clock": _clock,
-        "calendars": _calendars,
-        "prefect": _prefect,
-        "yahoo": _yahoo,
-        "feeds": _feeds,
-    }
-    for name in devices(device):
-        checks[name] = partial(_device, name)
-    for part, check in checks.items():
-        needed = part not in ("yahoo", "feeds", "calendars")
-        try:
-            yield Finding(part, check(), needed=needed)
-        except (DtmlError, StoreError) as error:
-            yield Finding(part, str(error), is_well=False, needed=needed)
-        except Exception as error:  # noqa: BLE001 - any failure of a check is a finding
-            yield Finding(part, f"{type(error).__name__}: {error}", is_well=False, needed=needed)
-
-
-def devices(asked: str) -> list[str]:
-    """Return the names of the devices to test: those of `asked`, which is cpu, cuda or auto.
-
-    "cuda" stays in the list where the machine has no GPU: its check then fails, and says so.
+    every device of the machine; cuda fails where there is no GPU. The checks start a temporary
+    Prefect server where none is set, ask Yahoo and the user's own feeds for the prices of a week,
+    and make the folders and the store's tables where there are none.
     """
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    if asked == "cpu":
-        return ["cpu"]
-    if asked == "cuda":
-        return gpus or ["cuda"]
-    return ["cpu", *gpus]
+    devices = {"cpu": ["cpu"], "cuda": gpus or ["cuda"], "auto": ["cpu", *gpus]}[device]
+    checks = (
+        ("python", _python),
+        ("packages", _packages),
+        ("processor", _processor),
+        ("data folder", partial(_writable, data_folder(), "DTML_DATA")),
+        ("reports folder", partial(_writable, reports_folder(), "DTML_REPORTS")),
+        ("database", _database),
+        ("clock", _clock),
+        ("calendars", _calendars),
+        ("prefect", _prefect),
+        ("yahoo", _yahoo),
+        ("feeds", _feeds),
+        *((name, partial(_device, name)) for name in devices),
+    )
+    for part, check in checks:
+        is_well = False
+        try:
+            said = check()
+            is_well = True
+        except (DtmlError, StoreError) as error:
+            said = str(error)
+        except Exception as error:  # noqa: BLE001 - any failure of a check is a finding
+            said = f"{type(error).__name__}: {error}"
+        yield Finding(part, said, is_well, needed=part not in OPTIONAL)
 
 
 def _python() -> str:
@@ -116,17 +106,13 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    untested: list[str] = []
-    for line in requires(DISTRIBUTION) or ():
-        if "extra ==" in line:  # optional
-            continue
-        requirement = Requirement(line)
-        installed = version(requirement.name)
-        if installed not in requirement.specifier:
-            untested.append(
-                f"{requirement.name} {installed} is outside the tested versions "
-                f"{requirement.specifier}"
-            )
+    requirements = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
+    untested = [
+        f"{each.name} {version(each.name)} is outside the tested versions {each.specifier}"
+        for each in requirements
+        # An extra is optional.
+        if each.marker is None and version(each.name) not in each.specifier
+    ]
     if untested:
         raise DtmlError(
             f"{', '.join(untested)}: install dtml again with its constraints, as with `pip install "
@@ -182,10 +168,8 @@ def _database() -> str:
 def _clock() -> str:
     """Return this machine's time and zone.
 
-    Raises DtmlError if the clock of a PostgreSQL server differs by more than `APART_S`, and where
-    the machine has no tables of time zones.
+    Raises DtmlError if the clock of a PostgreSQL server differs by more than `APART_S`.
     """
-    local = datetime.now().astimezone()
     engine = open_engine()
     if engine.dialect.name == "postgresql":
         with reading(engine) as conn:
@@ -196,13 +180,7 @@ def _clock() -> str:
                 f"this machine's clock and the database's differ by {difference_s:.0f} s, more "
                 f"than {APART_S} s: correct the wrong one, for example with NTP"
             )
-    try:
-        ZoneInfo("Asia/Seoul")
-    except ZoneInfoNotFoundError as error:
-        raise DtmlError(
-            "this machine has no tables of time zones: install the system's package tzdata, or run "
-            "pip install tzdata"
-        ) from error
+    local = datetime.now().astimezone()
     return (
         f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()} (UTC{local:%z}); schedules use each "
         "exchange's own time zone"
@@ -289,12 +267,9 @@ def _last_week(market: Market, source: Source) -> str:
     """
     symbol = market.index.symbol
     if market.index.of_constituents:
-        stocks = [*market.symbols, *(source.symbols() or ())]
+        stocks = (*market.symbols, *(source.symbols() or ()))
         if not stocks:
-            raise DtmlError(
-                f"neither the market {market.name} nor its source lists a stock: list constituents "
-                "in the market's file, or let the feed list its stocks"
-            )
+            raise DtmlError(f"neither the market {market.name} nor its source lists a stock")
         symbol = stocks[0]
     today = date.today()  # noqa: DTZ011 - any day will do
     a_week_ago = today - timedelta(days=7)
@@ -337,20 +312,17 @@ def _device(name: str) -> str:
     # The CPU comes first, because `to` moves the network itself, not a copy of it.
     on_cpu = search(IncrementalTransformer(network), sources, settings)
     on_device = search(IncrementalTransformer(network.to(device)), sources, settings, device=device)
-    differences: list[float] = []
-    for cpu_hypotheses, device_hypotheses in zip(on_cpu, on_device, strict=True):
-        # The best translation of each source comes first.
-        difference = device_hypotheses[0].score - cpu_hypotheses[0].score
-        differences.append(abs(difference))
-    difference = max(differences)
+    # The best translation of each source comes first.
+    difference = max(
+        abs(ours[0].score - theirs[0].score) for ours, theirs in zip(on_device, on_cpu, strict=True)
+    )
     if difference > TOLERANCE:
         raise DtmlError(
             f"translations on {name} have scores that differ from the CPU's by {difference:.1e}, "
             f"more than {TOLERANCE:.1e}: translate with --device cpu"
         )
-    if device.type != "cuda":
-        description = "CPU"
-    else:
+    description = "CPU"
+    if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
         bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
         description = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"

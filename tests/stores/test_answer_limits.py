@@ -81,9 +81,7 @@ def asked_in_a_process(
 
 @pytest.mark.by_quarters
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "form", ["as_csv", "parquet", pytest.param("as_json", marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("form", ["as_csv", pytest.param("as_json", marks=pytest.mark.soak)])
 def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
     said, all_of_them = asked_in_a_process(tmp_path, form, LONG_TEXTS)
@@ -141,7 +139,6 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
 def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.answer_files.GROUP", 5000)
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
     with pytest.raises(
         UsageError, match=r"more than 50,000 bytes.*Parquet.*no file.*: select fewer"

@@ -105,7 +105,7 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
 def finding(engine: Engine) -> list[datetime]:
     said = next(each for each in check_store(engine) if "dated ahead" in each.check)
     assert said.state == ("failed" if said.found else "ok")
-    return [row["known_at"].to_pydatetime() for row in said.found]
+    return [row["known_at"] for row in said.found]
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
