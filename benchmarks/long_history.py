@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,7 @@ import duckdb
 
 from benchmarks.store_loading import postgresql
 from benchmarks.ten_year_store import TenYears
-from db.connection.user_sql import Answer, open_answer
+from db.connection.user_sql import open_answer
 from db.engine import open_engine, upgrade
 
 DTML = str(Path(sys.executable).with_name("dtml"))
@@ -160,12 +161,8 @@ def ask_store(url: str, sql: str) -> float:
     start = time.perf_counter()
     query = sql.format(year=YEAR[engine.dialect.name])
     with open_answer(engine, query, is_trusted=True, is_time_limited=False) as answer:
-        _read(answer)
+        deque(answer.rows, maxlen=0)
     return time.perf_counter() - start
-
-
-def _read(answer: Answer) -> int:
-    return sum(len(batch) for batch in answer.batches)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
-from io import StringIO
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,25 @@ from translation.atomic_files import write_whole
 # Bytes of an answer as a table in memory. A statement that fills a Parquet file has no time limit,
 # so that only this ends an endless answer.
 LARGEST_TABLE = 2**30
+CONVERTED = 2000  # rows that are converted at once
 GROUP = 100_000  # rows of a row group
 # The text in which SQLite stores days and moments.
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
+class _Line:
+    """A file for `csv.writer`, which returns what the writer writes."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
 def csv_lines(found: Answer) -> Iterator[str]:
     """Yield an answer as CSV, the names of its columns first."""
-    for rows in chain([[found.names]], found.batches):
-        text = StringIO()
-        csv.writer(text, lineterminator="\n").writerows(map(_plain, row) for row in rows)
-        yield text.getvalue()
+    writer = csv.writer(_Line(), lineterminator="\n")
+    for row in chain([found.names], found.rows):
+        yield writer.writerow(map(_plain, row))
 
 
 def json_lines(found: Answer) -> Iterator[str]:
@@ -51,12 +57,11 @@ def json_lines(found: Answer) -> Iterator[str]:
     """
     require_distinct(found.names)
     separator = "[\n"
-    for rows in found.batches:
-        for row in rows:
-            values = as_json_values(dict(zip(found.names, map(_plain, row), strict=True)))
-            written = json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False)
-            yield separator + textwrap.indent(written, "  ")
-            separator = ",\n"
+    for row in found.rows:
+        values = as_json_values(dict(zip(found.names, map(_plain, row), strict=True)))
+        written = json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False)
+        yield separator + textwrap.indent(written, "  ")
+        separator = ",\n"
     yield "[]\n" if separator == "[\n" else "\n]\n"
 
 
@@ -76,7 +81,7 @@ def write_parquet(found: Answer, file: Path, largest_bytes: int = LARGEST_TABLE)
     require_distinct(found.names)
     parts = [pa.table([pa.nulls(0)] * len(found.names), names=list(found.names))]
     size = 0
-    for rows in found.batches:
+    for rows in iter(lambda: list(islice(found.rows, CONVERTED)), []):
         values_by_name = zip(found.names, zip(*rows, strict=True), strict=True)
         parts.append(pa.table({name: _array(name, values) for name, values in values_by_name}))
         size += parts[-1].nbytes

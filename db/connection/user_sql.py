@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from sys import getsizeof
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
@@ -35,7 +34,6 @@ FIRST_WORDS = {"sqlite": _OF_BOTH, "postgresql": (*_OF_BOTH, "table", "show")}
 # values; and the bytes of this process's whole heap of SQLite, which a short statement could fill
 # while it is prepared.
 LONGEST_VALUE, LONGEST_PATTERN, LARGEST_HEAP = 1_000_000, 1_000, 1_000_000_000
-BATCH_ROWS, BATCH_BYTES = 2000, 8_000_000  # A batch ends at whichever is reached first.
 WATCH_S = 0.1  # between two looks at the clock while SQLite runs a statement
 # An answer that is held in memory as a whole may have at most so many rows and bytes.
 HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
@@ -65,34 +63,28 @@ _UNKNOWN = (
     re.compile(r"no such (?P<kind>table|column): (?:\w+\.)?(?P<name>\w+)"),
     re.compile(r'(?P<kind>relation|column) "?(?:\w+\.)?(?P<name>\w+)"? does not exist'),
 )
-Rows = Sequence[Sequence[Any]]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a statement: the names of its columns, and its rows in batches.
+    """The answer of a statement: the names of its columns, and its rows.
 
-    Each batch is read from the database only when it is asked for.
+    Each row is read from the database only when it is asked for, as the driver gives it.
     """
 
     names: Sequence[str]
-    batches: Iterator[Rows]
+    rows: Iterator[Sequence[Any]]
 
 
 class Interruption:
     """A switch by which another thread ends a statement whose reader has left."""
 
     def __init__(self) -> None:
+        self.is_requested = False
         self._lock = Lock()
-        self._is_requested = False
         self._cancel: Callable[[], object] | None = None
-
-    @property
-    def is_requested(self) -> bool:
-        """Return whether the statement is to end."""
-        return self._is_requested
 
     def request(self) -> None:
         """End the statement that runs, and let none begin.
@@ -102,7 +94,7 @@ class Interruption:
         # With the lock held, `calling` cannot end, so that the connection of the statement is not
         # yet another reader's when the cancellation arrives.
         with self._lock:
-            self._is_requested = True
+            self.is_requested = True
             if self._cancel is not None:
                 self._cancel()
 
@@ -182,24 +174,17 @@ def suggestion(message: str, sql: str) -> str:
     For an unknown table that is near no view, all views are listed. Columns are looked for in the
     views that the SQL names, or in all where it names none.
     """
-    for pattern in _UNKNOWN:
-        match = pattern.search(message)
-        if match:
-            known = list(views())
-            if match["kind"] == "column":
-                words = set(re.findall(r"\w+", sql.lower()))
-                used = [view for name, view in views().items() if name in words]
-                columns = {  # each once, in order
-                    column.name: None
-                    for view in used or views().values()
-                    for column in view.columns
-                }
-                known = list(columns)
-            meant = did_you_mean(match["name"], known)
-            if not meant and match["kind"] != "column":
-                return f"; the views are {', '.join(views())}"
-            return f"; {meant.strip()}" if meant else ""
-    return ""
+    match = next(filter(None, (pattern.search(message) for pattern in _UNKNOWN)), None)
+    if match is None:
+        return ""
+    if match["kind"] != "column":
+        meant = did_you_mean(match["name"], views())
+        return f"; {meant.strip()}" if meant else f"; the views are {', '.join(views())}"
+    words = set(re.findall(r"\w+", sql.lower()))
+    used = [view for name, view in views().items() if name in words] or views().values()
+    columns = dict.fromkeys(column.name for view in used for column in view.columns)
+    meant = did_you_mean(match["name"], columns)
+    return f"; {meant.strip()}" if meant else ""
 
 
 def select(
@@ -218,18 +203,10 @@ def select(
     in one line, for what `open_answer` refuses and for an answer of more than HELD_ROWS or about
     HELD_BYTES.
     """
-    with open_answer(engine, sql, is_trusted=is_trusted, interruption=interruption) as answer:
-        return answer_frame(answer, row_limit)
-
-
-def answer_frame(answer: Answer, row_limit: int | None = None) -> "pd.DataFrame":
-    """Return the rows of an answer as a frame, or the first `row_limit` of them.
-
-    Raises StoreUsageError, as `select` does, for more than fit into memory.
-    """
     from db.connection.frames import typed
 
-    return typed(first_rows(answer, row_limit), answer.names)
+    with open_answer(engine, sql, is_trusted=is_trusted, interruption=interruption) as answer:
+        return typed(first_rows(answer, row_limit), answer.names)
 
 
 def first_rows(answer: Answer, row_limit: int | None = None) -> list[Sequence[Any]]:
@@ -239,19 +216,16 @@ def first_rows(answer: Answer, row_limit: int | None = None) -> list[Sequence[An
     """
     rows: list[Sequence[Any]] = []
     size = 0
-    for batch in answer.batches:
-        rows += batch
-        if row_limit is not None and len(rows) >= row_limit:
-            break
-        size += sum(_row_bytes(row) for row in batch)
-        has_too_many_rows = len(rows) > HELD_ROWS
-        if has_too_many_rows or size > HELD_BYTES:
-            bound = f"{HELD_ROWS:,} rows" if has_too_many_rows else f"{HELD_BYTES:,} bytes"
+    for row in islice(answer.rows, row_limit):
+        rows.append(row)
+        size += sum(map(getsizeof, row))
+        if len(rows) > HELD_ROWS or size > HELD_BYTES:
+            bound = f"{HELD_ROWS:,} rows" if len(rows) > HELD_ROWS else f"{HELD_BYTES:,} bytes"
             raise StoreUsageError(
                 f"the answer has more than {bound}, which is too much to hold in memory: request "
-                "less data, or use `dtml query` with --csv, --json or --parquet, which stream it"
+                "less data, or use `dtml query` with --csv, --json or --parquet"
             )
-    return rows[:row_limit]
+    return rows
 
 
 @contextmanager
@@ -261,7 +235,7 @@ def _run_on_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
     with closing(cursor):
         cursor.execute(sql)
         names = [column[0] for column in cursor.description or ()]
-        yield Answer(names=names, batches=_batches(cursor))
+        yield Answer(names, cursor)
 
 
 @contextmanager
@@ -275,7 +249,7 @@ def _run_on_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
         first_row = next(rows, None)
         if first_row is not None:
             names = [column.name for column in cursor.description]
-            yield Answer(names=names, batches=_batches(chain([first_row], rows)))
+            yield Answer(names, chain([first_row], rows))
             return
     # The names of columns come only with a first row. Without one, the server describes the
     # statement, which is prepared under the name b"": the next one of that name replaces it.
@@ -283,25 +257,7 @@ def _run_on_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
     connection.prepare(b"", sql.encode())
     description = connection.describe_prepared(b"")
     names = [description.fname(position).decode() for position in range(description.nfields)]
-    yield Answer(names=names, batches=iter(()))
-
-
-def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
-    batch: list[Sequence[Any]] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += _row_bytes(row)
-        if len(batch) == BATCH_ROWS or size > BATCH_BYTES:
-            yield batch
-            batch = []
-            size = 0
-    if batch:
-        yield batch
-
-
-def _row_bytes(row: Sequence[Any]) -> int:
-    return sum(getsizeof(value) for value in row)
+    yield Answer(names, iter(()))
 
 
 @contextmanager
@@ -376,7 +332,6 @@ def _time_limit(
                 # Again and again, as SQLite forgets it before the first step of a statement.
                 driver.interrupt()
 
-    # Batches limit only how many values are in memory: this limits the size of each value.
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
     driver.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)
     driver.execute(f"pragma hard_heap_limit = {LARGEST_HEAP}")
@@ -400,8 +355,18 @@ def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]
     After a request the connection is never used again: the server may act on the cancellation late,
     and would then end the connection's next statement.
     """
-    driver = conn.connection.driver_connection
-    cancel = partial(_cancel, driver, conn.dialect.loaded_dbapi.Error)
+    driver = cast(Any, conn.connection.driver_connection)
+
+    def cancel() -> None:
+        try:
+            driver.cancel_safe(timeout=CANCEL_LIMIT_S)
+        except conn.dialect.loaded_dbapi.Error as error:
+            log.warning(
+                "a query that nobody waits for any more could not be cancelled (%s): nothing needs "
+                "to be done, because its time limit ends it",
+                error,
+            )
+
     try:
         with interruption.calling(cancel):
             # A request that came before this context had nothing to cancel.
@@ -411,18 +376,3 @@ def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]
     finally:
         if interruption.is_requested:
             conn.invalidate()
-
-
-def _cancel(driver: Any, failure: type[Exception]) -> None:
-    """Cancel the statement that a connection of PostgreSQL runs; log a warning where that fails.
-
-    `failure` is the base class of the driver's errors.
-    """
-    try:
-        driver.cancel_safe(timeout=CANCEL_LIMIT_S)
-    except failure as error:
-        log.warning(
-            "a query that nobody waits for any more could not be cancelled (%s): nothing needs to "
-            "be done, because its time limit ends it",
-            error,
-        )

@@ -176,7 +176,7 @@ def test_a_column_has_the_type_that_all_of_its_rows_have(
     asked = f"with r(a, b, c, d, e) as ({asked}) select * from r"
     kept = []
     for size in (1, 2, 5):
-        monkeypatch.setattr("db.connection.user_sql.BATCH_ROWS", size)
+        monkeypatch.setattr("flows.answer_files.CONVERTED", size)
         query(asked, **ASKED, parquet=tmp_path / "rows.parquet")
         table = pq.read_table(tmp_path / "rows.parquet")
         kept.append((table.schema.types[:2], table.to_pylist()))
