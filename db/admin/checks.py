@@ -15,7 +15,7 @@ from db.connection.locks import is_free
 from db.engine import reading, require_current_schema
 from db.errors import StoreError
 from db.migrations import REVISION
-from db.read import read, selection
+from db.read import selection
 from db.rows import fetches
 
 SHOWN = 5  # offending rows that a finding names
@@ -129,16 +129,9 @@ def _dated_ahead(engine: Engine) -> Rows:
 
 def _interrupted(engine: Engine) -> Rows:
     """Return running nights of markets on which no process works, and what to do."""
+    running = selection("night", columns="market, as_of, started_at", status="running")
     with reading(engine) as conn:
-        running = read(conn, "night", columns="market, as_of, started_at", status="running")
-    free = {market for market in running["market"].unique() if is_free(engine, market)}
-    return [
-        {
-            "market": row.market,
-            "as_of": row.as_of.date(),
-            "started_at": row.started_at,
-            "to do": "run the night again",
-        }
-        for row in running.itertuples()
-        if row.market in free
-    ]
+        rows = conn.execute(running).mappings().all()
+    markets = {row["market"] for row in rows}
+    free = {market for market in markets if is_free(engine, market)}
+    return [{**row, "to do": "run the night again"} for row in rows if row["market"] in free]
