@@ -4,7 +4,7 @@ import hashlib
 import logging
 import platform
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import Any
 from uuid import UUID
@@ -111,14 +111,6 @@ def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int
                 free = GlobalConcurrencyLimitUpdate(active_slots=0)
                 client.update_global_concurrency_limit(f"deployment:{deployment_id}", free)
     return count
-
-
-def start_catching_up(deployment: UUID, as_of: date) -> None:
-    """Start a run of the nights' deployment that catches up missed nights up to a session."""
-    with get_client(sync_client=True) as client:
-        client.create_flow_run_from_deployment(
-            deployment, name="catch-up", parameters={"as_of": str(as_of)}
-        )
 
 
 def print_ended(schedules: Mapping[UUID, Schedule], end: Event) -> None:

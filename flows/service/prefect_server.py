@@ -15,15 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from dtml.errors import DtmlError, UsageError
 from flows.settings import err, import_prefect, prefect_folder
@@ -64,16 +63,6 @@ class Server:
     login: str
     listening: socket.socket
 
-    def stop(self) -> None:
-        """End the server; kill it if it does not end by itself within END_LIMIT_S."""
-        _running.remove(self)
-        with self.listening, self.process:  # closes the pipe too, and waits for the process
-            self.process.terminate()
-            try:
-                self.process.wait(END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-
 
 def require_server() -> None:
     """Import Prefect, and let the flows of this process and its children use a server.
@@ -86,18 +75,27 @@ def require_server() -> None:
     if os.environ.get("PREFECT_API_URL"):
         import_prefect()
         return
-    with tempfile.TemporaryFile() as log, _start_lock(folder):
-        server = _start(_listen(0), log, FOR_ONE_COMMAND)
-        atexit.register(stop_servers)  # also if the wait fails
-        import_prefect()  # takes as long as the server takes to start
-        _wait(server, lambda: _last_line(log))
-    _end_with(server)
+
+    def last_line() -> str:
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+        return text.strip().rpartition("\n")[-1] or "it said nothing"
+
+    atexit.register(stop_servers)
+    with tempfile.TemporaryFile() as log:
+        _serve(folder, _listen(0), log, FOR_ONE_COMMAND, last_line)
 
 
 def stop_servers() -> None:
-    """End the servers of this process."""
+    """End the servers of this process; kill those that do not end within END_LIMIT_S."""
     while _running:
-        _running[-1].stop()
+        server = _running.pop()
+        with server.listening, server.process as process:  # waits, and closes the pipe
+            process.terminate()
+            try:
+                process.wait(END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 @contextmanager
@@ -111,23 +109,44 @@ def own_server(folder: Path) -> Iterator[None]:
     """
     log_file = folder / "server.log"
     login_file = folder / "login"
-    with _start_lock(folder) as start_lock:
-        with log_file.open("wb") as log:
-            server = _start(_usual_socket(), log, {})
+    with log_file.open("wb") as log:
         try:
-            _write_private(login_file, server.login)
-            import_prefect()
-            _wait(server, lambda: f"see {log_file}")
-            start_lock.release()  # the tables are made: other servers may start while this one runs
-            _end_with(server)
+            server = _serve(folder, _usual_socket(), log, {}, lambda: f"see {log_file}")
+            login_file.unlink(missing_ok=True)  # an old file would keep its permissions
+            login_file.touch(0o600)
+            login_file.write_text(f"{server.login}\n")
             yield
         finally:
             login_file.unlink(missing_ok=True)
-            server.stop()
+            stop_servers()
 
 
-def _end_with(server: Server) -> None:
-    """From now on, end this process if its server ends by itself: requests would wait in vain."""
+def _serve(
+    folder: Path,
+    listening: socket.socket,
+    log: IO[bytes],
+    settings: dict[str, str],
+    reason: Callable[[], str],
+) -> Server:
+    """Start a server as `_start` does, and wait for it as `_wait` does.
+
+    From then on this process ends if the server ends by itself: requests would wait in vain.
+    """
+    notice = Timer(PATIENCE_S, err.print, [WAITING])
+    notice.start()
+    try:
+        # If two servers of a folder created Prefect's tables at once, one of them would fail.
+        with FileLock(folder / "start.lock", timeout=START_LIMIT_S):
+            server = _start(listening, log, settings)
+            import_prefect()  # takes as long as the server takes to start
+            _wait(server, reason)
+    except Timeout as error:
+        raise DtmlError(
+            f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: end the "
+            f"process that starts it if it hangs; otherwise {REMEDY}"
+        ) from error
+    finally:
+        notice.cancel()
 
     def watch() -> None:
         code = server.process.wait()
@@ -139,38 +158,15 @@ def _end_with(server: Server) -> None:
             os._exit(1)
 
     Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
-    """Let only one server of a folder start at a time; yield the lock, which may be released early.
-
-    If two servers created Prefect's tables at once, one of them would fail. Raises DtmlError when
-    another one takes longer than START_LIMIT_S to start.
-    """
-    lock = FileLock(folder / "start.lock")
-    try:
-        try:
-            acquired = lock.acquire(timeout=PATIENCE_S)
-        except Timeout:  # the user is told what the command waits for, and it waits on
-            err.print(WAITING)
-            acquired = lock.acquire(timeout=START_LIMIT_S)
-    except Timeout as error:
-        raise DtmlError(
-            f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: end the "
-            f"process that starts it if it hangs; otherwise {REMEDY}"
-        ) from error
-    with acquired:
-        yield lock
+    return server
 
 
 def _start(listening: socket.socket, log: IO[bytes], settings: dict[str, str]) -> Server:
     """Start a server on a socket that already listens, so that no other program can take its port.
 
     It writes its messages to `log`, and has the `settings` of Prefect besides those of the
-    environment. It may not answer yet when this returns: see `_wait`. Afterwards the environment
-    variables of this process name the server and its login. Raises UsageError for a login that is
-    not ASCII.
+    environment. It may not answer yet when this returns. Afterwards the environment variables of
+    this process name the server and its login. Raises UsageError for a login that is not ASCII.
     """
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
@@ -212,22 +208,18 @@ def _start(listening: socket.socket, log: IO[bytes], settings: dict[str, str]) -
 
 
 def _usual_socket() -> socket.socket:
-    """Listen on PREFECT_SERVER_API_PORT or, where it is not set, on 4200 or any free port.
-
-    Raises UsageError if the variable is not a port, and DtmlError if that port is taken.
-    """
+    """Listen on PREFECT_SERVER_API_PORT or, where it is not set, on 4200 or any free port."""
     port = os.environ.get("PREFECT_SERVER_API_PORT")
-    if port:
-        if not port.isdecimal() or int(port) >= 2**16:
-            raise UsageError(
-                f"PREFECT_SERVER_API_PORT {port!r} is not a port: set it to 1 to 65535, or to 0 "
-                "for any free port"
-            )
-        return _listen(int(port))
-    try:
-        return _listen(USUAL_PORT)
-    except DtmlError:
+    if not port:
+        with suppress(DtmlError):
+            return _listen(USUAL_PORT)
         return _listen(0)
+    if not port.isdecimal() or int(port) >= 2**16:
+        raise UsageError(
+            f"PREFECT_SERVER_API_PORT {port!r} is not a port: set it to 1 to 65535, or to 0 for "
+            "any free port"
+        )
+    return _listen(int(port))
 
 
 def _listen(port: int) -> socket.socket:
@@ -236,23 +228,11 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         # After " (while" Python repeats the address.
         reason = str(error.strerror or error).partition(" (while")[0]
-        if port == 0:
-            raise DtmlError(
-                f"Prefect's server cannot listen on any port of {HOST}: {reason}; set "
-                "PREFECT_API_URL to a running server"
-            ) from error
         raise DtmlError(
             f"Prefect's server cannot listen on {HOST}, port {port}: {reason}; set "
-            "PREFECT_SERVER_API_PORT to another port, or to 0 for any free port"
+            "PREFECT_SERVER_API_PORT to another port, or to 0 for any free port, or "
+            "PREFECT_API_URL to a running server"
         ) from error
-
-
-def _write_private(file: Path, text: str) -> None:
-    """Write a file that this user alone may read."""
-    file.unlink(missing_ok=True)  # an old file would keep its permissions
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(f"{text}\n")
 
 
 def _wait(server: Server, reason: Callable[[], str]) -> None:
@@ -262,7 +242,6 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
     what its log says, or where the log is. Raises DtmlError too if it answers without a login.
     """
     start = time.monotonic()
-    user_is_informed = False
     # How long a request may take; it doubles with each. The socket listens before the server runs,
     # so the first requests wait for an answer; after the death of the server they would for ever.
     answer_s = 1.0
@@ -273,9 +252,6 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
                 f"Prefect's server ended with exit code {code} at its start: {reason()}; remove "
                 "the cause, or set PREFECT_API_URL to a running server"
             )
-        if not user_is_informed and time.monotonic() - start > PATIENCE_S:
-            user_is_informed = True
-            err.print(WAITING)
         with suppress(OSError, HTTPException):  # it does not answer yet
             answer_s = min(2 * answer_s, ANSWER_S)
             if is_open(server.url, answer_s):
@@ -293,10 +269,7 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server of PREFECT_API_URL requires no login; else None.
-
-    None also if the server does not answer, and if the variable is not set or no URL.
-    """
+    """Return a warning if the server of PREFECT_API_URL answers and requires no login."""
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
         if url and is_open(url):
@@ -312,37 +285,27 @@ def warning_of_open_server() -> str | None:
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
     """Return whether the Prefect server of an API accepts requests without a login.
 
-    Raises OSError if it does not answer, or answers with any other error than that it requires a
-    login, HTTPException if it answers in another protocol, and ValueError if `url` is no URL.
+    Raises what `ask` raises where it does not answer.
     """
     try:
-        ask(url.rstrip("/"), None, answer_s)
-    except HTTPError as error:
-        if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return False
-        raise
+        ask(url, None, answer_s)
+    except HTTPError:
+        return False
     return True
 
 
 def ask(url: str, login: str | None, answer_s: float) -> None:
     """Request the version of a Prefect API, with a login unless it is None.
 
-    Raises OSError if the API does not answer within `answer_s`, or refuses the request without a
-    login or with this one, HTTPException and ValueError as `is_open` does.
+    Raises OSError if the API does not answer within `answer_s`, HTTPError, an OSError, if it
+    refuses the request, HTTPException if it answers in another protocol, and ValueError if `url` is
+    no URL.
     """
     headers = {}
     if login is not None:
         encoded_login = base64.b64encode(login.encode()).decode()
         headers["Authorization"] = f"Basic {encoded_login}"
-    request = Request(f"{url}/admin/version", headers=headers)  # noqa: S310 - of an API
+    version = f"{url.rstrip('/')}/admin/version"
+    request = Request(version, headers=headers)  # noqa: S310 - of an API
     with urlopen(request, timeout=answer_s):  # noqa: S310 - of an API
         pass
-
-
-def _last_line(log: IO[bytes]) -> str:
-    log.seek(0)
-    text = log.read().decode(errors="replace")
-    lines = text.strip().splitlines()
-    if not lines:
-        return "it said nothing"
-    return lines[-1]

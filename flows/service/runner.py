@@ -4,8 +4,8 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,23 +58,23 @@ class Service:
     where there is no translation model.
     """
 
-    markets: Mapping[str, Market]
-    requests: Mapping[str, RunRequest]
+    markets: dict[str, Market]
+    requests: dict[str, RunRequest]
     delay: timedelta
     cron: str | None  # of all nights, in place of those of their exchanges
-    translations: Mapping[str, Any] | None = None
+    translations: dict[str, Any] | None = None
 
     def schedules(self, now: datetime) -> list[Schedule]:
         """Return every schedule."""
         schedules: list[Schedule] = []
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
-                parameters: dict[str, Any] = {"request": self.requests[name]}
+                schedule.parameters["request"] = self.requests[name]
                 if schedule.work == "night" and self.cron is not None:
                     # A night of the exchange's own schedule is skipped on days without a session.
                     # The user's cron decides by itself on which days its nights run.
-                    parameters["any_day"] = True
-                schedules.append(replace(schedule, parameters=parameters))
+                    schedule.parameters["any_day"] = True
+                schedules.append(schedule)
         if self.translations is not None:
             schedules.append(replace(TRANSLATING, parameters=self.translations))
         if self.markets:
@@ -109,9 +109,10 @@ def service_of(
         require_cron(cron)
     translations = {"device": request.device} if model_names() else None
     names_of_files = {file.stem for file in files}  # a market may be named beside its file
-    sources: list[tuple[str, Path | None]] = []
-    sources.extend((name, None) for name in names if name not in names_of_files)
-    sources.extend((str(file), file.absolute()) for file in files)
+    sources: list[tuple[str, Path | None]] = [
+        *((name, None) for name in names if name not in names_of_files),
+        *((str(file), file.absolute()) for file in files),
+    ]
     if not sources:
         with reading(open_store()) as conn:
             stored_markets = sorted(read(conn, "night")["market"].unique())
@@ -122,65 +123,46 @@ def service_of(
             )
         sources.extend((name, None) for name in stored_markets)
 
-    markets: dict[str, Market] = {}
-    requests: dict[str, RunRequest] = {}
+    service = Service({}, {}, delay=delay, cron=cron, translations=translations)
     for name, file in sources:
         market = read_market(name, file)
-        markets[market.name] = market
-        requests[market.name] = replace(request, market=market.name, market_file=file)
-    return Service(
-        markets=markets, requests=requests, delay=delay, cron=cron, translations=translations
-    )
+        service.markets[market.name] = market
+        service.requests[market.name] = replace(request, market=market.name, market_file=file)
+    return service
 
 
 def serve_markets(service: Service) -> None:
     """Serve until SIGTERM or Ctrl-C, without the environment variables that no run needs.
 
-    Raises DtmlError where another service uses the data folder, and when Prefect's server cannot be
-    started.
+    The Prefect server is that of PREFECT_API_URL, else one of our own. Raises DtmlError where
+    another service uses the data folder, and when the server cannot be started.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the runner sets its own
     keep_needed_variables(
         {name for market in service.markets.values() for name in market.feed.environment}
     )
-    end = Event()
-    with suppress(KeyboardInterrupt), _server() as server_is_new:
-        try:
-            _serve(service, end, server_is_new=server_is_new)
-        finally:
-            end.set()
-    out.print("ended")
-
-
-@contextmanager
-def _server() -> Iterator[bool]:
-    """Start a Prefect server, unless PREFECT_API_URL names one, and yield whether this did.
-
-    Raises DtmlError if another service uses the data folder.
-    """
     folder = prefect_folder()
+    server_is_new = not os.environ.get("PREFECT_API_URL")
+    if not server_is_new:
+        warning = warning_of_open_server()
+        if warning:
+            err.print(warning, markup=False, soft_wrap=True)
+        import_prefect()
+    server = own_server(folder) if server_is_new else nullcontext()
+    # `serving` shares the lock for an instant.
+    lock = FileLock(folder / LOCK, timeout=1)
     try:
-        # A plain `with` would wait until another service ends. This waits one second, because
-        # `serving` shares the lock for an instant.
-        lock = FileLock(folder / LOCK).acquire(timeout=1)
+        with suppress(KeyboardInterrupt), lock, server:
+            _serve(service, server_is_new=server_is_new)
     except Timeout as error:
         raise DtmlError(
             f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "
             "command"
         ) from error
-    with lock:
-        if os.environ.get("PREFECT_API_URL"):
-            warning = warning_of_open_server()
-            if warning:
-                err.print(warning, markup=False, soft_wrap=True)
-            import_prefect()
-            yield False
-        else:
-            with own_server(folder):
-                yield True
+    out.print("ended")
 
 
-def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
+def _serve(service: Service, *, server_is_new: bool) -> None:
     """Deploy the schedules of a service on its server, and start runs when due until a signal.
 
     Deployments that an earlier service left are deleted. Runs that were due while none was running
@@ -188,17 +170,20 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     what is served (`write_serving`).
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
+    from prefect.deployments import run_deployment
     from prefect.runner import Runner
 
-    from flows.service.deployments import (
-        cancel_leftovers,
-        deployment_of,
-        print_ended,
-        start_catching_up,
-    )
+    from flows.service.deployments import cancel_leftovers, deployment_of, print_ended
 
     now = datetime.now(UTC)
-    _prepare_runs()
+    # What Prefect and the runs of this process read: see `flows.signals.begin_run`.
+    os.environ[SERVICE] = str(os.getpid())
+    os.environ[FOLDER] = str(Path.cwd())
+    os.environ[JOURNAL] = "1" if is_journal() else ""
+    os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
+    # A runner writes into a folder with a fixed name, inside the folder for temporary files. Inside
+    # that of the machine, it would belong to the first user who started a runner.
+    tempfile.tempdir = str(prefect_folder())
     # By default it would pause the deployments at its end, also for the next service.
     runner = Runner(pause_on_shutdown=False)
     schedules: dict[UUID, Schedule] = {}
@@ -218,21 +203,19 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
         if schedule.work == "night":
             calendar = service.markets[schedule.market].calendar
             last_session = last_closed_session(calendar, now, grace=service.delay)
-            start_catching_up(deployment, last_session)
+            run_deployment(
+                deployment,
+                parameters={"as_of": str(last_session)},
+                timeout=0,  # it is not waited for
+                flow_run_name="catch-up",
+            )
+    end = Event()
     Thread(target=print_ended, args=(schedules, end), daemon=True).start()
     os.chdir("/")  # where each run begins
-    asyncio.run(runner.start())
-
-
-def _prepare_runs() -> None:
-    """Set what Prefect and the runs of this process read of it; see `flows.signals.begin_run`."""
-    os.environ[SERVICE] = str(os.getpid())
-    os.environ[FOLDER] = str(Path.cwd())
-    os.environ[JOURNAL] = "1" if is_journal() else ""
-    os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
-    # A runner writes into a folder with a fixed name, inside the folder for temporary files. Inside
-    # that of the machine, it would belong to the first user who started a runner.
-    tempfile.tempdir = str(prefect_folder())
+    try:
+        asyncio.run(runner.start())
+    finally:
+        end.set()
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:

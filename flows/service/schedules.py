@@ -6,7 +6,7 @@ markets it serves, and holds a lock until it ends, whatever ends it.
 
 import fcntl
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -46,7 +46,7 @@ class Schedule:
     work: Work
     cron: str
     timezone: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 WATCHING = "20 * * * *"  # the hourly check for nights that are late, in UTC

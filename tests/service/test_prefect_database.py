@@ -26,11 +26,9 @@ OLD, RECENT = 211, 7
 def server_of_a_command(_folder: Path) -> Iterator[None]:
     """As a command starts one, which ends with it."""
     with tempfile.TemporaryFile() as log:
-        started = prefect_server._start(
-            prefect_server._listen(0), log, prefect_server.FOR_ONE_COMMAND
-        )
+        prefect_server._start(prefect_server._listen(0), log, prefect_server.FOR_ONE_COMMAND)
         yield
-        started.stop()
+        prefect_server.stop_servers()
 
 
 @pytest.mark.soak
