@@ -2,7 +2,6 @@
 
 from datetime import date
 
-import numpy as np
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -33,12 +32,6 @@ def bands(conn: Connection, run_id: str) -> pd.DataFrame:
     There are no rows for a run that was not calibrated.
     """
     return read(conn, "abstention_band", columns="level, threshold, days, n", run_id=run_id)
-
-
-def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
-    """Return the threshold of a run's bands at a level; None where none is of that level."""
-    thresholds = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
-    return None if thresholds.empty else float(thresholds.iloc[0])
 
 
 def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:

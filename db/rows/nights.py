@@ -190,12 +190,3 @@ def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at:
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the measures of a night's drift."""
     return read(conn, "drift", market=market, as_of=as_of, order="measure")
-
-
-def new_drift(conn: Connection, market: str, as_of: date, before: date | None) -> pd.DataFrame:
-    """Return the measures that have drifted in a night, and had not in the night `before`."""
-    drifted = drift(conn, market, as_of).query("drifted == 1")
-    if before is None or drifted.empty:
-        return drifted
-    drifted_before = drift(conn, market, before).query("drifted == 1")
-    return drifted[~drifted["measure"].isin(drifted_before["measure"])]

@@ -1,7 +1,6 @@
 """Scores: how well directions, and rankings of stocks, agreed with outcomes."""
 
 from datetime import date
-from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -19,25 +18,38 @@ def scores(
 
 
 def running_scores(
-    conn: Connection, market: str, *, targets: int = 1, last: date | None = None
+    conn: Connection,
+    market: str,
+    *,
+    targets: int = 1,
+    last: date | None = None,
+    protocol: str | None = "all",
 ) -> pd.DataFrame:
     """Return the running scores of the last `targets` targets up to `last`, by target.
 
     There is a row for each target and predictor. `last` is by default the newest scored target.
-    They are scores of the protocol 'all', which counts every stock-day.
+    The protocol 'all' counts every stock-day; None is every protocol.
     """
-    conditions: dict[str, Any] = {"market": market, "span": "running", "protocol": "all"}
     newest = read(
         conn,
         "score",
         columns="target",
+        market=market,
+        span="running",
+        protocol="all",
         predictor="dtml",
         target=where.between(None, last),
         order="-target",
         limit=targets,
-        **conditions,
     )
-    return read(conn, "score", target=newest["target"].tolist(), order="target", **conditions)
+    return read(
+        conn,
+        "score",
+        market=market,
+        span="running",
+        protocol=where.given(protocol),
+        target=newest["target"].tolist(),
+    )
 
 
 def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:

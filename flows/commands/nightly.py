@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from datetime import date
 from typing import Annotated
 
-import numpy as np
 import pandas as pd
 import typer
 
@@ -17,9 +16,9 @@ from db import where
 from db.connection.locks import market_lock
 from db.engine import location, reading
 from db.read import read
-from db.rows import calibration, predictions, rankings, runs
+from db.rows import runs
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import coverage, decide
+from dtml.evaluation.calibration import coverage
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.figures import counted, figure, percent
 from dtml.pages.night import ends, ranking_words
@@ -42,6 +41,7 @@ from flows.markets.stored_night import (
     passed_over,
     stored_night,
 )
+from flows.night_facts import NightFacts
 from flows.service.prefect_server import require_server
 from flows.settings import data_folder, err, out
 
@@ -313,45 +313,31 @@ def _show_nights(opened: OpenedMarket, nights: Sequence[Night], *, as_json: bool
     row = night.row
     level = opened.market.level
     with reading(opened.engine) as conn:
-        directions = predictions.night_directions(conn, opened.name, row["as_of"])
-        scores = read(
-            conn, "score", market=opened.name, target=where.until(row["as_of"]), span="running"
-        )
-        bands = read(conn, "abstention_band", run_id=row["run_id"])
-        counts = calibration.band_counts(conn, opened.name, row["as_of"])
-        ranking = rankings.night_ranking(conn, opened.name, row["target"])
-        rank_scores = rankings.last_rank_scores(conn, opened.name, row["as_of"])
-        champion = rankings.champion(conn, opened.name, row["target"])
-    newest_scores = scores[scores["target"] == scores["target"].max()]  # of the last scored session
-    calibrated = directions["calibrated"]
-    threshold = calibration.threshold_at(bands, level)
-    if threshold is None:
-        directions_at_level = pd.Series(None, index=calibrated.index, dtype=object)
-    else:
-        decisions = decide(calibrated.to_numpy(), threshold)
-        words = np.select([decisions == 1, decisions == 0], ["rise", "fall"], "none")
-        directions_at_level = pd.Series(words, index=calibrated.index)
-    directions = directions.assign(direction=directions_at_level)
-    coverage_at_level = coverage(counts[counts["level"] == level])
-    if as_json:
-        document = {
-            "night": row,
-            "new": not night.was_done_before,
-            "report": str(night.report),
-            "nights": [done.row for done in nights],
-            "rejected": _rejected_bars(nights),
-            "predictions": directions,
-            "scores": newest_scores,
-            "coverage": coverage_at_level,
-            "ranking": ranking,
-            "rank_scores": rank_scores,
-        }
-        return print_json(document)
-    ranking_text = ""
-    if len(ranking):
-        ranking_text = ranking_words(ranking, rank_scores, champion)
+        facts = NightFacts(conn, row, scored_until=row["as_of"])
+        directions = facts.directions(level).drop(columns=["low", "high"])
+        ranking = facts.ranking
+        scores = facts.last_scores
+        counts = facts.band_counts
+        coverage_at_level = coverage(counts[counts["level"] == level])
+        if as_json:
+            document = {
+                "night": row,
+                "new": not night.was_done_before,
+                "report": str(night.report),
+                "nights": [done.row for done in nights],
+                "rejected": _rejected_bars(nights),
+                "predictions": directions,
+                "scores": scores,
+                "coverage": coverage_at_level,
+                "ranking": ranking,
+                "rank_scores": facts.rank_scores,
+            }
+            return print_json(document)
+        ranking_text = ""
+        if len(ranking):
+            ranking_text = ranking_words(ranking, facts.rank_scores, facts.champion)
     _print_nights(nights, directions, ranking, ranking_text)
-    return _print_scores(night, newest_scores, coverage_at_level, location(opened.engine))
+    return _print_scores(night, scores, coverage_at_level, location(opened.engine))
 
 
 def _rejected_bars(nights: Sequence[Night]) -> pd.DataFrame:

@@ -29,7 +29,8 @@ from flows.settings import err, make_data_folder, out
 commands = typer.Typer()
 
 REJECTED = f"bars rejected in {REJECTED_SESSIONS} sessions"
-OF_DASHBOARD = ("missing", "late_seconds", "scheduled_at", "opens_at")  # fields shown there
+# Fields that only the dashboard shows.
+OF_DASHBOARD = ("missing", "late_seconds", "scheduled_at", "opens_at", "finished_at")
 NIGHT_COLUMNS = (
     "market",
     "last night",

@@ -1,7 +1,9 @@
 """What a market's morning begins with: tonight's state, tomorrow's ranking, and what changed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,15 @@ from dtml.pages.figures import (
     count,
     counted,
     day,
-    duration,
     figure,
-    moment,
     of_source,
     percent,
     records,
 )
 from dtml.pages.night import promotion_words
-from flows.dashboard.running import running_night
-from flows.service.timeliness import TOLERANCE, Timeliness
+from flows.dashboard.running import Work, running_night
+from flows.night_facts import NightFacts
+from flows.service.timeliness import Timeliness
 
 END_STOCKS = 5  # stocks at each end of a ranking, on the first page
 NIGHTS = 125  # of a small chart, at most: half a year
@@ -39,82 +40,75 @@ SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
 Row = Mapping[str, Any]
 
 
-def state_of_night(
-    conn: Connection, night: Row | None, now: datetime, times: Timeliness | None
-) -> dict[str, Any]:
-    """Return the state of a market's last night, for the macro `state`.
+@dataclass(frozen=True)
+class State:
+    """Hold how a market's last night stands, for the macro `state`.
 
-    `kind` is "none" before the first night, "running", "interrupted", "refused", "late" or
-    "complete". `work` is the night as a piece of work while it runs, else None. `late` says that a
-    night is late, and since when; None where none is. `ended` says how long after it was due the
-    night ended, `is_late_end` whether that is late, and `next` when the next one is due. `opens_at`
-    is when the session predicted opens, `is_in_time` says whether the night ended before that, and
-    `has_opened` whether that has passed. What `times` does not tell, as where it is None, is None,
-    False or empty. `hindsight` says how many of the market's nights were run after the session that
-    they predict; empty where none was. `is_hindsight` says that this one was.
+    `night` is None before the first night. `work` is the night as a piece of work while it runs.
+    `times` are those of the market; on the page of an older night they tell nothing. `hindsight`
+    says how many of the market's nights were run after the session that they predict.
     """
-    if night is None:
-        return {
-            "kind": "none",
-            "night": None,
-            "work": None,
-            "late": None,
-            "ended": "",
-            "is_late_end": False,
-            "opens_at": None,
-            "is_in_time": None,
-            "has_opened": False,
-            "next": "",
-            "hindsight": "",
-            "is_hindsight": False,
-        }
-    late = None if times is None else times.late_message
-    kind = night["status"]
-    work = None
-    if kind == "running":
-        work = running_night(conn, night, now)["work"]
-        kind = "running" if work.is_alive else "interrupted"
-    elif kind in nights.COMPLETE:
-        kind = "late" if late else "complete"
-    hindsight = _hindsight(*nights.count_hindsight(conn, night["market"]))
-    after = _after_due(night, times)
-    is_in_time = _is_before_open(night, times)
-    opens_at = None if times is None else times.opens_at
-    return {
-        "kind": kind,
-        "night": night,
-        "work": work,
-        "late": late,
-        "ended": _ended(after, is_in_time=is_in_time),
-        "is_late_end": after is not None and after >= TOLERANCE,
-        "opens_at": opens_at,
-        "is_in_time": is_in_time,
-        "has_opened": opens_at is not None and opens_at <= now,
-        "next": _next(times),
-        "hindsight": hindsight,
-        "is_hindsight": (
-            night["status"] in nights.COMPLETE
-            and night["finished_at"] is not None
-            and night["target"] is not None
-            and night["finished_at"].date() > night["target"]
-        ),
-    }
+
+    night: Row | None
+    work: Work | None
+    times: Timeliness
+    now: datetime
+    hindsight: str
+
+    @property
+    def kind(self) -> str:
+        """Return "none" (no night), "running", "interrupted", "refused", "late" or "complete"."""
+        if self.night is None:
+            return "none"
+        if self.work is not None:
+            return "running" if self.work.is_alive else "interrupted"
+        if self.night["status"] not in nights.COMPLETE:
+            return str(self.night["status"])
+        return "late" if self.times.is_late else "complete"
+
+    @property
+    def is_hindsight(self) -> bool:
+        """Return whether the night was run after the session that it predicts."""
+        if self.night is None or self.night["status"] not in nights.COMPLETE:
+            return False
+        target = self.night["target"]
+        return target is not None and self.night["finished_at"].date() > target
+
+    @property
+    def has_opened(self) -> bool:
+        """Return whether the session predicted is known to have opened."""
+        return self.times.opens_at is not None and self.times.opens_at <= self.now
 
 
-def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
+def state_of_night(
+    conn: Connection, market: str, night: Row | None, now: datetime, times: Timeliness | None
+) -> State:
+    """Return the state of a market's night; `times` are known for its last one."""
+    return State(
+        night=night,
+        work=running_night(conn, night, now)["work"]
+        if night is not None and night["status"] == "running"
+        else None,
+        times=times or Timeliness(market=market),
+        now=now,
+        hindsight=_hindsight(*nights.count_hindsight(conn, market)),
+    )
+
+
+def summary_of_states(states: Mapping[str, State]) -> str:
     """Say in a few words whether the last nights of several markets are well.
 
-    `states` are those of `state_of_night`, by market. A night that ended after the open is named
-    as late, and one that runs as running; one that was late but in time is well. Empty without two
-    markets with a night: the page of a single one says it beside its name.
+    A night that ended after the open is named as late, and one that runs as running; one that was
+    late but in time is well. Empty without two markets with a night: the page of a single one says
+    it beside its name.
     """
     words = {}
     for market, state in states.items():
-        if state["kind"] == "complete":
-            is_too_late = state["is_late_end"] and state["is_in_time"] is False
+        if state.kind == "complete":
+            is_too_late = state.times.is_late_end and state.times.is_in_time is False
             words[market] = "late" if is_too_late else ""
-        elif state["kind"] != "none":
-            words[market] = state["kind"]
+        elif state.kind != "none":
+            words[market] = state.kind
     if len(words) < 2:
         return ""
     not_well = [f"{market} {word}" for market, word in words.items() if word]
@@ -124,44 +118,6 @@ def summary_of_states(states: Mapping[str, Mapping[str, Any]]) -> str:
         return f"{count(len(not_well))} of {count(len(words))} not well"
     others = ", the others well" if len(not_well) < len(words) else ""
     return f"{', '.join(not_well)}{others}"
-
-
-def _after_due(night: Row, times: Timeliness | None) -> timedelta | None:
-    if times is None or times.scheduled_at is None or night["finished_at"] is None:
-        return None
-    after: timedelta = night["finished_at"] - times.scheduled_at
-    return after
-
-
-def _is_before_open(night: Row, times: Timeliness | None) -> bool | None:
-    """Return whether a night ended before its target session opened; None if not known."""
-    if times is None or times.opens_at is None or night["finished_at"] is None:
-        return None
-    is_before: bool = night["finished_at"] < times.opens_at
-    return is_before
-
-
-def _ended(after: timedelta | None, *, is_in_time: bool | None) -> str:
-    """Say how long after its scheduled moment a night ended, from `_after_due`.
-
-    Of a late one it also says whether its orders were `is_in_time` for the open; None is not known.
-    """
-    if after is None:
-        return ""
-    if after < timedelta(0):
-        return "before it was due"
-    if after < TOLERANCE:
-        return f"on time, {duration(after.total_seconds())} after it was due"
-    opened = {True: " but before the open", False: ", after the open", None: ""}[is_in_time]
-    if after < timedelta(days=2):
-        return f"{duration(after.total_seconds())} late{opened}"
-    return f"{count(after.days)} days late{opened}"
-
-
-def _next(times: Timeliness | None) -> str:
-    if times is None or times.next_run is None or not times.is_nightly:
-        return ""
-    return f"The next night is due {moment(times.next_run)}."
 
 
 def caveats(conn: Connection, market: str) -> str:
@@ -185,24 +141,6 @@ def _hindsight(complete: int, late: int) -> str:
     )
 
 
-def target_of(night: Row) -> date:
-    """Return the session that a night predicts, or the next day if its calendar ended before."""
-    target: date | None = night["target"]
-    return target or night["as_of"] + timedelta(days=1)
-
-
-def night_before(conn: Connection, night: Row) -> Row | None:
-    """Return the complete night before another one of its market; None for the first."""
-    return read_row(
-        conn,
-        "night_log",
-        market=night["market"],
-        as_of=where.before(night["as_of"]),
-        status=nights.COMPLETE,
-        order="-as_of",
-    )
-
-
 class Shown:
     """Remember which rankings are shown: a session is looked up only once for all markets."""
 
@@ -217,32 +155,31 @@ class Shown:
         return self._of_target[target].get(market)
 
 
-def ranking_of_night(
-    conn: Connection, night: Row, before: Row | None, shown: Shown, ends: int | None = None
-) -> pd.DataFrame:
-    """Return the ranking of a night, the best first, with the change of places since `before`.
+def ranking_of_night(night: NightFacts, shown: Shown, ends: int | None = None) -> pd.DataFrame:
+    """Return a night's ranking, the best first, with the change of places since the one before.
 
-    `before` is the night before it, None for a first night. With `ends`, the ranking has only so
-    many stocks of each end. There are no rows where no stock was ranked.
+    With `ends`, the ranking has only so many stocks of each end. There are no rows where no stock
+    was ranked.
 
     The columns are those of `rankings.night_ranking` and three more: `moved`, the places gained
-    since `before`, and `return_before`, the stock's return in the session ranked then, both NaN for
-    a stock that was not ranked then; and `bar`, the score on a scale from -1 to 1, on which 0 is
-    the median of the stocks returned, and the stock furthest from it has 1 or -1.
+    since the night before, and `return_before`, the stock's return in the session ranked then, both
+    NaN for a stock that was not ranked then; and `bar`, the score on a scale from -1 to 1, on which
+    0 is the median of the stocks returned, and the stock furthest from it has 1 or -1.
     """
-    market = night["market"]
-    target = target_of(night)
     ranking = rankings.night_ranking(
-        conn, market, target, shown=shown.of(market, target), ends=ends
+        night.conn,
+        night.market,
+        night.target,
+        shown=shown.of(night.market, night.target),
+        ends=ends,
     )
     earlier = ranking.iloc[:0]  # no rows, with the same columns
-    if before is not None:
-        target_before = target_of(before)
+    if night.before is not None:
         earlier = rankings.night_ranking(
-            conn,
-            market,
-            target_before,
-            shown=shown.of(market, target_before),
+            night.conn,
+            night.market,
+            night.before.target,
+            shown=shown.of(night.market, night.before.target),
             symbols=None if ends is None else ranking["symbol"].tolist(),
         )
     earlier_place = earlier.set_index("symbol")["place"].astype(float)
@@ -293,7 +230,7 @@ def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataF
     return with_said.assign(disagrees=disagrees)
 
 
-def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.DataFrame:
+def orders_of_night(night: NightFacts) -> pd.DataFrame:
     """Return what the paper account holds from the next open on, and what it trades for that.
 
     Columns: symbol, weight (the share of equity to hold, 0 for a sale), held (the share held after
@@ -303,16 +240,16 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
     less than `SMALLEST_TRADE`, and else "adjust". The rows are sorted by place, then the largest
     weight first. There are no rows where nothing was decided.
     """
-    market = night["market"]
-    wanted = read(conn, "paper_order", market=market, target=target_of(night)).set_index("symbol")
+    orders = partial(read, night.conn, "paper_order", market=night.market)
+    wanted = orders(target=night.target).set_index("symbol")
     if wanted.empty:
         return pd.DataFrame(columns=["symbol", "weight", "held", "kept", "action", "place"])
     held = pd.Series(dtype=float)
-    if before is not None:
-        orders_before = read(conn, "paper_order", market=market, target=target_of(before))
+    if night.before is not None:
+        orders_before = orders(target=night.before.target)
         held = orders_before.set_index("symbol")["held"].dropna().astype(float)
     symbols = [*wanted.index, *held.index.difference(wanted.index)]
-    orders = pd.DataFrame(
+    changed = pd.DataFrame(
         {
             "symbol": symbols,
             "weight": wanted["weight"].reindex(symbols).fillna(0.0).to_numpy(),
@@ -320,14 +257,14 @@ def orders_of_night(conn: Connection, night: Row, before: Row | None) -> pd.Data
             "kept": wanted["kept"].reindex(symbols).fillna(0).to_numpy() == 1,
         }
     )
-    is_unchanged = (orders["weight"] - orders["held"]).abs() < SMALLEST_TRADE
+    is_unchanged = (changed["weight"] - changed["held"]).abs() < SMALLEST_TRADE
     actions = np.select(
-        [orders["weight"] == 0, orders["held"].isna(), orders["kept"] | is_unchanged],
+        [changed["weight"] == 0, changed["held"].isna(), changed["kept"] | is_unchanged],
         ["sell", "buy", "keep"],
         default="adjust",
     )
     places = {"buy": 0, "sell": 1, "adjust": 2, "keep": 3}
-    with_actions = orders.assign(action=actions, place=[places[action] for action in actions])
+    with_actions = changed.assign(action=actions, place=[places[action] for action in actions])
     return with_actions.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
 
 
@@ -372,45 +309,30 @@ def _weight_of_each(orders: pd.DataFrame) -> float | None:
     return float(weights.mean())
 
 
-def changes(
-    conn: Connection,
-    night: Row,
-    before: Row | None,
-    ranking: pd.DataFrame,
-    last: date | None = None,
-) -> list[str]:
-    """Return in sentences what changed in a night since the one `before`.
+def changes(night: NightFacts, ranking: pd.DataFrame, last: date | None = None) -> list[str]:
+    """Return in sentences what changed in a night since the one before.
 
     These are a promotion, new drift, alerts, a new model, and stocks that are new at the top. For a
-    first night, whose `before` is None, all drift is new, and only drift and alerts are told.
-    Alerts of later nights, which have no ranking yet, are among them up to the night of `last`
-    (None: the newest).
+    first night all drift is new, and only drift and alerts are told. Alerts of later nights, which
+    have no ranking yet, are among them up to the night of `last` (None: the newest).
     """
-    market = night["market"]
+    before = night.before
+    champion = night.champion
     sentences = []
-    champion = rankings.champion(conn, market, night["target"])
-    if (
-        before is not None
-        and champion is not None
-        and champion["replaced"]
-        and champion["since"] > target_of(before)
-    ):
+    if before and champion and champion["replaced"] and champion["since"] > before.target:
         sentences.append(f"{promotion_words(champion)}.")
-    drifted = records(
-        nights.new_drift(conn, market, night["as_of"], None if before is None else before["as_of"])
-    )
-    if drifted:
-        sentences.append(drift_words(drifted))
-    as_of = where.between(night["as_of"], last)
-    alerts = read(conn, "alert_log", market=market, as_of=as_of, order="as_of, kind")
+    if night.new_drift:
+        sentences.append(drift_words(night.new_drift))
+    as_of = where.between(night.as_of, last)
+    alerts = read(night.conn, "alert_log", market=night.market, as_of=as_of, order="as_of, kind")
     sentences += [
         f"{alert['kind'].replace('_', ' ')}: {alert['message']}"
         for alert in records(alerts)
         if alert["kind"] not in SHOWN_ELSEWHERE
     ]
-    model_before = None if before is None else before["run_id"]
-    if night["run_id"] and model_before not in (None, night["run_id"]):
-        sentences.append(f"New model: {night['run_id']}.")
+    run_id = night.row["run_id"]
+    if run_id and before and before.row["run_id"] not in (None, run_id):
+        sentences.append(f"New model: {run_id}.")
     top = ranking.head(END_STOCKS)
     place_before = top["place"] + top["moved"]  # NaN if it was not ranked the night before
     new_at_top: list[str] = top.loc[place_before > END_STOCKS, "symbol"].tolist()
@@ -423,15 +345,14 @@ def changes(
     return sentences
 
 
-def skill_line(
-    conn: Connection, market: str, leg: str, predictor: str, last: date
-) -> Sparkline | None:
-    """Return a drawing of the rank IC of a predictor, added up over the nights up to a session.
+def skill_line(night: NightFacts, leg: str, predictor: str) -> Sparkline | None:
+    """Return a drawing of the rank IC of a predictor, added up over the nights up to one.
 
     They are the last NIGHTS nights, of a time of SPAN, at most. Beside the predictor is the rule
     with the best sum. None where the predictor has a rank IC on fewer than two of these nights.
     """
-    rank_ics = rankings.night_rank_ics(conn, market, leg, predictor, last - SPAN, last)
+    last = night.target
+    rank_ics = rankings.night_rank_ics(night.conn, night.market, leg, predictor, last - SPAN, last)
     daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)
     if predictor not in daily or daily[predictor].count() < 2:
         return None

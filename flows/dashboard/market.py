@@ -18,7 +18,6 @@ from db.read import read, read_row, read_value
 from db.rows import (
     nights,
     paper_account,
-    rankings,
 )
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
@@ -32,26 +31,24 @@ from flows.dashboard.briefing import (
     account_line,
     changes,
     in_order_of,
-    night_before,
     order_values,
     orders_of_night,
     ranking_of_night,
     skill_line,
     state_of_night,
-    target_of,
     with_directions,
 )
 from flows.dashboard.markets import (
     FIGURES,
     STOCKS,
     NotThereError,
-    Row,
     after_costs,
     ranking_of_day,
     require_market,
     skill_of,
 )
 from flows.dashboard.running import REFRESH_S, other_work
+from flows.night_facts import NightFacts, night_facts
 from flows.service.timeliness import Timeliness
 
 NIGHTS = 30  # in the table of a market, at most
@@ -173,10 +170,10 @@ def market_page(
     require_level(asked.level)
     require_market(conn, market)
     night = night_of(conn, market, asked.as_of)
-    level = level_of(conn, night, asked.level)
+    level = level_of(night, asked.level)
     common = {
         "market": market,
-        "night": night,
+        "night": night and night.row,
         "level": level,
         "levels": LEVELS,
         "sort": order,
@@ -196,31 +193,26 @@ def market_page(
         return {**common, "models": records(models)}
 
     # A night has no target where the calendar ended before the session that it predicts.
-    if night["target"] is None:
-        common["target"] = f"the session after {night['as_of']}"
-    else:
-        common["target"] = str(night["target"])
-    run = None
-    if night["run_id"] is not None:
-        run = read_row(conn, "run_log", run_id=night["run_id"])
-    previous_as_of, next_as_of = nights.neighbours(conn, market, night["as_of"])
+    common["target"] = str(night.row["target"] or f"the session after {night.as_of}")
+    run = read_row(conn, "run_log", run_id=night.row["run_id"])
+    previous_as_of, next_as_of = nights.neighbours(conn, market, night.as_of)
     rejected_bars = read(
         conn,
         "rejected",
         market=market,
-        session=night["as_of"],
+        session=night.as_of,
         order="symbol, reason",
         limit=STOCKS,
     )
-    directions = night_directions(conn, night, level)
+    directions = night_directions(night, level)
     is_newest = next_as_of is None
     rule_directions: dict[str, Any] = {}
     if not directions.empty:
         rule_directions = {rule: directions[rule].iloc[0] for rule in NAIVE_RULES}
-    counts: dict[str, int] = {}
-    for direction in ("rise", "fall", "none"):
-        is_direction = directions["direction"] == direction
-        counts[direction] = int(is_direction.sum())
+    counts = {
+        direction: int((directions["direction"] == direction).sum())
+        for direction in ("rise", "fall", "none")
+    }
     coverage = None
     if level is not None:
         counted = read(
@@ -230,7 +222,7 @@ def market_page(
             market=market,
             kind="nightly",
             level=level,
-            target=where.until(target_of(night)),
+            target=where.until(night.target),
         )
         coverage = counted.sum().to_dict()
     probabilities = directions[["probability", "lowest", "highest"]].to_numpy().ravel()
@@ -241,7 +233,7 @@ def market_page(
         conn,
         "daily_score",
         market=market,
-        target=where.until(target_of(night)),
+        target=where.until(night.target),
         order="-target, protocol, predictor",
         limit=SCORED * protocols * predictors,
     )
@@ -250,8 +242,10 @@ def market_page(
     running_figures = [f"running_{figure}" for figure in FIGURES]
     return {
         **common,
-        "state": state_of_night(conn, night, now, times.get(market) if is_newest else None),
-        **_ranking_of_night(conn, night, directions, asked.level, is_newest=is_newest),
+        "state": state_of_night(
+            conn, market, night.row, now, times.get(market) if is_newest else None
+        ),
+        **_ranking_of_night(night, directions, asked.level, is_newest=is_newest),
         "directions": records(order.rows(directions)),
         "counts": counts,
         "rule_directions": rule_directions,
@@ -261,7 +255,7 @@ def market_page(
         "scores": records(_rows_of_last_session(scored)),
         "skill": skill_of(_rows_of_last_session(of_all_days)),
         "chart": predictor_charts(by_session, *running_figures),
-        "nights": night_rows(conn, night["market"], night["as_of"], of_all_days),
+        "nights": night_rows(conn, market, night.as_of, of_all_days),
         "backtests": records(
             read(
                 conn,
@@ -278,14 +272,13 @@ def market_page(
         "before": previous_as_of,
         "after": next_as_of,
         "run": run,
-        "gaps": night["gaps"] or [],
+        "gaps": night.row["gaps"] or [],
         "rejected": records(rejected_bars),
     }
 
 
 def _ranking_of_night(
-    conn: Connection,
-    night: Row,
+    night: NightFacts,
     directions: pd.DataFrame,
     level: float | None,
     *,
@@ -303,47 +296,41 @@ def _ranking_of_night(
     (`ranking_of_day`). `directions` are those of the night, `level` is the requested one, and
     `is_newest` says that no night of the market is newer.
     """
-    market = night["market"]
-    ranked_night = night if night["status"] in nights.COMPLETE else night_before(conn, night)
+    ranked_night = night if night.row["status"] in nights.COMPLETE else night.before
     if ranked_night is None:
         return {"ranking": [], "ranked_night": None, "account": None}
     if ranked_night is not night:
-        directions = night_directions(conn, ranked_night, level_of(conn, ranked_night, level))
-    target = target_of(ranked_night)
-    before = night_before(conn, ranked_night)
-    shown = Shown(conn)
-    whole = ranking_of_night(conn, ranked_night, before, shown)
-    ranking = with_directions(whole, directions)
-    orders = in_order_of(ranking, orders_of_night(conn, ranked_night, before))
+        directions = night_directions(ranked_night, level_of(ranked_night, level))
+    shown = Shown(night.conn)
+    ranking = with_directions(ranking_of_night(ranked_night, shown), directions)
+    orders = in_order_of(ranking, orders_of_night(ranked_night))
     weights = orders.set_index("symbol")["weight"]
     ranking = ranking.assign(weight=ranking["symbol"].map(weights[weights > 0]).astype(float))
-    rank_scores = rankings.last_rank_scores(conn, market, target)
+    rank_scores = ranked_night.rank_scores
     best_first = rank_scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])
-    champion = rankings.champion(conn, market, target)
     # After the newest night there may be alerts about a night that never began.
-    last_alerts = None if is_newest else night["as_of"]
+    last_alerts = None if is_newest else night.as_of
     words = line = None
     if len(ranking):
-        words = ranking_words(ranking, rank_scores, champion)
-        leg, predictor = ranking[["leg", "predictor"]].iloc[0]
-        line = skill_line(conn, market, leg, predictor, target)
-    paper = paper_account.paper_returns(conn, market, ranked_night["as_of"])
+        words = ranking_words(ranking, rank_scores, ranked_night.champion)
+        line = skill_line(ranked_night, *ranking[["leg", "predictor"]].iloc[0])
+    paper = paper_account.paper_returns(night.conn, night.market, ranked_night.as_of)
     return {
-        "ranked_night": ranked_night,
-        "ranking_target": target,
+        "ranked_night": ranked_night.row,
+        "ranking_target": ranked_night.target,
         "ranking": records(ranking),
         "ranking_words": words,
         "disagreeing": records(ranking[ranking["disagrees"]]),
         "leg_words": LEG_WORDS,
         "rank_scores": records(best_first),
-        "ranked": ranking_of_day(conn, market, ranked_night, shown),
+        "ranked": ranking_of_day(ranked_night, shown),
         "skill_line": line,
         **order_values(orders),
-        "costs": after_costs(conn, market, paper),
+        "costs": after_costs(night.conn, night.market, paper),
         "paper_days": paper["session"].nunique(),
         "account_line": account_line(paper),
         "account": account_chart(paper),
-        "changes": changes(conn, ranked_night, before, ranking, last_alerts),
+        "changes": changes(ranked_night, ranking, last_alerts),
     }
 
 
@@ -374,24 +361,25 @@ def require_level(level: float | None) -> None:
         )
 
 
-def level_of(conn: Connection, night: Row | None, level: float | None) -> float | None:
+def level_of(night: NightFacts | None, level: float | None) -> float | None:
     """Return the level at which a night's directions are shown; None for directions without a band.
 
     `level` is the requested one: None for the default level of the night's model, 0 for directions
     without a band.
     """
-    if level is None and night is not None and night["run_id"] is not None:
-        level = read_value(conn, "band_direction", "level", run_id=night["run_id"], is_default=1)
+    if level is None and night is not None:
+        run_id = night.row["run_id"]
+        level = read_value(night.conn, "band_direction", "level", run_id=run_id, is_default=1)
     return level or None  # 0 becomes None
 
 
-def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any] | None:
-    """Return the night whose last session was `as_of`, by default the newest night.
+def night_of(conn: Connection, market: str, as_of: date | None) -> NightFacts | None:
+    """Return the night whose last session was `as_of`, by default the newest, scored by its target.
 
     None for a market without nights, if `as_of` is None. Raises NotThereError if there is no night
     of the day `as_of`; it names the nearest nights, if there are any.
     """
-    night = read_row(conn, "night_log", market=market, as_of=where.given(as_of), order="-as_of")
+    night = night_facts(conn, market, settled=True, as_of=where.given(as_of))
     if night is not None or as_of is None:
         return night
 
@@ -406,7 +394,7 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
     )
 
 
-def night_directions(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
+def night_directions(night: NightFacts, level: float | None) -> pd.DataFrame:
     """Return the directions of a night, a row for each stock; no rows for a night without a model.
 
     The columns are DIRECTION_COLUMNS. Most are those of the view prediction_history. name and
@@ -419,10 +407,9 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
     `correct` is 1 where the direction was that of the return, else 0; it is missing where there is
     no rise or fall, and where there is no outcome.
     """
-    market = night["market"]
-    run_id = night["run_id"]
-    target = target_of(night)
-    of_night: dict[str, Any] = {"market": market, "run_id": run_id, "target": target}
+    conn, market = night.conn, night.market
+    of_night: dict[str, Any] = {"run_id": night.row["run_id"], "target": night.target}
+    of_night["market"] = market
     directions = read(conn, "prediction_history", order="symbol", limit=STOCKS, **of_night)
     names = read(conn, "latest_prediction", columns="symbol, name, sector", market=market)
     seeds = read(conn, "disagreement", columns="symbol, lowest, highest, rising_share", **of_night)

@@ -31,17 +31,16 @@ from flows.dashboard.briefing import (
     best_and_worst,
     changes,
     in_order_of,
-    night_before,
     order_words,
     orders_of_night,
     ranking_of_night,
     skill_line,
     state_of_night,
     summary_of_states,
-    target_of,
 )
 from flows.dashboard.running import REFRESH_S, other_work, running_page
 from flows.markets.files import read_market
+from flows.night_facts import NightFacts, night_facts
 from flows.service.timeliness import Timeliness
 
 TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
@@ -109,7 +108,7 @@ def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) 
     states = {}
     for market in markets.all_markets(conn):
         night = read_row(conn, "night_log", market=market, order="-as_of")
-        states[market] = state_of_night(conn, night, now, times.get(market))
+        states[market] = state_of_night(conn, market, night, now, times.get(market))
     return {"states": states, "works": other_work(conn, now)}
 
 
@@ -124,25 +123,24 @@ def work_page(
 class Newest(NamedTuple):
     """What several parts of a market's briefing read, read once.
 
-    `night` is its newest night, `complete` its newest complete one, both None without one. `paper`
-    has the rows of `paper_account.paper_returns`.
+    `night` is the row of its newest night, `complete` its newest complete one, both None without
+    one. `paper` has the rows of `paper_account.paper_returns`.
     """
 
     market: str
     night: Row | None
-    complete: Row | None
+    complete: NightFacts | None
     paper: pd.DataFrame
 
     @classmethod
     def of(cls, conn: Connection, market: str) -> "Newest":
         """Read it from the store."""
-        night = read_row(conn, "night_log", market=market, order="-as_of")
-        complete = night
-        if night is not None and night["status"] not in nights.COMPLETE:
-            complete = read_row(
-                conn, "night_log", market=market, status=nights.COMPLETE, order="-as_of"
-            )
-        return cls(market, night, complete, paper_account.paper_returns(conn, market))
+        return cls(
+            market,
+            read_row(conn, "night_log", market=market, order="-as_of"),
+            night_facts(conn, market, settled=True, status=nights.COMPLETE),
+            paper_account.paper_returns(conn, market),
+        )
 
 
 def briefing(
@@ -158,7 +156,7 @@ def briefing(
     market = newest.market
     night = newest.complete
     found: dict[str, Any] = {
-        "state": state_of_night(conn, newest.night, now, times),
+        "state": state_of_night(conn, market, newest.night, now, times),
         "best": [],
         "worst": [],
         "leader": None,
@@ -170,24 +168,23 @@ def briefing(
     }
     if night is None:
         return found
-    before = night_before(conn, night)
-    ranking = ranking_of_night(conn, night, before, shown, END_STOCKS)
-    found["changes"] = changes(conn, night, before, ranking)
-    orders = orders_of_night(conn, night, before)
+    ranking = ranking_of_night(night, shown, END_STOCKS)
+    found["changes"] = changes(night, ranking)
+    orders = orders_of_night(night)
     if len(orders):
         ranked = rankings.night_ranking(
             conn,
             market,
-            target_of(night),
-            shown=shown.of(market, target_of(night)),
+            night.target,
+            shown=shown.of(market, night.target),
             symbols=orders["symbol"].tolist(),
         )
         found["order_words"] = order_words(in_order_of(ranked, orders))
     if ranking.empty:
         return found
     leader = records(ranking.head(1))[0]
-    line = skill_line(conn, market, leader["leg"], leader["predictor"], target_of(night))
-    leading = {"leader": leader, "target_ranked": target_of(night), "skill_line": line}
+    line = skill_line(night, leader["leg"], leader["predictor"])
+    leading = {"leader": leader, "target_ranked": night.target, "skill_line": line}
     return {**found, **best_and_worst(ranking), **leading}
 
 
@@ -196,9 +193,9 @@ def market_rows(
 ) -> pd.DataFrame:
     """Return a row for each market.
 
-    A row has the last night (`_night_facts`), how many stocks have each of the newest directions,
-    the model, running scores (`skill_of`), the ranking of the stocks (`ranking_of_day`), and the
-    gain after costs (`after_costs`).
+    A row has the last night and the days since it, how many stocks have each of the newest
+    directions, the model, running scores (`skill_of`), the ranking of the stocks
+    (`ranking_of_day`), and the gain after costs (`after_costs`).
     """
     newest_directions = read(conn, "latest_prediction", columns="market, direction")
     direction_counts = newest_directions.value_counts()
@@ -214,28 +211,18 @@ def market_rows(
         rows.append(
             {
                 "market": market,
-                **_night_facts(night, today),
+                **{name: night and night[name] for name in ("as_of", "target", "status")},
+                "days_since": night and (today - night["as_of"]).days,
                 "rise": direction_counts.get((market, "rise"), 0),
                 "fall": direction_counts.get((market, "fall"), 0),
                 "none": direction_counts.get((market, "none"), 0),
                 "run_id": None if model is None else model["run_id"],
                 **skill_of(stored_scores.last_running_scores(conn, market)),
-                **ranking_of_day(conn, market, complete, shown),
+                **ranking_of_day(complete, shown),
                 **after_costs(conn, market, paper),
             }
         )
     return pd.DataFrame(rows)
-
-
-def _night_facts(night: Row | None, today: date) -> dict[str, Any]:
-    if night is None:
-        return {"as_of": None, "target": None, "status": None, "days_since": None}
-    return {
-        "as_of": night["as_of"],
-        "target": night["target"],
-        "status": night["status"],
-        "days_since": (today - night["as_of"]).days,
-    }
 
 
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
@@ -275,9 +262,7 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     return skill
 
 
-def ranking_of_day(
-    conn: Connection, market: str, night: Row | None, shown: Shown
-) -> dict[str, Any]:
+def ranking_of_day(night: NightFacts | None, shown: Shown) -> dict[str, Any]:
     """Return the predictor that ranks the stocks (`ranker`), and its scores beside the best rule.
 
     `night` is the complete night whose ranking is shown, None without one. `ranker` is the
@@ -301,13 +286,13 @@ def ranking_of_day(
     }
     if night is None:
         return ranking
-    shown_ranking = shown.of(market, target_of(night))
+    shown_ranking = shown.of(night.market, night.target)
     if shown_ranking is None:
         return ranking
     _, predictor = shown_ranking
     ranking["ranker"] = predictor
 
-    rank_scores = rankings.last_rank_scores(conn, market, night["target"])
+    rank_scores = night.rank_scores
     predictor_scores = rank_scores[rank_scores["predictor"] == predictor]
     if len(predictor_scores):  # one row, none before its first ranking has an outcome
         score = predictor_scores.iloc[0]
@@ -316,7 +301,7 @@ def ranking_of_day(
             ranking[f"rank_ic{end}"] = score[f"rank_ic{end}"]
         ranking["skill"] = told_apart(score["rank_ic_low"], score["rank_ic_high"])
         since, nights_since = rankings.lasting_skill(
-            conn, market, score["leg"], predictor, night["target"]
+            night.conn, night.market, score["leg"], predictor, night.target
         )
         ranking["since"] = since
         ranking["nights_since"] = nights_since

@@ -11,6 +11,7 @@ from dtml.pages.figures import counted, named, with_interval
 from dtml.pages.ranking import HEADLINE, ranking_page
 from flows.dashboard.briefing import Shown
 from flows.dashboard.markets import NotThereError, ranking_of_day
+from flows.night_facts import night_facts
 from flows.ranking.tear_sheet import read_ranking, sql_behind
 
 LISTED_IN = {  # the view that lists all finished studies of a kind
@@ -89,8 +90,8 @@ def _of_nights(conn: Connection, market: str) -> str:
 
     Empty where no night has ranked stocks, or no ranking of the model has an outcome.
     """
-    night = read_row(conn, "night_log", market=market, status=nights.COMPLETE, order="-as_of")
-    ranked = ranking_of_day(conn, market, night, Shown(conn))
+    night = night_facts(conn, market, settled=True, status=nights.COMPLETE)
+    ranked = ranking_of_day(night, Shown(conn))
     if ranked["rank_ic"] is None:
         return ""
     other = "" if ranked["ranker"] == HEADLINE else "another model, "

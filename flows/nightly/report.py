@@ -10,7 +10,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading
-from db.rows import attention, calibration, nights, predictions, prices, rankings, runs
+from db.rows import attention, calibration, nights, prices, runs
 from db.rows import scores as stored_scores
 from db.rows.nights import COMPLETE
 from dtml.attention.weights import Attention
@@ -19,12 +19,12 @@ from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
 from dtml.evaluation.drift import drift_words
 from dtml.evaluation.survivorship import Survivorship, date_of
-from dtml.pages.figures import records
 from dtml.pages.night import night_report, ranking_part
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
 from flows.freezing import link_of_night
 from flows.markets.stored_night import page_file
+from flows.night_facts import NightFacts
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
@@ -58,24 +58,24 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
     since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
     level = context.market.level if level is None else level
     with reading(context.engine) as conn:
+        facts = NightFacts(conn, night, scored_until=as_of)
         bands = calibration.bands(conn, run["id"])
         scores = stored_scores.scores(conn, context.name, last=as_of, span="running")
-        counts = calibration.band_counts(conn, context.name, as_of)
         rejected = prices.rejected_bars(conn, context.name, since, as_of)
+        directions = facts.directions(level)
+        threshold = directions["high"].max()  # of all stocks; NaN without a band
         stored: dict[str, Any] = {
-            "directions": predictions.night_directions(conn, context.name, as_of),
+            "directions": directions,
+            "threshold": None if pd.isna(threshold) else threshold,
+            "coverage": coverage(facts.band_counts),
             "scores": scores,
             "rolling": rolling(conn, tonight, scores),
             "bins": calibration.calibration_bins(conn, context.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
             "warnings": prices.price_warnings(conn, context.name),
             "rejected": rejected.assign(session=rejected["session"].dt.date),
-            "ranking": ranking_part(
-                rankings.night_ranking(conn, context.name, night["target"]),
-                rankings.last_rank_scores(conn, context.name, as_of),
-                rankings.champion(conn, context.name, night["target"]),
-            ),
-            "drift": drift_words(records(nights.drift(conn, context.name, as_of))),
+            "ranking": ranking_part(facts.ranking, facts.rank_scores, facts.champion),
+            "drift": drift_words(facts.drift),
             "calibrations": calibrations(runs.runs(conn, context.name)),
             "second_source": page_words(conn, context.name, since, as_of),
             "frozen": link_of_night(context.name, as_of),
@@ -85,8 +85,6 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
         title=context.market.title,
         night=night,
         level=level,
-        threshold=calibration.threshold_at(bands, level),
-        coverage=coverage(counts),
         attention=tonight.attention or seen(tonight),
         rejected_sessions=REJECTED_SESSIONS,
         receipt=receipt(night, run, bands),

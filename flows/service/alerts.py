@@ -18,16 +18,15 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.read import read_row
 from db.rows import fetches, nights, rankings
-from db.rows import scores as stored_scores
 from db.save import save
 from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
-from dtml.pages.figures import quoted, records, with_interval
+from dtml.pages.figures import quoted, with_interval
 from dtml.pages.night import promotion_words
 from dtml.pages.second_source import comparison_words, grave_words
+from flows.night_facts import night_facts
 from flows.service.status import MarketStatus, market_status, waiting_alerts
 
 log = logging.getLogger(__name__)
@@ -107,10 +106,9 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
     new_alerts: list[Alert] = []
     if all_alerts:
         with transaction(engine) as conn:
-            for alert in all_alerts:
-                is_new = save(conn, "alert", vars(alert), raised_at=now)
-                if is_new:
-                    new_alerts.append(alert)
+            new_alerts = [
+                alert for alert in all_alerts if save(conn, "alert", vars(alert), raised_at=now)
+            ]
     for alert in new_alerts:
         # A warning is shown without a terminal too. A rule that beats the model gets one, because
         # nothing else says so; commands print by themselves which night is refused or late.
@@ -127,12 +125,7 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
                         "prefect.resource.id": f"dtml.market.{alert.market}",
                         "prefect.resource.name": alert.market,
                     },
-                    payload={
-                        "market": alert.market,
-                        "as_of": str(alert.as_of),
-                        "kind": alert.kind,
-                        "message": alert.message,
-                    },
+                    payload=vars(alert) | {"as_of": str(alert.as_of)},
                 )
     send_waiting(engine, now)
     return new_alerts
@@ -149,8 +142,7 @@ def send_waiting(engine: Engine, now: datetime) -> None:
     receivers = None if waiting.empty else find_receivers()
     if receivers is None:
         return
-    names = {str(receiver.service_name) for receiver in receivers}
-    services = ", ".join(sorted(names)) or "any service"
+    services = ", ".join(sorted({str(each.service_name) for each in receivers})) or "any service"
     until = time.monotonic() + SENDING_S
     for alert in waiting.to_dict("records"):
         market = str(alert["market"])
@@ -180,99 +172,80 @@ def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Ale
     night chose another champion for sessions after its target, and that measures have drifted that
     had not in the night before.
     """
-    row = read_row(conn, "night_log", market=market, as_of=as_of)
-    if row is None:
+    night = night_facts(conn, market, as_of=as_of)
+    if night is None:
         return
-    message = _message_of_comparison(conn, market, as_of)
-    if message is not None:
-        yield Alert(market, as_of, "second_source", message)
+    row = night.row
+    comparison = _grave_comparison(conn, market, as_of)
+    if comparison:
+        yield Alert(market, as_of, "second_source", f"second source: {'; '.join(comparison)}")
     if row["status"] == "refused":
         yield Alert(market, as_of, "refused", f"night of {as_of} refused: {row['reason']}")
     elif row["status"] in nights.COMPLETE:
-        # These are the scores of the night's own session, which has the newest outcomes, and of the
-        # session scored before it.
-        scores = stored_scores.running_scores(conn, market, targets=2, last=as_of)
-        message = _message_if_newly_beaten(scores, pd.Timestamp(as_of))
+        # The night's own session has the newest outcomes; the others are of the one before.
+        scores = night.scores[night.scores["protocol"] == "all"]
+        is_own = scores["target"] == pd.Timestamp(as_of)
+        message = _message_if_beaten(scores[is_own])
+        if _message_if_beaten(scores[~is_own]) is not None:
+            message = None
         if message is not None:
             yield Alert(market, as_of, "below_rule", message)
         champion = rankings.champion(conn, market)
-        if champion is not None and _is_chosen_by(row, champion):
+        # A night chooses for later sessions than its own target. One that is run after later nights
+        # finds a champion that these have chosen.
+        if (
+            champion is not None
+            and champion["replaced"]
+            and champion["since"] > row["target"]
+            and champion["decided_at"] >= row["started_at"]
+        ):
             yield Alert(market, as_of, "promoted", promotion_words(champion))
-        night_before, _night_after = nights.neighbours(conn, market, as_of)
-        newly_drifted = records(nights.new_drift(conn, market, as_of, night_before))
-        if newly_drifted:
-            yield Alert(market, as_of, "drifted", drift_words(newly_drifted))
+        if night.new_drift:
+            yield Alert(market, as_of, "drifted", drift_words(night.new_drift))
 
 
-def _is_chosen_by(night: Mapping[str, Any], champion: Mapping[str, Any]) -> bool:
-    """Return whether a night chose the champion, in place of another one.
+def _grave_comparison(conn: Connection, market: str, as_of: date) -> list[str]:
+    """Return in sentences what is grave in a night's comparison with a second source.
 
-    `champion` is the newest of the market. A night chooses for later sessions than its own target.
-    One that is run after later nights finds a champion that these have chosen.
-    """
-    is_later = champion["since"] > night["target"]
-    has_replaced_another = bool(champion["replaced"])
-    return has_replaced_another and is_later and champion["decided_at"] >= night["started_at"]
-
-
-def _message_of_comparison(conn: Connection, market: str, as_of: date) -> str | None:
-    """Return in one line what is grave in a night's comparison with a second source.
-
-    None if nothing is, or if the night compared nothing. That the comparison failed is grave unless
-    the one before it failed too.
+    That the comparison failed is grave unless the one before it failed too.
     """
     comparison = fetches.comparison(conn, market, since=as_of)
     if comparison is None or comparison["as_of"] != as_of:
-        return None
+        return []
     known_at = comparison["known_at"]
     sentences = grave_words(
         fetches.disagreements_found(conn, market, known_at), comparison["symbols"]
     )
     before = fetches.comparison(conn, market, before=known_at)
-    failed_before = before is not None and before["failure"] is not None
-    if comparison["failure"] is not None and not failed_before:
+    if comparison["failure"] and not (before and before["failure"]):
         sentences.insert(0, comparison_words(comparison))
-    return "second source: " + "; ".join(sentences) if sentences else None
+    return sentences
 
 
 def _alerts_of_status(status: MarketStatus) -> Iterable[Alert]:
     if not status.is_nightly:
         return
     is_refused = status.outcome == "refused"
-    # A refused night always has an `as_of`: it is tested for the type checker.
     if is_refused and status.as_of is not None:
         message = f"night of {status.as_of} refused: {status.reason}"
         yield Alert(status.market, status.as_of, "refused", message)
     is_reported = is_refused and status.due is not None and status.as_of == status.due.as_of
-    if status.late_message and status.due is not None and not is_reported:
+    if status.late_message and status.due and not is_reported:
         yield Alert(status.market, status.due.as_of, "late", status.late_message)
-    if status.calendar_ends is not None and status.note is not None:
+    if status.calendar_ends and status.note:
         yield Alert(status.market, status.calendar_ends, "calendar", status.note)
-
-
-def _message_if_newly_beaten(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Return the message that a rule has begun to beat the model, by the scores of `target`.
-
-    `scores` are those of `target` and of the session scored before it. None if no rule beats the
-    model at `target`, or if one did already at the session before.
-
-    A model is beaten when its whole interval of the running MCC lies below a rule's whole interval.
-    It is not enough that the rule's figure lies above the model's interval: the best of three
-    rules, which is looked for every night, is often best by luck. In simulated markets without any
-    signal, 9 in 10 models would then get an alert within a year; as the intervals must not overlap,
-    2 in 10 do. ACC is not used: where most stocks rise, it rewards a model for always predicting a
-    rise.
-    """
-    earlier = scores[scores["target"] < target]
-    if _message_if_beaten(earlier) is not None:
-        return None
-    return _message_if_beaten(scores[scores["target"] == target])
 
 
 def _message_if_beaten(scores: pd.DataFrame) -> str | None:
     """Return the message that a rule beats the model at one session's scores; None if none does.
 
-    Where several rules do, it names the one whose interval begins highest.
+    A model is beaten when its whole interval of the running MCC lies below a rule's whole interval;
+    where several rules beat it, the message names the one whose interval begins highest.
+    It is not enough that the rule's figure lies above the model's interval: the best of three
+    rules, which is looked for every night, is often best by luck. In simulated markets without any
+    signal, 9 in 10 models would then get an alert within a year; as the intervals must not overlap,
+    2 in 10 do. ACC is not used: where most stocks rise, it rewards a model for always predicting a
+    rise.
     """
     pair = beside_rules(scores)
     if pair is None:
@@ -304,11 +277,11 @@ def find_receivers() -> Any:
     for library in ("apprise", "urllib3"):  # their lines quote addresses, which may hold a token
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     receivers = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
-    unknown: list[str] = []
-    for number, address in enumerate(addresses, start=1):
-        apprise_address = re.sub("^http", "json", address)  # a POST of JSON, in Apprise's terms
-        if not receivers.add(apprise_address):
-            unknown.append(str(number))  # not the address, which may hold a token
+    unknown = [
+        str(number)  # not the address, which may hold a token
+        for number, address in enumerate(addresses, start=1)
+        if not receivers.add(re.sub("^http", "json", address))  # a POST of JSON, for Apprise
+    ]
     if unknown:
         log.warning(
             "%d of the %d addresses in %s are of no service that Apprise knows (number %s, "

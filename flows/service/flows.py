@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from functools import partial, wraps
-from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import pandas as pd
 from prefect import flow
@@ -23,13 +22,13 @@ from prefect.states import Completed, Failed
 from db.connection.locks import market_lock
 from db.engine import open_store, reading
 from db.errors import StoreBusyError, StoreError
-from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import counted, records, with_interval
 from flows.console import rendered
 from flows.log_lines import logged_run
 from flows.markets.opened import RunRequest, choose_as_of
-from flows.markets.stored_night import Night, missed_nights
+from flows.markets.stored_night import Night
+from flows.night_facts import NightFacts
 from flows.nightly.context import MarketContext, Tonight, open_context, open_stored_context
 from flows.nightly.night import CaughtUp, catch_up, models, run_night
 from flows.nightly.train import Model
@@ -88,38 +87,33 @@ def _skipped(reason: str) -> Outcome:
     return Completed(name="Skipped", message=reason)
 
 
-def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
+def _ending_in_a_state(
+    work: Callable[Concatenate[RunRequest, P], Outcome],
+) -> Callable[Concatenate[RunRequest, P], Outcome]:
     """Return the function that does `work` as a run of the service, and ends in a state.
 
     An error of dtml, the store or the system (OSError) becomes a failed state with its message in
-    place of a traceback; where another process works on the market, the run is skipped. `work` has
-    a parameter `request`, whose market is in the run's line in the log. There is no such line if a
-    night or a training inside has logged its own.
+    place of a traceback; where another process works on the market, the run is skipped. There is no
+    line of the run in the log if a night or a training inside has logged its own.
     """
-    name = work.__name__.removeprefix("scheduled_")
 
     @wraps(work)
-    def run_of_service(*args: P.args, **kwargs: P.kwargs) -> Outcome:
+    def run_of_service(request: RunRequest, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         begin_run()
-        arguments = signature(work).bind(*args, **kwargs).arguments
-        with logged_run(name, market=arguments["request"].market) as run:
-            state = _state_of(lambda: work(*args, **kwargs))
+        name = work.__name__.removeprefix("scheduled_")
+        with logged_run(name, market=request.market) as run:
+            try:
+                state = work(request, *args, **kwargs)
+            except StoreBusyError as error:  # another process works on the market
+                state = _skipped(str(error))
+            except (DtmlError, StoreError, OSError) as error:
+                state = Failed(message=str(error))
             run.outcome = f"{state.name}: {state.message}"
             if state.is_failed():
                 run.level = logging.WARNING
             return state
 
     return run_of_service
-
-
-def _state_of(work: Callable[[], Outcome]) -> Outcome:
-    """Return the state in which `work` ends; expected errors become states too."""
-    try:
-        return work()
-    except StoreBusyError as error:  # another process works on the market
-        return _skipped(str(error))
-    except (DtmlError, StoreError, OSError) as error:
-        return Failed(message=str(error))
 
 
 @flow(name="night", flow_run_name="{request.market}", persist_result=False)
@@ -147,18 +141,18 @@ def scheduled_night(
     last_known = context.source.last_session()
     if last_known is not None:  # a file's last session, after which there can be no night
         as_of = min(as_of, last_known)
-    if not missed_nights(context, as_of):
-        return _skipped(f"the night of {as_of} is complete already")
-    caught_up = _run_missed_nights(context, as_of, waits)
-    if as_of in caught_up.refused:
-        return Failed(message=str(caught_up.refused[as_of]))
-    if caught_up.nights:
-        return Completed(message=_summary(caught_up))
-    # No night was run: another run has completed this one since `missed_nights` was asked, or only
-    # older nights were missed, and they were refused.
-    if caught_up.refused:
-        return _skipped(f"the night of {as_of} is complete already; refused: {caught_up.reason}")
-    return _skipped(f"the night of {as_of} is complete already")
+    ended = _run_missed_nights(context, as_of, waits)
+    refused = f"; refused: {ended.reason}" if ended.refused else ""
+    if as_of in ended.refused:
+        return Failed(message=str(ended.refused[as_of]))
+    if not ended.nights:
+        return _skipped(f"the night of {as_of} is complete already{refused}")
+    nights = ", ".join(str(night.row["as_of"]) for night in ended.nights)
+    last = ended.nights[-1].row
+    return Completed(
+        message=f"{nights}: {counted(last['predictions'], 'stock')} predicted for "
+        f"{last['target']}, {len(last['gaps'])} left out{refused}"
+    )
 
 
 @flow(name="training", flow_run_name="{request.market}", persist_result=False)
@@ -186,12 +180,11 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
         f"{counted(result.fetched, 'bar')} up to {as_of}, {result.stored} new or restated, "
         f"{len(result.rejected)} rejected"
     )
-    failures = result.failures
-    if failures.empty:
+    if result.failures.empty:
         return Completed(message=bars)
-    first = failures.iloc[0]
+    first = result.failures.iloc[0]
     return Failed(
-        message=f"{bars}; {counted(len(failures), 'symbol')} without an answer, "
+        message=f"{bars}; {counted(len(result.failures), 'symbol')} without an answer, "
         f"such as {first['symbol']} ({first['detail']}); the next refetch, or "
         f"`dtml fetch {context.name} --again`, asks again"
     )
@@ -207,10 +200,10 @@ def watch(markets: Sequence[str] = (), market_files: Sequence[Path] = ()) -> lis
     begin_run()
     with logged_run("watch") as run:
         engine = open_store()
-        watched = named_markets(engine, (), market_files)
-        if markets:
-            watched = {name: market for name, market in watched.items() if name in markets}
-        statuses = watch_markets(engine, watched)
+        stored = named_markets(engine, (), market_files)
+        statuses = watch_markets(
+            engine, {name: stored[name] for name in stored if not markets or name in markets}
+        )
         problems = [status.problem for status in statuses if status.problem]
         run.outcome = "; ".join(problems) or "no night is late or refused"
         if problems:
@@ -250,24 +243,13 @@ def _run_missed_nights(context: MarketContext, as_of: date, waits: Sequence[int]
     return total
 
 
-def _summary(caught_up: CaughtUp) -> str:
-    nights = ", ".join(str(night.row["as_of"]) for night in caught_up.nights)
-    last = caught_up.nights[-1].row
-    line = (
-        f"{nights}: {counted(last['predictions'], 'stock')} predicted for {last['target']}, "
-        f"{len(last['gaps'])} left out"
-    )
-    if caught_up.refused:
-        return f"{line}; refused: {caught_up.reason}"
-    return line
-
-
 def leave_artifact(context: MarketContext, night: Night) -> None:
     """Create a Prefect artifact with a key like `night-simulated`; a failure is only logged."""
     row = night.row
     try:
         with reading(context.engine) as conn:
-            scores = stored_scores.running_scores(conn, context.name, last=row["as_of"])
+            scores = NightFacts(conn, row, scored_until=row["as_of"]).last_scores
+        scores = scores[scores["protocol"] == "all"]
         key = f"night-{context.name.replace('_', '-')}"  # small letters, digits and dashes
         create_markdown_artifact(night_page(context.name, scores, night), key=key)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of a page

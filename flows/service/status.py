@@ -3,11 +3,10 @@
 Nothing is written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection, Engine
@@ -16,7 +15,7 @@ from db import where
 from db.connection.locks import is_free
 from db.engine import reading
 from db.errors import did_you_mean
-from db.read import read, read_row
+from db.read import read
 from db.rows import fetches, markets, prices, rankings, runs
 from db.rows import scores as stored_scores
 from db.rows.nights import COMPLETE
@@ -33,6 +32,7 @@ from dtml.prices.sessions import (
     sessions_up_to,
 )
 from flows.markets.files import market_of_store, named_in_command, read_market
+from flows.night_facts import night_facts
 from flows.service.timeliness import Timeliness, timeliness
 
 REJECTED_SESSIONS = 30  # the last ones, whose rejected bars are counted
@@ -121,22 +121,20 @@ def named_markets(
     package nor a file, given or stored, defines it. With names, raises UsageError for a name or a
     file of a market that the store lacks.
     """
-    markets_of_files: dict[str, Market] = {}
-    for file in files:
-        market = read_market(file.stem, file)
-        markets_of_files[market.name] = market
+    of_files = [read_market(file.stem, file) for file in files]
+    markets_of_files = {market.name: market for market in of_files}
     with reading(engine) as conn:
         stored = markets.markets(conn)
     chosen_names = [*names, *markets_of_files] if names else stored
     for name in chosen_names:
         if name not in stored:
-            meant = did_you_mean(name, stored)
             of_file = markets_of_files.get(name)
-            in_command = name if of_file is None else named_in_command(of_file)
-            first_night = f"run a first night of {name} with `dtml nightly {in_command}`"
-            known = f"{meant}choose one of {', '.join(stored)}, or {first_night}"
-            if not stored:
-                known = f"it has no market yet; {first_night}"
+            in_command = named_in_command(of_file) if of_file else name
+            known = "it has no market yet; "
+            if stored:
+                meant = did_you_mean(name, stored)
+                known = f"{meant}choose one of {', '.join(stored)}, or "
+            known += f"run a first night of {name} with `dtml nightly {in_command}`"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")
     return {
         name: markets_of_files.get(name) or market_of_store(engine, name) for name in chosen_names
@@ -151,20 +149,20 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
     closed: date | None = None
     rejected_bars: int | None = None
     calendar_ends: date | None = None
-    ranked_by: str | None = None
     note: str | None = None
     with reading(engine) as conn:
         times = timeliness(conn, name, market, now)
-        last = read_row(conn, "night_log", market=name, order="-as_of")
-        complete = read_row(conn, "night_log", market=name, status=COMPLETE, order="-as_of")
+        last = night_facts(conn, name)
+        complete = night_facts(conn, name, status=COMPLETE)
         run = runs.latest_run(conn, name)
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
-        second_source = _second_source(conn, market)
+        second_source = _second_source(conn, market) if market else None
+        ranked_by = None
         if complete:
-            ranked_by = rankings.chosen_predictor(conn, name, complete["target"])
-            champion = rankings.champion(conn, name, complete["target"])
-            if champion is not None and champion["predictor"] == ranked_by:
+            ranked_by = rankings.chosen_predictor(conn, name, complete.row["target"])
+            champion = complete.champion
+            if champion and champion["predictor"] == ranked_by:
                 ranked_by = f"{ranked_by} since {champion['since']}"
         if market is None:
             note = "its exchange is not known here: give the market's file with --market-file"
@@ -180,17 +178,36 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
                 rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
             except DtmlError as error:  # the calendar has ended
                 note = str(error)
-    night: Mapping[str, Any] = last or {}
+
+    def age(day: date) -> int | None:
+        """Return the number of sessions closed since a day."""
+        if market is None or closed is None:
+            return None
+        return len(sessions_between(market.calendar, day + timedelta(days=1), closed))
+
+    model = None
+    if run is not None:
+        model_age = age(run["train_last"])
+        policy = market.retrain if market else None
+        model = ModelAge(
+            run_id=run["id"],
+            trained_on=run["train_last"],
+            age=model_age,
+            policy=policy,
+            due_in=max(0, policy - model_age)
+            if isinstance(policy, int) and model_age is not None
+            else None,
+        )
     # A night holds its market's lock: if that is free, the night was killed and its row stayed.
     if times.outcome == "running" and is_free(engine, name):
         times = replace(times, outcome="interrupted")
     return MarketStatus(
         **vars(times),
-        gaps=len(night.get("gaps") or []),
-        reason=night.get("reason"),
-        started_at=night.get("started_at"),
-        age=_sessions_since(market, complete["as_of"] if complete else None, closed),
-        model=_model_age(market, run, closed),
+        gaps=len(last.row["gaps"] or []) if last else 0,
+        reason=last.row["reason"] if last else None,
+        started_at=last.row["started_at"] if last else None,
+        age=age(complete.as_of) if complete else None,
+        model=model,
         rejected_bars=rejected_bars,
         scored_nights=int(scores["nights"].max()) if len(scores) else 0,
         acc=_skill(scores, "acc"),
@@ -203,16 +220,14 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
     )
 
 
-def _second_source(conn: Connection, market: Market | None) -> str | None:
+def _second_source(conn: Connection, market: Market) -> str | None:
     """Return how the last comparison with a market's second source ended, in words.
 
-    None where the market has none, or nothing was compared yet. The values that differ are counted
-    from the first of the REJECTED_SESSIONS sessions that end with that of the comparison.
+    None where nothing was compared yet. The values that differ are counted from the first of the
+    REJECTED_SESSIONS sessions that end with that of the comparison.
     """
-    if market is None or market.second_source is None:
-        return None
     comparison = fetches.comparison(conn, market.name)
-    if comparison is None:
+    if market.second_source is None or comparison is None:
         return None
     if comparison["failure"] is not None:
         return f"{comparison['source']} failed: {comparison['failure']}"
@@ -240,27 +255,6 @@ def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -
 def end_of_calendar(calendar: AnyCalendar, last: date) -> str:
     """Return the message that the calendar of a market ends, and what to do."""
     return f"the calendar {calendar} ends on {last}: {REMEDY}"
-
-
-def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:
-    if market is None or day is None or closed is None:
-        return None
-    return len(sessions_between(market.calendar, day + timedelta(days=1), closed))
-
-
-def _model_age(
-    market: Market | None, run: Mapping[str, Any] | None, closed: date | None
-) -> ModelAge | None:
-    if run is None:
-        return None
-    age = _sessions_since(market, run["train_last"], closed)
-    policy = None if market is None else market.retrain
-    due_in = None
-    if isinstance(policy, int) and age is not None:
-        due_in = max(0, policy - age)
-    return ModelAge(
-        run_id=run["id"], trained_on=run["train_last"], age=age, policy=policy, due_in=due_in
-    )
 
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:

@@ -12,6 +12,7 @@ from db.read import read_row, read_value
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.markets import Market
+from dtml.pages.figures import count, duration
 from dtml.prices.sessions import (
     last_closed_session,
     next_known_session,
@@ -42,20 +43,21 @@ class Due:
 class Timeliness:
     """Say how late the nights of a market are.
 
-    `as_of` and `outcome` are those of its last night, `scheduled_at` is when that was due, and
-    `opens_at` when the session that it predicts opens. `is_nightly` says that further nights are
-    expected: the running `dtml serve` serves the market, or its last night is of the last month. A
-    market of which only past days were run, as from files that end years ago, is never late. `due`
-    is the last night that should be complete by now, `TOLERANCE` after its moment. `missing` is the
-    first night that is not complete, or where none is complete the last one; `late_seconds` have
-    passed since its moment, 0 before it. `next_run` is when the next night is due. What the
-    exchange and its calendar do not tell is None.
+    `as_of`, `outcome` and `finished_at` are those of its last night, `scheduled_at` is when that
+    was due, and `opens_at` when the session that it predicts opens. `is_nightly` says that further
+    nights are expected: the running `dtml serve` serves the market, or its last night is of the
+    last month. A market of which only past days were run, as from files that end years ago, is
+    never late. `due` is the last night that should be complete by now, `TOLERANCE` after its
+    moment. `missing` is the first night that is not complete, or where none is complete the last
+    one; `late_seconds` have passed since its moment, 0 before it. `next_run` is when the next night
+    is due. What the exchange and its calendar do not tell is None.
     """
 
     market: str
-    as_of: date | None
-    outcome: str | None
-    is_nightly: bool
+    as_of: date | None = None
+    outcome: str | None = None
+    is_nightly: bool = False
+    finished_at: datetime | None = None
     due: Due | None = None
     missing: Due | None = None
     late_seconds: float | None = None
@@ -81,6 +83,40 @@ class Timeliness:
             "come from files"
         )
 
+    @property
+    def ended_after(self) -> timedelta | None:
+        """Return how long after it was due the last night ended."""
+        if self.finished_at is None or self.scheduled_at is None:
+            return None
+        return self.finished_at - self.scheduled_at
+
+    @property
+    def is_late_end(self) -> bool:
+        """Return whether the last night ended at least `TOLERANCE` after it was due."""
+        return self.ended_after is not None and self.ended_after >= TOLERANCE
+
+    @property
+    def is_in_time(self) -> bool | None:
+        """Return whether the last night ended before the session that it predicts opened."""
+        if self.finished_at is None or self.opens_at is None:
+            return None
+        return self.finished_at < self.opens_at
+
+    @property
+    def ended(self) -> str:
+        """Say how long after it was due the last night ended, and if late, whether in time."""
+        after = self.ended_after
+        if after is None:
+            return ""
+        if after < timedelta(0):
+            return "before it was due"
+        if not self.is_late_end:
+            return f"on time, {duration(after.total_seconds())} after it was due"
+        opened = {True: " but before the open", False: ", after the open", None: ""}
+        days = f"{count(after.days)} days"
+        long = duration(after.total_seconds()) if after < timedelta(days=2) else days
+        return f"{long} late{opened[self.is_in_time]}"
+
 
 def moment(when: datetime) -> str:
     """Return a moment as text for people, in UTC and to the minute."""
@@ -100,6 +136,7 @@ def timeliness(conn: Connection, name: str, market: Market | None, now: datetime
         market=name,
         as_of=as_of,
         outcome=None if last is None else last["status"],
+        finished_at=None if last is None else last["finished_at"],
         is_nightly=served is not None or (as_of is not None and now.date() - as_of <= NIGHTLY),
     )
     if market is None:

@@ -24,6 +24,7 @@ from flows.dashboard import briefing
 from flows.dashboard.app import USUAL_SORT, dashboard, link
 from flows.dashboard.briefing import (
     END_STOCKS,
+    State,
     best_and_worst,
     in_order_of,
     order_words,
@@ -146,10 +147,10 @@ def test_a_market_s_page_begins_with_its_ranking_then_orders_then_directions(sit
 def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT_OF_RANKING)
-        before = night_of(conn, MARKET, DAYS[NIGHTS - 2].date())
         assert night
-        orders = orders_of_night(conn, night, before).set_index("symbol")
-        first_orders = orders_of_night(conn, night, None)
+        orders = orders_of_night(night).set_index("symbol")
+        night.__dict__["before"] = None
+        first_orders = orders_of_night(night)
     assert orders["action"].to_dict() == {STOCKS[0]: "sell", STOCKS[1]: "keep", STOCKS[2]: "buy"}
     assert orders["weight"].to_dict() == {STOCKS[0]: 0.0, STOCKS[1]: 0.5, STOCKS[2]: 0.5}
     assert set(first_orders["action"]) == {"buy"}
@@ -379,12 +380,19 @@ def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> Non
     assert briefing._hindsight(1260, 1259).startswith("1,259 of 1,260 nights")
 
 
+def ended(status: str, after: timedelta) -> State:
+    """Return the state of a night that ended so long after it was due."""
+    due, times = scheduled()
+    row = {"status": status, "target": None}
+    return State(row, None, replace(times, finished_at=due + after), due, "")
+
+
 def test_the_first_heading_says_which_markets_are_not_well() -> None:
-    well = {"kind": "complete", "is_late_end": False, "is_in_time": True}
-    in_time = {"kind": "complete", "is_late_end": True, "is_in_time": True}
-    late = {"kind": "complete", "is_late_end": True, "is_in_time": False}
-    refused = {"kind": "refused"}
-    none = {"kind": "none"}
+    well = ended("complete", timedelta(minutes=9))
+    in_time = ended("complete", timedelta(hours=3))
+    late = ended("complete", timedelta(hours=16))
+    refused = ended("refused", timedelta(minutes=9))
+    none = replace(well, night=None)
     say = briefing.summary_of_states
     assert say({}) == say({"a": none}) == ""
     assert say({"a": well, "b": in_time, "c": none}) == "all well"
@@ -409,11 +417,6 @@ def scheduled() -> tuple[datetime, Timeliness]:
     return due, times
 
 
-def ended_of(night: dict[str, object], times: Timeliness | None) -> str:
-    is_in_time = briefing._is_before_open(night, times)
-    return briefing._ended(briefing._after_due(night, times), is_in_time=is_in_time)
-
-
 @pytest.mark.parametrize(
     ("after", "delay", "side"),
     [
@@ -428,17 +431,14 @@ def test_a_night_says_how_long_after_its_scheduled_moment_it_ended(
     after: timedelta, delay: str, side: str
 ) -> None:
     due, times = scheduled()
-    night = {"as_of": due.date(), "finished_at": due + after}
-    said, without_open = (ended_of(night, each) for each in (times, replace(times, opens_at=None)))
-    assert said.startswith(delay)
-    assert said.endswith(side)
-    assert ("the open" in said) is bool(side)
+    times = replace(times, finished_at=due + after)
+    without_open = replace(times, opens_at=None).ended
+    assert times.ended.startswith(delay)
+    assert times.ended.endswith(side)
+    assert ("the open" in times.ended) is bool(side)
     assert without_open.startswith(delay)
     assert "the open" not in without_open
-    assert ended_of({**night, "finished_at": None}, times) == ""
-    assert ended_of(night, None) == ""
-    assert briefing._next(times).endswith(" 2024-07-02 22:30 UTC.")
-    assert briefing._next(None) == ""
+    assert replace(times, finished_at=None).ended == ""
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -455,10 +455,8 @@ def test_a_night_whose_session_has_opened_says_so(store_url: str) -> None:
     engine = open_engine(store_url)
     upgrade(engine)
     with reading(engine) as conn:
-        before = state_of_night(conn, night, opens_at - timedelta(seconds=1), times)
-        after = state_of_night(conn, night, opens_at, times)
-        unknown = state_of_night(conn, night, opens_at, None)
-    assert (before["has_opened"], after["has_opened"]) == (False, True)
-    assert before["opens_at"] == opens_at
-    assert (unknown["has_opened"], unknown["opens_at"]) == (False, None)
+        before = state_of_night(conn, MARKET, night, opens_at - timedelta(seconds=1), times)
+        after = state_of_night(conn, MARKET, night, opens_at, times)
+        unknown = state_of_night(conn, MARKET, night, opens_at, None)
+    assert (before.has_opened, after.has_opened, unknown.has_opened) == (False, True, False)
     engine.dispose()

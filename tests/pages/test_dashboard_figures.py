@@ -96,12 +96,12 @@ def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT)
         assert night
-        directions, plain = (night_directions(conn, night, level) for level in (LEVEL, None))
-        without = night_directions(conn, night, 0.95)
+        directions, plain = (night_directions(night, level) for level in (LEVEL, None))
+        without = night_directions(night, 0.95)
     band = asked(
         site, f"select * from band_direction where run_id = '{FIRST_RUN}' and level = {LEVEL}"
     )
-    band = band[band["target"].astype(str) == str(night["target"])].set_index("symbol")
+    band = band[band["target"].astype(str) == str(night.target)].set_index("symbol")
     assert set(directions["direction"]) == {"rise", "fall", "none"}
     for row in directions.to_dict("records"):
         mine = band.loc[row["symbol"]]
@@ -126,7 +126,7 @@ def test_a_refused_night_has_no_prediction(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, None)
         assert night
-        assert (night["status"], len(night_directions(conn, night, LEVEL))) == ("refused", 0)
+        assert (night.row["status"], len(night_directions(night, LEVEL))) == ("refused", 0)
     seen = Page(site.get(f"/market/{MARKET}").body).seen
     assert "too many bars refused" in seen
     assert "made no prediction" in seen
@@ -137,7 +137,7 @@ def test_the_directions_are_sorted_by_every_column_both_ways(site: Site, column:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT)
         assert night
-        directions = night_directions(conn, night, LEVEL)
+        directions = night_directions(night, LEVEL)
     up, down = (Sort.read(text).rows(directions)[column] for text in (column, f"-{column}"))
     assert up.dropna().tolist() == sorted(directions[column].dropna())
     assert down.dropna().tolist() == sorted(directions[column].dropna(), reverse=True)

@@ -1,0 +1,137 @@
+"""What the store knows of a night, for its page, dashboard, console, Prefect and alerts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db import where
+from db.read import read, read_row
+from db.rows import calibration, nights, predictions, rankings
+from db.rows.scores import running_scores
+from dtml.pages.figures import records
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NightFacts:
+    """Hold a night, and read each further fact when it is first asked for.
+
+    `row` is that of the view night_log. Scores are those of sessions up to `scored_until`. Of the
+    facts, `directions`, `scores` and `band_counts` read tables, all others views.
+    """
+
+    conn: Connection
+    row: Row
+    scored_until: date
+
+    @property
+    def market(self) -> str:
+        """Return the name of the market."""
+        return str(self.row["market"])
+
+    @property
+    def as_of(self) -> date:
+        """Return the last session that the night saw."""
+        day: date = self.row["as_of"]
+        return day
+
+    @property
+    def target(self) -> date:
+        """Return the session that the night predicts, or the next day if its calendar ended."""
+        target: date | None = self.row["target"]
+        return target or self.as_of + timedelta(days=1)
+
+    @cached_property
+    def before(self) -> "NightFacts | None":
+        """Return the complete night before this one; None for the first."""
+        return night_facts(
+            self.conn,
+            self.market,
+            settled=True,
+            as_of=where.before(self.as_of),
+            status=nights.COMPLETE,
+        )
+
+    @cached_property
+    def champion(self) -> Row | None:
+        """Return the row of the champion that holds in the session predicted."""
+        return rankings.champion(self.conn, self.market, self.row["target"])
+
+    @cached_property
+    def drift(self) -> list[dict[str, Any]]:
+        """Return the measures of the night's drift."""
+        return records(nights.drift(self.conn, self.market, self.as_of))
+
+    @property
+    def new_drift(self) -> list[dict[str, Any]]:
+        """Return the measures that have drifted, and had not in the night before."""
+        earlier = self.before.drift if self.before else []
+        drifted_before = {row["measure"] for row in earlier if row["drifted"]}
+        return [
+            row for row in self.drift if row["drifted"] and row["measure"] not in drifted_before
+        ]
+
+    @cached_property
+    def ranking(self) -> pd.DataFrame:
+        """Return the ranking of the session predicted; see `rankings.night_ranking`."""
+        return rankings.night_ranking(self.conn, self.market, self.target)
+
+    @cached_property
+    def rank_scores(self) -> pd.DataFrame:
+        """Return the running scores of rankings; see `rankings.last_rank_scores`."""
+        return rankings.last_rank_scores(self.conn, self.market, self.scored_until)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Return the running scores of directions at the last two scored sessions."""
+        return running_scores(
+            self.conn, self.market, targets=2, last=self.scored_until, protocol=None
+        )
+
+    @property
+    def last_scores(self) -> pd.DataFrame:
+        """Return those of `scores` that are of the last scored session."""
+        last: pd.DataFrame = self.scores[self.scores["target"] == self.scores["target"].max()]
+        return last
+
+    @cached_property
+    def band_counts(self) -> pd.DataFrame:
+        """Return the counts of outcomes at each level; see `calibration.band_counts`."""
+        return calibration.band_counts(self.conn, self.market, self.scored_until)
+
+    def directions(self, level: float) -> pd.DataFrame:
+        """Return `predictions.night_directions` with the `direction` at a nominal level.
+
+        Its columns `low` and `high` are the ends of the abstention band. All three are missing
+        where the model has no band of that level.
+        """
+        banded = read(
+            self.conn,
+            "band_direction",
+            columns="symbol, low, high, direction",
+            run_id=self.row["run_id"],
+            target=self.row["target"],
+            level=level,
+        )
+        directions = predictions.night_directions(self.conn, self.market, self.as_of)
+        return directions.merge(banded, on="symbol", how="left")
+
+
+def night_facts(
+    conn: Connection, market: str, *, settled: bool = False, **which: Any
+) -> NightFacts | None:
+    """Return the newest night of a market for which the conditions hold; None where there is none.
+
+    Scores are those that the night knew or, if it is `settled`, those with the session predicted.
+    """
+    row = read_row(conn, "night_log", market=market, order="-as_of", **which)
+    if row is None:
+        return None
+    facts = NightFacts(conn, row, scored_until=row["as_of"])
+    return replace(facts, scored_until=facts.target) if settled else facts
