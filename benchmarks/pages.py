@@ -21,7 +21,7 @@ import pandas as pd
 import uvicorn
 
 from benchmarks.ten_year_rows import STOCKS, run_name
-from benchmarks.ten_year_store import BACKTEST, BACKTEST_MARKET, MARKETS, TenYears
+from benchmarks.ten_year_store import BACKTEST_MARKET, MARKETS, TenYears
 from db.engine import open_engine, prepare
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
@@ -58,7 +58,7 @@ def time_pages(url: str, history: TenYears) -> pd.DataFrame:
         "a market": f"/market/{MARKETS[3]}",
         "a past night, level 0.8": f"/market/{MARKETS[3]}?as_of={past}&level=0.8",
         "a stock": f"/market/{MARKETS[3]}/stock/{STOCKS[7]}",
-        "two runs compared": f"/compare?a={BACKTEST}-1&b={newest}",
+        "a run": f"/table/run_log?run_id={newest}",
     }
     with _served(url) as port:
         lines = []

@@ -38,7 +38,7 @@ def addresses(engine: Engine, market: str) -> dict[str, str]:
         "market": link(["market", market]),
         "stock": stock,
         "sql": asked,
-        "compare": "/compare",
+        "runs": "/table/run_log",
     }
     return found | {table: link([table, name]) for table, name in first.items() if name}
 

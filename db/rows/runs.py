@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from db import where
 from db.errors import StoreUsageError
-from db.read import read, read_row, read_value
+from db.read import read, read_row
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
@@ -68,10 +68,3 @@ def latest_trained(
         order="-train_last, -created_at, -id",
         **more,
     )
-
-
-def predicted_span(conn: Connection, run_id: str) -> tuple[date, date] | None:
-    """Return the first and the last session that a model predicted; None when it predicted none."""
-    first = read_value(conn, "prediction_history", "target", run_id=run_id, order="target")
-    last = read_value(conn, "prediction_history", "target", run_id=run_id, order="-target")
-    return None if first is None else (first, last)

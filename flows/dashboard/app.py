@@ -48,7 +48,6 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard import monitoring
-from flows.dashboard.compare import compare_page
 from flows.dashboard.explore import (
     FORMS,
     Download,
@@ -531,14 +530,6 @@ def stock(
     return _page(request, "stock", lambda conn: stock_page(conn, market, symbol, kind, first, last))
 
 
-@pages.get("/compare")
-def compare(
-    request: Request, market: OptionalName = None, a: OptionalName = None, b: OptionalName = None
-) -> HTMLResponse:
-    """Show two models side by side."""
-    return _page(request, "compare", lambda conn: compare_page(conn, market, a, b))
-
-
 @pages.get("/tables")
 def tables_list(request: Request) -> HTMLResponse:
     """Show every view, by topic."""
@@ -546,21 +537,13 @@ def tables_list(request: Request) -> HTMLResponse:
 
 
 @pages.get("/table/{name}")
-async def table(request: Request, name: PathName, sort: str = "") -> HTMLResponse:
-    """Show the rows of a view, sorted and filtered by any column."""
-    # The form repeats these three for each condition; those of one condition are at one position.
-    columns = request.query_params.getlist("column")
-    comparisons = request.query_params.getlist("is")
-    values = request.query_params.getlist("value")
-    where: list[tuple[str, str, str]] = []
-    # The lists may differ in length: an address typed by hand may give fewer of one of the three.
-    for column, comparison, value in zip(columns, comparisons, values, strict=False):
-        if column and value:  # the last condition of the form may be empty
-            where.append((column, comparison, value))
+async def table(request: Request, name: PathName) -> HTMLResponse:
+    """Show the rows of a view, those in which each column of the address has its value."""
 
     def work(interruption: Interruption) -> HTMLResponse:
-        page = table_page(request.app.state.engine, name, where, sort, interruption)
-        return _rendered(request, "table", page)
+        where = dict(request.query_params)
+        page = table_page(request.app.state.engine, name, where, interruption)
+        return _rendered(request, "sql", page)
 
     return await _statements(request).run_while_read(request, work)
 
@@ -593,8 +576,8 @@ async def sql_file(request: Request, form: str, q: str) -> Response:
 
 @pages.get("/run/{name}")
 def run(name: PathName) -> Response:
-    """Redirect to the page that compares runs, with this run and the choice of a second one."""
-    return RedirectResponse(link(["compare"], {"a": name}), HTTPStatus.SEE_OTHER)
+    """Redirect to what the store holds of a run."""
+    return RedirectResponse(rows_link("run_log", {"run_id": name}), HTTPStatus.SEE_OTHER)
 
 
 @pages.get("/backtest/{name}")

@@ -1,13 +1,13 @@
-"""The pages of a view as a table to sort and filter, and of SQL that a visitor types.
+"""The page of SQL: a statement that a visitor types, or that of a view's rows.
 
-Both show an answer, read as `dtml query` reads it, with a chart where it has a date. An answer can
+It shows the answer, read as `dtml query` reads it, with a chart where it has a date. An answer can
 be downloaded as CSV, JSON or Parquet, sent no faster than it is read."""
 
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
 from typing import Any
@@ -35,7 +35,6 @@ from flows.text_tables import size_in_words
 SHOWN = 500  # rows of an answer on a page, at most
 LINES = 12  # of the chart of an answer, at most
 PANELS = 4  # of the chart of an answer, at most
-COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "like")
 TOPICS = {
     "What was predicted": (
         "latest_prediction",
@@ -65,68 +64,26 @@ TOPICS = {
 }
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Hold a visitor's request for rows of a view: conditions, and a column to sort by.
+def rows_of(view: View, where: Mapping[str, object]) -> str:
+    """Return the statement of a view's rows in which each of these columns has its value.
 
-    A condition is `column, operator, value`; a row is shown if it meets all. `sort` is a column,
-    after a minus for a descending order, or "". Raises UsageError for a column that the view lacks,
-    and for an operator that is none of COMPARISONS.
+    Raises UsageError for a column that the view lacks.
     """
-
-    view: View
-    where: Sequence[tuple[str, str, str]]
-    sort: str
-
-    def __post_init__(self) -> None:
-        column_names = {column.name for column in self.view.columns}
-        used_names = [name for name, _, _ in self.where]
-        if self.sort:
-            used_names.append(self.sort_column)
-        for name in used_names:
-            if name not in column_names:
-                listed = ", ".join(sorted(column_names))
-                raise UsageError(f"{self.view.name} has no column {name!r}: choose one of {listed}")
-        for _, comparison, _ in self.where:
-            if comparison not in COMPARISONS:
-                listed = ", ".join(COMPARISONS)
-                raise UsageError(f"is={comparison!r} is not one of {listed}: choose one of these")
-
-    @property
-    def sort_column(self) -> str:
-        """Return the column to sort by, without the minus of a descending order."""
-        return self.sort.removeprefix("-")
-
-    @property
-    def sql(self) -> str:
-        """Return the statement in SQL, which a visitor can copy into the box for SQL.
-
-        Names and operators are written as they are, because `__post_init__` has checked them;
-        values are quoted.
-        """
-        types = {column.name: column.type for column in self.view.columns}
-        lines = [f"select {', '.join(types)}", f"from {self.view.name}"]
-        conditions = [
-            f"{name} {comparison} {_literal(name, types[name], value)}"
-            for name, comparison, value in self.where
-        ]
-        if conditions:
-            lines.append(f"where {' and '.join(conditions)}")
-        if self.sort:
-            direction = " desc" if self.sort.startswith("-") else ""
-            lines.append(f"order by {self.sort_column}{direction}")
-        return "\n".join(lines)
+    types = {column.name: column.type for column in view.columns}
+    missing = [name for name in where if name not in types]
+    if missing:
+        listed = ", ".join(sorted(types))
+        raise UsageError(f"{view.name} has no column {missing[0]!r}: choose one of {listed}")
+    statement = f"select {', '.join(types)}\nfrom {view.name}"
+    conditions = [f"{name} = {_literal(types[name], value)}" for name, value in where.items()]
+    return f"{statement}\nwhere {' and '.join(conditions)}" if conditions else statement
 
 
-def _literal(name: str, kind: str, value: str) -> str:
-    if kind not in ("number", "integer"):
-        return literal(value)
-    try:
-        return repr(float(value))
-    except ValueError as error:
-        raise UsageError(
-            f"{value!r} is not a number, but the column {name} has numbers: give a number"
-        ) from error
+def _literal(kind: str, value: object) -> str:
+    if kind in ("number", "integer"):
+        with suppress(ValueError):
+            return repr(float(str(value)))
+    return literal(str(value))
 
 
 def topics() -> dict[str, Any]:
@@ -140,41 +97,17 @@ def topics() -> dict[str, Any]:
 
 
 def table_page(
-    engine: Engine,
-    name: str,
-    where: Sequence[tuple[str, str, str]],
-    sort: str,
-    interruption: Interruption,
+    engine: Engine, name: str, where: Mapping[str, str], interruption: Interruption
 ) -> dict[str, Any]:
-    """Return the page of a view's rows, filtered and sorted.
+    """Return the page of SQL with a view's rows in which these columns have these values.
 
-    `where` and `sort` are those of `Asked`, which raises UsageError for wrong ones. `interruption`
-    ends the reading when the visitor leaves. Raises NotThereError for a view that is not
-    documented.
+    `interruption` ends the reading when the visitor leaves. Raises NotThereError for a view that is
+    not documented.
     """
     if name not in views():
         raise NotThereError(f"there is no view {name!r}: /tables lists all views")
-    selection = Asked(view=views()[name], where=where, sort=sort)
-    filters: list[tuple[str, str]] = []
-    for column, comparison, value in where:
-        filters.append(("column", column))
-        filters.append(("is", comparison))
-        filters.append(("value", value))
-
-    def address(sort_by: str) -> str:
-        """Return the address of the same rows in another order."""
-        query = urlencode([*filters, ("sort", sort_by)])
-        return f"/table/{name}?{query}"
-
-    return {
-        "view": selection.view,
-        "where": where,
-        "sort": sort,
-        "comparisons": COMPARISONS,
-        "address": address,
-        "meanings": selection.view.meanings(),
-        **answer(engine, selection.sql, interruption),
-    }
+    view = views()[name]
+    return {"view": view, **answer(engine, rows_of(view, where), interruption)}
 
 
 def sql_page(
@@ -190,7 +123,7 @@ def sql_page(
         with reading(engine) as conn:
             market = next(iter(all_markets(conn)), "simulated")
     starts = [(question.title, question.note, question.about(market)) for question in questions()]
-    page = {"sql": sql, "starts": starts, "about": market}
+    page = {"view": None, "sql": sql, "starts": starts, "about": market}
     if not sql.strip():
         return {**page, "rows": None}
     return {**page, **answer(engine, sql, interruption)}
@@ -293,12 +226,7 @@ def _is_dated(values: "pd.Series[Any]") -> bool:
 
 def rows_link(view: str, where: Mapping[str, object]) -> str:
     """Return the address of the rows of a view in which each of these columns has its value."""
-    query: list[tuple[str, object]] = []
-    for column, value in where.items():
-        query.append(("column", column))
-        query.append(("value", value))
-    query.extend([("is", "=")] * len(where))
-    return f"/table/{view}?{urlencode(query)}"
+    return f"/table/{view}?{urlencode(where)}" if where else f"/table/{view}"
 
 
 log = logging.getLogger(__name__)

@@ -59,7 +59,7 @@ def kind_of(address: str) -> tuple[str, tuple[str, ...]]:
     Each market has pages of its own kind, asked with values, and each table one without.
     """
     parts = urlsplit(address)
-    fixed = {"market", "stock", "compare", "sql", "table", "tables", "run", "terms"}
+    fixed = {"market", "stock", "sql", "table", "tables", "run", "terms"}
     if parts.query:
         fixed |= {quote(market, safe="") for market in (MARKET, EVIL, BARE)}
     is_whole_table = parts.path.startswith("/table/") and not parts.query
@@ -203,16 +203,12 @@ def test_a_visitor_who_follows_every_link_finds_nothing_wrong(visit: Visit) -> N
 
 ROWS = {  # an address, and the SQL of its rows
     link(
-        ["table", "prediction_history"], {"column": "symbol", "is": "=", "value": "S01"}
+        ["table", "prediction_history"], {"symbol": "S01"}
     ): "prediction_history where symbol = 'S01'",
+    link(["table", "band_direction"], {"level": LEVEL}): f"band_direction where level = {LEVEL}",
+    link(["table", "night_log"], {"market": EVIL}): "night_log where market <> 'toy'",
     link(
-        ["table", "band_direction"], {"column": "level", "is": "<", "value": LEVEL}
-    ): f"band_direction where level < {LEVEL}",
-    link(
-        ["table", "night_log"], {"column": "market", "is": "=", "value": EVIL}
-    ): "night_log where market <> 'toy'",
-    link(
-        ["table", "prediction_history"], {"column": "symbol", "is": "=", "value": EVIL_STOCKS[1]}
+        ["table", "prediction_history"], {"symbol": EVIL_STOCKS[1]}
     ): f"prediction_history where symbol = '{EVIL_STOCKS[1]}'",
 }
 

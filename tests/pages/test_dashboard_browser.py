@@ -27,7 +27,6 @@ from tests.support.benchmark_rows import (
 )
 from tests.support.browser import LOOKS, Site, axe_source, browser, complaints, served
 from tests.support.dashboard_store import (
-    BACKTEST_RUN,
     BARE,
     DAYS,
     EVIL,
@@ -52,7 +51,7 @@ PAGES = {
     "no_ranking": link(["market", MARKET, "ranking"]),
     "refused": link(["market", MARKET]),
     "stock": link(["market", MARKET, "stock", "S01"]),
-    "compare": link(["compare"], {"a": FIRST_RUN, "b": BACKTEST_RUN}),
+    "run": link(["table", "run_log"], {"run_id": FIRST_RUN}),
     "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
     "bare": link(["market", BARE]),
     "running": "/running",
@@ -60,7 +59,7 @@ PAGES = {
     "tables": "/tables",
     "table": link(
         ["table", "daily_score"],
-        {"column": "predictor", "is": "=", "value": "dtml", "sort": "-target"},
+        {"predictor": "dtml"},
     ),
     "sql": link(
         ["sql"],

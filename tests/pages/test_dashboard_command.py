@@ -27,7 +27,7 @@ def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: sign
             "/",
             f"/market/{MARKET}?level=0.8",
             f"/market/{MARKET}/stock/S01",
-            "/compare?a=toy-first&b=toy-backtest",
+            "/table/run_log?run_id=toy-first",
         ):
             status, page = ask(port, address)
             assert status == 200

@@ -1,10 +1,8 @@
 """The figures on the dashboard's pages are those of the rows that they are made of."""
 
 import io
-import re
-from datetime import date, timedelta
+from datetime import timedelta
 
-import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
@@ -16,9 +14,6 @@ from db.rows import attention
 from db.rows.markets import all_markets
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
-from dtml.evaluation.metrics import score_days
-from dtml.pages.figures import percent
-from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.briefing import Shown
 from flows.dashboard.market import SORTS, Sort, night_directions, night_of
@@ -28,7 +23,6 @@ from flows.nightly.context import MarketContext
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
-    BACKTEST_RUN,
     BARE,
     DAYS,
     FIRST_RUN,
@@ -38,7 +32,6 @@ from tests.support.dashboard_store import (
     SECOND_RUN,
     served_site,  # noqa: F401 - the fixture `site`
 )
-from tests.support.facts import in_order
 from tests.support.nights import AS_OF, after_nights
 
 pytestmark = pytest.mark.slow
@@ -265,153 +258,6 @@ def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
         expected = (rows.groupby(other)["weight"].sum() / 3).sort_values(ascending=False)
         assert found["symbol"].tolist() == expected.index.tolist()
         assert_arrays_close_in_float64(found["weight"], expected)
-
-
-def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
-    both = asked(
-        site,
-        "select a.target, a.direction as a, b.direction as b, a.realised_return"
-        " from prediction_history a join prediction_history b"
-        " on b.market = a.market and b.symbol = a.symbol and b.target = a.target"
-        f" where a.run_id = '{FIRST_RUN}' and b.run_id = '{BACKTEST_RUN}'",
-    )
-    with reading(site.engine) as conn:
-        shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
-        assert shared
-        found = compare.scores(compare.counts_by_day(conn, FIRST_RUN, BACKTEST_RUN, shared))
-        alone = compare.scores(compare.counts_by_day(conn, FIRST_RUN, FIRST_RUN, shared))
-        assert compare.shared_span(conn, SECOND_RUN, BACKTEST_RUN) is None
-    assert (found["n"], found["scored"]) == (len(both), both["realised_return"].notna().sum())
-    assert found["same"] == in_float64((both["a"] == both["b"]).mean())
-    rose, rows = both["realised_return"] > 0, {row["run"]: row for row in found["rows"]}
-    for name in "ab":
-        assert rows[name]["acc"] == in_float64(accuracy_score(rose, both[name] == "rise"))
-        assert rows[name]["mcc"] == in_float64(matthews_corrcoef(rose, both[name] == "rise"))
-    assert rows["a less b"]["acc"] == in_float64(rows["a"]["acc"] - rows["b"]["acc"])
-    assert (alone["same"], alone["rows"][-1]["acc"], alone["rows"][-1]["mcc"]) == (1, 0, 0)
-
-
-def test_where_no_run_is_named_two_that_predicted_days_in_common_are_compared(site: Site) -> None:
-    with reading(site.engine) as conn:
-        found = compare.compare_page(conn, MARKET, None, None)
-        chosen = compare.compare_page(conn, MARKET, FIRST_RUN, None)
-    assert found["pair"]["shared"] is not None
-    assert {found["a"]["run_id"], found["b"]["run_id"]} == {FIRST_RUN, BACKTEST_RUN}
-    assert (chosen["a"]["run_id"], chosen["b"], chosen["pair"]) == (FIRST_RUN, None, None)
-
-
-def test_a_run_says_from_which_epochs_it_kept_its_weights() -> None:
-    seeds = [
-        {
-            "seed": seed,
-            "best_epoch": best,
-            "epochs": [
-                {"number": number, "loss": 0.7, "validation_loss": loss, "validation_acc": acc}
-                for number, loss, acc in ((1, 0.7, 0.5), (2, 0.6, 0.56), (3, 0.5, 0.6))
-            ],
-        }
-        for seed, best in ((0, 3), (1, 2))
-    ]
-    assert re.search(
-        in_order("epochs 2 to 3", " .550 ", " 58.0 %", "2 seeds"),
-        compare.kept_weights({"losses": seeds}),
-    )
-    assert "epoch 3 of 3" in compare.kept_weights({"losses": seeds[:1]})
-    assert compare.kept_weights({"losses": None}) == ""
-    assert compare.kept_weights({"losses": [{"seed": 0, "best_epoch": 0, "epochs": []}]}) == ""
-
-
-def test_a_run_is_compared_with_the_rule_that_every_stock_rises(site: Site) -> None:
-    with reading(site.engine) as conn:
-        said = compare.beside_always_up(conn, FIRST_RUN)
-    rows = asked(
-        site,
-        "select target, probability, realised_return from prediction_history "
-        f"where run_id = '{FIRST_RUN}' and realised_return is not null",
-    )
-    is_rise = rows["realised_return"] > 0
-    acc = (is_rise == (rows["probability"] > 0.5)).mean()
-    days = f" {rows['target'].nunique()} days after its training."
-    facts = (" .000, ", f"ACC {percent(acc)} ", f" {percent(is_rise.mean())}, ", days)
-    assert re.search(f"{in_order(*facts)}$", said)
-    page = Page(site.get(link(["compare"], {"a": FIRST_RUN})).body)
-    assert said in page.seen
-
-
-def test_a_run_has_the_interval_that_its_nights_would_store(site: Site) -> None:
-    with reading(site.engine) as conn:
-        span = compare.shared_span(conn, BACKTEST_RUN, BACKTEST_RUN)
-        assert span is not None
-        counts = compare.counts_by_day(conn, BACKTEST_RUN, BACKTEST_RUN, span)
-    settled = counts[counts["scored"] > 0]
-    rows = asked(
-        site,
-        "select target, probability, realised_return from prediction_history "
-        f"where run_id = '{BACKTEST_RUN}' and realised_return is not null",
-    )
-    is_called = rows["probability"] > 0.5
-    is_rise = rows["realised_return"] > 0
-    kinds = (is_called & is_rise, is_called & ~is_rise, ~is_called & is_rise, ~is_called & ~is_rise)
-    by_day = pd.concat(kinds, axis=1).groupby(rows["target"]).sum().sort_index()
-    own_counts = settled[[f"a_{kind}" for kind in compare.COUNTED]].to_numpy()
-    assert own_counts.tolist() == by_day.to_numpy().tolist()  # the oldest day first, as of nights
-    # An interval needs 20 days, which this run does not have.
-    thrice = pd.concat([settled, settled, settled], ignore_index=True)
-    own = compare._score_rows(thrice)[0]
-    stored = score_days(np.tile(by_day.to_numpy(dtype=int), (3, 1)))
-    assert (own["mcc_low"], own["mcc_high"]) == stored.mcc_interval
-
-
-def test_two_runs_are_compared_by_the_interval_of_the_difference_of_their_mccs() -> None:
-    def said(mcc: float, low: float, high: float) -> str:
-        gain = {"run": "a less b", "mcc": mcc, "mcc_low": low, "mcc_high": high}
-        scores = {"n": 60, "days": 20, "rows": [gain]}
-        return compare.better_run({"shared": (AS_OF, AS_OF), "scores": scores})
-
-    assert re.match(
-        in_order("Run a is better ", " a minus ", " b ", " +.050 [+.010, +.090], ", "20 days"),
-        said(0.05, 0.01, 0.09),
-    )
-    assert said(-0.05, -0.09, -0.01).startswith("Run b is better ")
-    assert said(0.05, -0.01, 0.11).startswith("Neither run ")
-    few_days = float("nan")
-    assert said(0.05, few_days, few_days).startswith("Neither run ")
-    apart = compare.better_run({"shared": None})
-    assert re.search("not known: .*in common", apart)
-    nothing = {"n": 0, "days": 0, "rows": []}
-    assert compare.better_run({"shared": (AS_OF, AS_OF), "scores": nothing}) == apart
-    assert "has an outcome" in compare.better_run(
-        {"shared": (AS_OF, AS_OF), "scores": {"n": 3, "days": 0, "rows": []}}
-    )
-
-
-def test_what_differs_between_two_runs_comes_first() -> None:
-    one = dict.fromkeys(compare.RECEIPT, "x") | {
-        "config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}
-    }
-    two = one | {
-        "kind": "benchmark",
-        "config": {"window": 3, "deep": {"a": 0.2, "b": [1, 2]}, "new": None},
-    }
-    rows = compare.settings(one, two)
-    assert rows[~rows["same"]].to_numpy()[:, :3].tolist() == [
-        ["kind", "x", "benchmark"],
-        ["config.deep.a", "0.1", "0.2"],
-        ["config.old", "1", "-"],
-    ]
-    assert rows["same"].is_monotonic_increasing
-    assert "config.deep.b" in rows.loc[rows["same"], "setting"].tolist()
-
-
-def test_the_days_compared_are_the_last_in_common(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compare, "DAYS", 4)
-    with reading(site.engine) as conn:
-        shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
-    last = DAYS[18].date()
-    assert shared == (last - timedelta(days=4), last)
-    assert isinstance(shared[0], date)
 
 
 @pytest.mark.soak

@@ -3,7 +3,6 @@ visitor's.
 """
 
 import logging
-from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
@@ -13,8 +12,6 @@ from flows.dashboard.app import HEADERS, dashboard
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     DAYS,
-    EVIL_RUNS,
-    FIRST_RUN,
     MARKET,
     STOCKS,
     served_site,  # noqa: F401 - the fixture `site`
@@ -30,8 +27,6 @@ UNKNOWN = {
     f"/market/{MARKET}/stock/%00": "contain a NUL",
     "/table/nowhere": "no view 'nowhere': /tables",
     "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
-    "/compare?a=nowhere": "no run 'nowhere'",
-    "/compare?market=nowhere": "no market 'nowhere'",
     f"/market/{MARKET}?as_of=2024-06-22": "nearest, 2024-06-21 or 2024-06-24",
     f"/market/{MARKET}?as_of=1999-01-01": f"choose the nearest, {DAYS[0].date()}",
 }
@@ -41,15 +36,12 @@ MISTAKES = {
     f"/market/{MARKET}?level=0.81": "level 0.81 is",
     f"/market/{MARKET}?level=high": "level: ",
     f"/market/{MARKET}?level=nan": "level nan is",
-    "/table/run_log?sort=size": "has no column 'size'",
-    "/table/run_log?column=seeds&is=~&value=1": "'~' is not one",
-    "/table/daily_score?column=acc&is=%3D&value=high": "'high' is not",
+    "/table/run_log?size=1": "has no column 'size'",
     "/sql/rows.xml?q=select+1": "rows.xml: choose",
     "/sql/rows.csv?q=delete+from+run": "select",
     f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: '2024-13-01' is",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "ends before it begins",
     f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is",
-    f"/compare?a={FIRST_RUN}&b={quote(EVIL_RUNS[0], safe='')}": "runs of one market",
 }
 
 
@@ -142,7 +134,6 @@ def test_an_empty_store_says_what_to_run(reader: Engine) -> None:
         answer = site.get("/")
         assert answer.status == 200
         assert "dtml nightly simulated" in Page(answer.body).seen
-        assert site.get("/compare").status == 200
 
 
 @pytest.mark.slow
