@@ -508,7 +508,7 @@ def _night_scores(
     )
     nights = newest.groupby("target", as_index=False)["as_of"].first()
     day = panel.sessions.get_indexer(pd.DatetimeIndex(nights["as_of"]))  # -1 without bars
-    follows = np.append(panel.sessions[1:].to_numpy(), np.datetime64("NaT"))[day]
+    follows = panel.sessions[1:].append(pd.DatetimeIndex([pd.NaT]))[day]
     # Otherwise the bars do not reach the target yet, or the calendar has changed since.
     has_target = (day >= 0) & (follows == nights["target"].to_numpy())
     day = day[has_target]
