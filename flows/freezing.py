@@ -104,21 +104,16 @@ def read_chain(file: Path) -> list[Link]:
     Raises ChainFileError for a file that cannot be read.
     """
     try:
-        lines = file.read_bytes().splitlines(keepends=True)
+        *lines, _ = file.read_bytes().split(b"\n")
+        return [link_of(line + b"\n") for line in lines]
     except OSError as error:
         raise ChainFileError(
             f"cannot read {file}: {error.strerror}; check its path and permissions"
         ) from error
-    links = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            if line.endswith(b"\n"):
-                links.append(link_of(line))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ChainFileError(
-                f"line {number} of {file} is not one that `dtml freeze` wrote: {REMEDY}"
-            ) from error
-    return links
+    except (ValueError, KeyError, TypeError) as error:
+        raise ChainFileError(
+            f"{file} has a line that `dtml freeze` did not write: {REMEDY}"
+        ) from error
 
 
 def link_of(line: bytes) -> Link:
@@ -127,7 +122,7 @@ def link_of(line: bytes) -> Link:
     night, _ = json.JSONDecoder().raw_decode(line.decode(), len(BEGINNING))
     return Link(
         line,
-        number=int(night["number"]),
+        number=night["number"],
         previous=night["previous"],
         replaces=night["replaces"],
         as_of=date.fromisoformat(night["as_of"]),
@@ -167,10 +162,9 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
         )
     first = since or days[-1]
     if not chain and first not in days:
-        nearest = min(days, key=lambda day: abs(day - first))
         raise UsageError(
-            f"no night of {market} as of {first} is complete: give --since the day of one that is, "
-            f"such as {nearest}; there are {len(days)}, from {days[0]} to {days[-1]}"
+            f"no night of {market} as of {first} is complete: give --since the day of one that "
+            f"is; there are {len(days)}, from {days[0]} to {days[-1]}"
         )
     return extend(engine, market, first)
 
@@ -183,16 +177,15 @@ def extend(engine: Engine, market: str, first: date = date.max) -> list[Link]:
     file that cannot be read or does not fit the store, and OSError for one that cannot be written.
     """
     file = chain_file(market)
-    chain = read_chain(file) if file.exists() else []
-    length = sum(len(link.text) for link in chain)
+    chain = read_chain(file) if is_frozen(market) else []
     with reading(engine) as conn:
         complete = {night["as_of"]: night for night in nights.complete_nights(conn, market)}
-        flaw = next((str(change) for change in _out_of_order(chain)), None)
+        flaws = [str(change) for change in _out_of_order(chain)]
         if chain and chain[-1].as_of not in complete:
-            flaw = f"the store does not have the night of its last line, {chain[-1].as_of}"
-        if flaw is not None:
+            flaws = [f"the store does not have the night of its last line, {chain[-1].as_of}"]
+        if flaws:
             raise ChainFileError(
-                f"{file} does not fit the store, so nothing was added to it ({flaw}): {REMEDY}"
+                f"{file} does not fit the store, so nothing was added to it ({flaws[0]}): {REMEDY}"
             )
         begins = chain[0].as_of if chain else first
         frozen = {(link.as_of, link.finished_at) for link in chain}
@@ -202,24 +195,23 @@ def extend(engine: Engine, market: str, first: date = date.max) -> list[Link]:
             if as_of >= begins and (as_of, night["finished_at"]) not in frozen
         ]
         due.sort(key=lambda night: (night["finished_at"], night["as_of"]))
-        known_at = [link.known_at for link in chain] + [night["known_at"] for night in due]
+        known_at = [each.known_at for each in chain] + [night["known_at"] for night in due]
         digests = _digests_of_prices(conn, market, known_at, first=len(chain))
         replaced = {link.as_of: link.number for link in chain}
-        previous = chain[-1].digest if chain else None
-        new: list[Link] = []
+        links = list(chain)
         for content in _contents(conn, market, due, digests):
             content["night"] |= {
-                "number": len(chain) + len(new) + 1,
-                "previous": previous,
+                "number": len(links) + 1,
+                "previous": links[-1].digest if links else None,
                 "replaces": replaced.get(content["night"]["as_of"]),
                 "code": {"version": version("dtml-nightshift"), "source": source_digest()},
             }
-            new.append(link_of(f"{json_of(content)}\n".encode()))
-            previous = new[-1].digest
+            links.append(link_of(f"{json_of(content)}\n".encode()))
+    new = links[len(chain) :]
     if new:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab") as stream:
-            stream.truncate(length)  # a kill may have cut off a last line
+            stream.truncate(sum(len(link.text) for link in chain))  # a kill may cut a line off
             stream.write(b"".join(link.text for link in new))
     return new
 
@@ -235,22 +227,22 @@ def check(
     file that cannot be read or has no link.
     """
     own = chain_file(market)
-    if file is None and not own.exists():
+    if file is None and not is_frozen(market):
         raise UsageError(f"{market} is not frozen: run `dtml freeze {market}` first")
     links = read_chain(file or own)
     if not links:
         raise ChainFileError(f"{file or own} has no link: {REMEDY}")
     changes = list(_out_of_order(links))
-    if file is not None and own.exists():
-        texts = {link.number: link.text for link in read_chain(own)}
+    if file is not None and is_frozen(market):
+        own_lines = {link.text for link in read_chain(own)}
         changes += [
             Change(link, LINK, f"{own} has another line in its place, or none")
             for link in links
-            if texts.get(link.number) != link.text
+            if link.text not in own_lines
         ]
     start = next((place for place, link in enumerate(links) if link.as_of >= first), len(links))
     last_links = {link.as_of: link for link in links}
-    compared, their_nights, their_digests = [], [], []
+    compared = []
     with reading(engine) as conn:
         complete = {night["as_of"]: night for night in nights.complete_nights(conn, market)}
         digests = _digests_of_prices(conn, market, [link.known_at for link in links], start)
@@ -260,17 +252,19 @@ def check(
                 continue
             if night is None or night["finished_at"] != link.finished_at:
                 changes.append(Change(link, LINK, "the store does not have its night as it was"))
-                continue
-            compared.append(link)
-            their_nights.append(night)
-            their_digests.append(digest)
-        contents = _contents(conn, market, their_nights, their_digests)
+            else:
+                compared.append((link, night, digest))
+        contents = _contents(
+            conn,
+            market,
+            [night for _, night, _ in compared],
+            [digest for _, _, digest in compared],
+        )
         flaw_of_file = cache(_flaw_of_file)  # many links name the same file
-        for link, content in zip(compared, contents, strict=True):
+        for (link, _, _), content in zip(compared, contents, strict=True):
             if link is not links[-1]:
                 del content["night"]["constituents"]  # the list of today
-            differences = _differences(json.loads(link.text), content, flaw_of_file)
-            changes += (Change(link, what, words) for what, words in differences)
+            changes += _differences(link, content, flaw_of_file)
     return links, sorted(changes, key=lambda change: change.link.number)
 
 
@@ -285,23 +279,25 @@ def _out_of_order(links: Sequence[Link]) -> Iterator[Change]:
 
 
 def _differences(
-    frozen: Mapping[str, Any], content: Mapping[str, Any], flaw_of_file: Callable[..., str | None]
-) -> Iterator[tuple[str, str]]:
-    """Yield what of a link's JSON differs from what the store and the files have, and how."""
+    link: Link, content: Mapping[str, Any], flaw_of_file: Callable[..., str | None]
+) -> Iterator[Change]:
+    """Yield what of a link's JSON differs from what the store and the files have."""
+    frozen = json.loads(link.text)
     for name, what in (("predictions", "a prediction"), ("rankings", "a ranking")):
         rows = zip_longest(frozen[name]["rows"], content[name]["rows"])
         differing = [then or now for then, now in rows if then != now]
         if differing:
-            yield what, f"{len(differing)} of its {name}, the first {json_of(differing[0])}"
+            words = f"{len(differing)} of its {name}, the first {json_of(differing[0])}"
+            yield Change(link, what, words)
     for name, now in json.loads(json_of(content["night"])).items():
         then = frozen["night"].get(name)
         if now != then:
             words = f"{name} is {json_of(now):.80}, frozen {json_of(then):.80}"
-            yield WHAT.get(name, LINK), words
+            yield Change(link, WHAT.get(name, LINK), words)
     for model in MODELS:
         flaw = flaw_of_file(*(frozen["night"].get(f"{model}_{name}") for name in FILE))
         if flaw is not None:
-            yield WEIGHT, flaw
+            yield Change(link, WEIGHT, flaw)
 
 
 def _flaw_of_file(path: str | None, sha: str | None) -> str | None:
@@ -361,22 +357,23 @@ def _digests_of_prices(
     if first == len(bounds):
         return []
     span = (bounds[first - 1] if first else None, bounds[-1])
+    edges = pd.DatetimeIndex(bounds[first:])
     versions = prices.versions_known(conn, market, *span)
     withdrawals = prices.withdrawals_known(conn, market, *span)
     withdrawals["session"] = withdrawals["session"].dt.strftime("%Y-%m-%d")
-    edges = pd.DatetimeIndex(bounds[first:])
-    places = edges.searchsorted(versions["known_at"])
-    versions_by_link: dict[Any, pd.DataFrame] = dict(list(versions.groupby(places)))
-    withdrawn_place = edges.searchsorted(withdrawals["known_at"])
+    of_links: list[dict[Any, pd.DataFrame]] = [
+        dict(list(frame.groupby(edges.searchsorted(frame["known_at"]))))
+        for frame in (versions, withdrawals)
+    ]
     digests = []
     for number in range(len(edges)):
-        bars = versions_by_link.get(number, versions[:0])
+        bars = of_links[0].get(number, versions[:0])
         values = bars[list(BAR_VALUES)].to_numpy(dtype="<f8", copy=True)
         values[np.isnan(values)] = np.nan  # NaN has many bit patterns: always the same one
         digest = hashlib.sha256(" ".join(bars["symbol"]).encode())
         digest.update(bars["session"].to_numpy().astype("datetime64[D]").astype("<i8").tobytes())
         digest.update(values.tobytes())
-        withdrawn = withdrawals[withdrawn_place == number]
+        withdrawn = of_links[1].get(number, withdrawals[:0])
         digest.update(json_of(table_of(withdrawn, ("symbol", "session", "withdrawn"))).encode())
         digests.append(digest.hexdigest())
     return digests
