@@ -17,7 +17,7 @@ from dtml.attention.findings import words as explained
 from dtml.attention.weights import KEPT, Attention
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
-from dtml.evaluation.calibration import Calibration, curve_with_intervals, decide, recalibrated
+from dtml.evaluation.calibration import Calibration, curve_with_intervals, recalibrated
 from dtml.markets.definition import Leg
 from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.benchmark import PROTOCOL_WORDS
@@ -169,9 +169,9 @@ def night_report(
     """Render a night as one HTML page. All frames but `directions` may be empty.
 
     - `night` is the night's row; `frozen` has the `number` and `digest` of its link, if it has one;
-    - `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal `level` a rise is
-      a calibrated probability above `threshold`, a fall one below 1 less `threshold`. Without a
-      threshold (None) or calibrated probabilities, one half decides on the probability shown;
+    - `directions` has a row for each stock, `DIRECTION_COLUMNS` and `direction`, that at the
+      nominal `level`, whose `threshold` is that of calibrated probabilities. Without a threshold
+      (None) or calibrated probabilities, one half decides on the probability shown;
     - `scores` has for every night the scores of all nights up to it, `target, protocol, predictor,
       nights, n, acc, acc_low, ...`; `rolling` has for every session the scores of the last
       `ROLLING_SESSIONS` up to it, on all stock-days, `session, predictor, acc, acc_low, ...`;
@@ -246,17 +246,20 @@ def direction_rows(
     - `shown`, the probability by which rows are sorted (then by symbol), calibrated if the night
       has calibrated probabilities;
     - `low, high`, the range of the seeds on the scale of `shown`;
-    - `direction`, 'rise', 'fall' or 'none' (`_direction`);
+    - `direction`, 'rise', 'fall' or 'none', as it is given or, without a threshold or calibrated
+      probabilities, a rise above one half;
     - `drivers`, the symbols of the `FIRST_DRIVERS` stocks that the stock looks at most, the
       strongest first.
     """
-    frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
+    frame = directions.reindex(columns=[*DIRECTION_COLUMNS, "direction"])
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
     is_calibrated = bool(frame["calibrated"].notna().any())
     frame["shown"] = frame["calibrated"] if is_calibrated else frame["probability"]
     frame["low"] = _on_shown_scale(frame["lowest"], calibration, is_calibrated)
     frame["high"] = _on_shown_scale(frame["highest"], calibration, is_calibrated)
-    frame["direction"] = _direction(frame["shown"], threshold if is_calibrated else None)
+    if threshold is None or not is_calibrated:
+        shown = frame["shown"]
+        frame["direction"] = np.select([shown > 0.5, shown.notna()], ["rise", "fall"], "none")
     drivers = attention.drivers(FIRST_DRIVERS)
     sources: dict[str, list[str]] = {}
     for symbol, weighted_sources in drivers.items():
@@ -277,20 +280,6 @@ def _on_shown_scale(
     if calibration is not None:
         return calibration.apply(end)
     return np.nan if is_calibrated else end
-
-
-def _direction(shown: "pd.Series[float]", threshold: float | None) -> list[str]:
-    """Return 'rise', 'fall' or 'none' for each stock, by the probability that is shown.
-
-    It is compared with `threshold`, a threshold of calibrated probabilities, or without one (None)
-    with one half, which is itself a fall. A stock without a probability has none.
-    """
-    probability = shown.to_numpy(dtype=float)
-    if threshold is None:
-        sides = np.where(probability > 0.5, "rise", "fall")
-        return [str(side) for side in np.where(np.isnan(probability), "none", sides)]
-    words = {1.0: "rise", 0.0: "fall"}
-    return [words.get(float(direction), "none") for direction in decide(probability, threshold)]
 
 
 def _directions(

@@ -75,7 +75,7 @@ def test_what_the_members_said_is_drawn_on_the_scale_of_the_calls() -> None:
 
 
 def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> None:
-    rows = direction_rows(stocks(), THRESHOLD, Attention.of(looks([])))
+    rows = direction_rows(given()["directions"], THRESHOLD, Attention.of(looks([])))
     counts = {
         direction: sum(row["direction"] == direction for row in rows)
         for direction in ("rise", "fall", "none")

@@ -17,6 +17,7 @@ from dtml.evaluation.calibration import (
     count_band,
     count_bins,
     coverage,
+    decide,
 )
 from dtml.pages.night import night_report, ranking_part
 
@@ -122,6 +123,11 @@ def kept() -> pd.DataFrame:
 
 def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any]:
     directions = stocks() if directions is None else directions
+    threshold = known.get("threshold", THRESHOLD)
+    if threshold is not None:
+        decided = decide(directions["calibrated"].to_numpy(dtype=float), threshold)
+        words = np.select([decided == 1, decided == 0], ["rise", "fall"], "none")
+        directions = directions.assign(direction=words)
     rejected = pd.DataFrame(
         {"symbol": ["S001"], "session": [date(2024, 6, 28)], "reason": "stale", "value": None}
     )
