@@ -87,13 +87,12 @@ def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int
     and their concurrency slots are freed.
     """
     current = list(deployments)
-    due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"before_": datetime.now(UTC)})
+    due = {"before_": datetime.now(UTC)}
     cancelled: State[Any] = Cancelled(message="it was due before the service started")
     crashed: State[Any] = Crashed(message="its service ended")
     count = 0
     with get_client(sync_client=True) as client:
-        has_tag = filters.DeploymentFilterTags(all_=[service_tag()])
-        of_service = filters.DeploymentFilter(tags=has_tag)
+        of_service = filters.DeploymentFilter.model_validate({"tags": {"all_": [service_tag()]}})
         for deployment in client.read_deployments(deployment_filter=of_service):
             if deployment.id not in current:
                 client.delete_deployment(deployment.id)
@@ -125,8 +124,7 @@ def print_ended(schedules: Mapping[UUID, Schedule], end: Event) -> None:
         while not end.wait(LOOK_EVERY_S):
             looked_at = datetime.now(UTC)
             try:
-                ended_since = filters.FlowRunFilterEndTime.model_validate({"after_": since})
-                runs = _runs(client, list(schedules), ENDED, end_time=ended_since)
+                runs = _runs(client, list(schedules), ENDED, end_time={"after_": since})
             except Exception as error:  # noqa: BLE001 - a busy server is asked again
                 log.info("cannot ask Prefect's server which runs have ended: %s", error)
                 continue
@@ -167,12 +165,9 @@ def _runs(
 
     `when` are filters by a time. The server limits how many runs it returns.
     """
-    run_filter = filters.FlowRunFilter(
-        deployment_id=filters.FlowRunFilterDeploymentId(any_=deployments),
-        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
-        **when,
-    )
+    condition = {"deployment_id": {"any_": deployments}, "state": {"type": {"any_": types}}, **when}
     newest_first = client.read_flow_runs(
-        flow_run_filter=run_filter, sort=FlowRunSort.EXPECTED_START_TIME_DESC
+        flow_run_filter=filters.FlowRunFilter.model_validate(condition),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
     )
     return newest_first[::-1]

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
-import pandas as pd
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
@@ -23,7 +22,7 @@ from db.connection.locks import market_lock
 from db.engine import open_store, reading
 from db.errors import StoreBusyError, StoreError
 from dtml.errors import DtmlError
-from dtml.pages.figures import counted, records, with_interval
+from dtml.pages.figures import counted, records
 from flows.console import rendered
 from flows.log_lines import logged_run
 from flows.markets.opened import RunRequest, choose_as_of
@@ -249,9 +248,14 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
     try:
         with reading(context.engine) as conn:
             scores = NightFacts(conn, row, scored_until=row["as_of"]).last_scores
-        scores = scores[scores["protocol"] == "all"]
+        page = rendered(
+            "night_page.txt",
+            row=row,
+            scores=records(scores[scores["protocol"] == "all"]),
+            report=night.report,
+        )
         key = f"night-{context.name.replace('_', '-')}"  # small letters, digits and dashes
-        create_markdown_artifact(night_page(context.name, scores, night), key=key)
+        create_markdown_artifact(page, key=key)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of a page
         log.warning(
             "%s: Prefect got no artifact of the night of %s: %s; the night itself is not affected",
@@ -259,25 +263,3 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
             row["as_of"],
             error,
         )
-
-
-def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
-    """Return the page of a night for Prefect's web pages, as Markdown.
-
-    It has the latest running scores of the model and the naive rules (the rows of `scores`, of
-    which there may be none), and the path of the report.
-    """
-    rows: list[dict[str, Any]] = []
-    for score in records(scores):
-        acc = with_interval(score, "acc")
-        mcc = with_interval(score, "mcc")
-        rows.append({**score, "acc": acc, "mcc": mcc})
-    last = scores["target"].iloc[0].date() if rows else None
-    return rendered(
-        "night_page.txt",
-        market=market,
-        row=night.row,
-        scores=rows,
-        last=last,
-        report=night.report,
-    )

@@ -7,6 +7,7 @@ markets it serves, and holds a lock until it ends, whatever ends it.
 import fcntl
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -91,16 +92,12 @@ def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
     hour, minute = divmod(minutes, 60)
     # Sunday is 0 in a cron, not 6 as in Python.
     weekdays = sorted((weekday + due.days + 1) % 7 for weekday in week.weekdays)
-    return f"{minute} {hour} * * {_weekday_field(weekdays)}"
-
-
-def _weekday_field(weekdays: list[int]) -> str:
-    """Return the field of a cron for these sorted weekdays: a range, or a list."""
+    days = ",".join(str(weekday) for weekday in weekdays)
     if len(weekdays) == 7:
-        return "*"
-    if len(weekdays) > 1 and weekdays == list(range(weekdays[0], weekdays[-1] + 1)):
-        return f"{weekdays[0]}-{weekdays[-1]}"
-    return ",".join(str(weekday) for weekday in weekdays)
+        days = "*"
+    elif weekdays[1:] and weekdays[-1] - weekdays[0] == len(weekdays) - 1:
+        days = f"{weekdays[0]}-{weekdays[-1]}"
+    return f"{minute} {hour} * * {days}"
 
 
 def require_cron(cron: str) -> None:
@@ -194,33 +191,22 @@ def serving() -> Serving | None:
     None also while the service starts, and where the folder may not be read.
     """
     folder = data_folder() / "prefect"
-    try:
-        if not _is_locked(folder / LOCK):
-            return None
-        document = json.loads((folder / SERVED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return Serving(
-        markets=tuple(document["markets"]),
-        delay=timedelta(minutes=document["delay_minutes"]),
-        cron=document["cron"],
-    )
+    with suppress(OSError, ValueError):
+        try:
+            # A free lock is shared for an instant, for which `dtml serve` waits when it starts.
+            with (folder / LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            document = json.loads((folder / SERVED).read_text(encoding="utf-8"))
+            return Serving(
+                markets=tuple(document["markets"]),
+                delay=timedelta(minutes=document["delay_minutes"]),
+                cron=document["cron"],
+            )
+    return None
 
 
 def serving_of(market: str) -> Serving | None:
     """Return what the running service serves; None where it does not serve this market."""
     served = serving()
     return served if served is not None and market in served.markets else None
-
-
-def _is_locked(file: Path) -> bool:
-    """Return whether a process holds the lock of a file, without waiting for it.
-
-    A free lock is shared for an instant, for which `dtml serve` waits when it starts.
-    """
-    with file.open("rb") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

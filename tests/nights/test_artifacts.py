@@ -10,7 +10,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from filelock import FileLock
 
@@ -102,13 +101,17 @@ def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(
     assert f"Report: `{night.report}`" in page
 
 
-def test_the_artifact_names_who_was_left_out_and_why(context: MarketContext) -> None:
-    from flows.service.flows import night_page
+def test_the_artifact_names_who_was_left_out_and_why(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.service import flows
 
+    pages: list[str] = []
+    monkeypatch.setattr(flows, "create_markdown_artifact", lambda page, **_: pages.append(page))
     night = run_night(context, AS_OF)
     gaps = [{"symbol": "S01", "reason": "no bar"}]
-    page = night_page("small", pd.DataFrame(), replace(night, row=night.row | {"gaps": gaps}))
-    assert re.search("^- S01.*: no bar$", page, re.MULTILINE)
+    flows.leave_artifact(context, replace(night, row=night.row | {"gaps": gaps}))
+    assert re.search("^- S01.*: no bar$", pages[0], re.MULTILINE)
 
 
 def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
