@@ -12,7 +12,9 @@ stock, too.
 """
 
 from collections.abc import Collection
+from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,7 +23,8 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.frames import Statement, frame
-from db.views import view, views
+from db.tables import UtcTimestamp
+from db.views import parse_view, view, views
 
 STOCKS = {"instrument_id": "symbol", "source_id": "source"}  # columns of ids, and of their symbols
 
@@ -82,6 +85,27 @@ def selection(
         .order_by(*sorted_by)
         .limit(limit)
     )
+
+
+def query(conn: Connection, name: str, /, **values: object) -> pd.DataFrame:
+    """Return the rows of the statement in queries/NAME.sql, as a frame.
+
+    The head of the file explains its columns, as that of a view does. `:key` in the statement
+    stands for a value of `values`.
+    """
+    parameters = [
+        sa.bindparam(key, value, UtcTimestamp() if isinstance(value, datetime) else None)
+        for key, value in values.items()
+    ]
+    return frame(conn, _statement(name).bindparams(*parameters))
+
+
+@cache
+def _statement(name: str) -> sa.TextualSelect:
+    file = Path(__file__).parent / "queries" / f"{name}.sql"
+    described = parse_view(name, file.read_text(encoding="utf-8"))
+    columns = [sa.column(each.name, tables.TYPES[each.type]) for each in described.columns]
+    return sa.text(described.select).columns(*columns)
 
 
 @cache

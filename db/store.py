@@ -7,7 +7,8 @@ import pandas as pd
 
 from db.connection.user_sql import select
 from db.engine import URL_VARIABLE, location, open_engine, reading, require_current_schema
-from db.rows import nights, predictions, prices, rankings, scores
+from db.read import read
+from db.rows import predictions, prices, rankings, scores
 
 
 class Store:
@@ -47,7 +48,9 @@ class Store:
         The columns are those of the table stock_rank, with symbol in place of instrument_id.
         """
         with reading(self._engine) as conn:
-            return rankings.night_rankings(conn, market, first=date.min, last=date.max)
+            return read(
+                conn, "stock_rank", market=market, order="target, made_at, predictor, place"
+            )
 
     def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the last running scores of directions, and those of rankings.
@@ -71,5 +74,5 @@ class Store:
 
     def _repr_html_(self) -> str:
         with reading(self._engine) as conn:
-            last = nights.nights(conn).groupby("market")[["as_of", "target", "status"]].last()
+            last = read(conn, "night").groupby("market")[["as_of", "target", "status"]].last()
         return f"<p>store {location(self._engine)}</p>{last.to_html()}"

@@ -17,7 +17,8 @@ import pandas as pd
 
 from db.engine import open_engine, reading, transaction, upgrade
 from db.read import read
-from db.rows import prices, rankings, runs
+from db.rows import prices, runs
+from db.rows.runs import latest_trained
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead import pipeline
 from dtml.lookahead.audit import EarlierList, Finding, audit_list
@@ -72,8 +73,8 @@ def audit_market(
     tell("nights from a store")
     rows += _finding_rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
     with reading(context.engine) as conn:
-        run = runs.latest_run(conn, context.name, on_or_before=as_of)
-        ranker = rankings.latest_ranker(conn, context.name, on_or_before=as_of)
+        run = latest_trained(conn, "run", context.name, on_or_before=as_of)
+        ranker = latest_trained(conn, "ranker", context.name, on_or_before=as_of)
     if run is not None:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")

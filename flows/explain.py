@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from db.engine import reading, transaction
-from db.rows import runs
+from db.rows.runs import latest_trained
 from db.save import save
 from dtml.attention import significance
 from dtml.attention.findings import STOCK_DAYS, Findings
@@ -84,7 +84,7 @@ def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
     Raises UsageError where there is none.
     """
     with reading(context.engine) as conn:
-        run = runs.latest_run(conn, context.name, on_or_before=as_of)
+        run = latest_trained(conn, "run", context.name, on_or_before=as_of)
     if run is not None:
         return run
     if as_of is None:

@@ -21,7 +21,8 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
-from db.rows import markets, nights, predictions, prices, rankings, runs
+from db.read import query, read, read_row
+from db.rows import nights, prices, rankings, runs
 from db.rows.predictions import VALUES
 from db.tables import BAR_VALUES
 from dtml.checkpoints import sha256
@@ -317,15 +318,15 @@ def _contents(
     if not their_nights:
         return
     days = [night["as_of"] for night in their_nights]
-    predicted = predictions.night_predictions(conn, market, min(days), max(days))
+    predicted = query(conn, "night_predictions", market=market, first=min(days), last=max(days))
     ranked = rankings.ranks_of_nights(conn, market, min(days), max(days))
     predicted_by_day = dict(list(predicted.groupby("as_of")))
     ranked_by_ranker = dict(list(ranked.groupby(["as_of", "ranker_id"])))
-    stays = markets.constituents(conn, market).drop(columns="source")
+    stays = read(conn, "constituent", market=market).drop(columns="source")
     constituents = hashlib.sha256(stays.to_csv(index=False).encode()).hexdigest()
     for night, digest in zip(their_nights, digests, strict=True):
         ranker_id = rankings.ranker_of_night(conn, market, night["target"], night["finished_at"])
-        ranker = None if ranker_id is None else rankings.ranker(conn, ranker_id)
+        ranker = None if ranker_id is None else read_row(conn, "ranker", id=ranker_id)
         run = runs.run(conn, night["run_id"])
         content = {name: night[name] for name in OF_A_NIGHT}
         for model, row in zip(MODELS, (run, ranker), strict=True):

@@ -10,8 +10,9 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import read, read_row
-from db.rows import calibration, nights, predictions, rankings
+from db.read import query, read, read_row
+from db.rows import nights, rankings
+from db.rows.calibration import night_counts
 from db.rows.scores import running_scores
 from dtml.pages.figures import records
 
@@ -66,7 +67,9 @@ class NightFacts:
     @cached_property
     def drift(self) -> list[dict[str, Any]]:
         """Return the measures of the night's drift."""
-        return records(nights.drift(self.conn, self.market, self.as_of))
+        return records(
+            read(self.conn, "drift", market=self.market, as_of=self.as_of, order="measure")
+        )
 
     @property
     def new_drift(self) -> list[dict[str, Any]]:
@@ -102,11 +105,11 @@ class NightFacts:
 
     @cached_property
     def band_counts(self) -> pd.DataFrame:
-        """Return the counts of outcomes at each level; see `calibration.band_counts`."""
-        return calibration.band_counts(self.conn, self.market, self.scored_until)
+        """Return the counts of outcomes at each level (abstention_count)."""
+        return night_counts(self.conn, "abstention_count", self.market, self.scored_until)
 
     def directions(self, level: float) -> pd.DataFrame:
-        """Return `predictions.night_directions` with the `direction` at a nominal level.
+        """Return the query `night_directions` with the `direction` at a nominal level.
 
         Its columns `low` and `high` are the ends of the abstention band. All three are missing
         where the model has no band of that level.
@@ -119,7 +122,7 @@ class NightFacts:
             target=self.row["target"],
             level=level,
         )
-        directions = predictions.night_directions(self.conn, self.market, self.as_of)
+        directions = query(self.conn, "night_directions", market=self.market, as_of=self.as_of)
         return directions.merge(banded, on="symbol", how="left")
 
 

@@ -22,7 +22,8 @@ from sqlalchemy import Engine
 
 from db.engine import open_reader, reading
 from db.errors import StoreUsageError
-from db.rows import nights, predictions, rankings, runs
+from db.read import query, read, read_row, selection
+from db.rows import nights, runs
 from db.rows.nights import COMPLETE
 from dtml.checkpoints import checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
@@ -153,7 +154,9 @@ class Archive:
         """
         name = self.market.name
         with reading(self.engine) as conn:
-            newest_first = conn.execute(nights.night_log(name)).mappings().all()
+            newest_first = (
+                conn.execute(selection("night_log", market=name, order="-as_of")).mappings().all()
+            )
         complete = [dict(row) for row in reversed(newest_first) if row["status"] in COMPLETE]
         if not complete:
             command = f"dtml nightly {named_in_command(self.market)}"
@@ -207,11 +210,11 @@ class Archive:
         """Return a past night, with bars as it knew them or as known at a moment.
 
         Its stocks are those that it predicted or left out. Also returns its stored predictions, as
-        rows of `db.rows.predictions.night_directions`.
+        rows of `night_directions` in db/queries.
         """
         with reading(self.engine) as conn:
             run = runs.run(conn, night["run_id"])
-            stored = predictions.night_directions(conn, self.market.name, night["as_of"])
+            stored = query(conn, "night_directions", market=self.market.name, as_of=night["as_of"])
         stocks = {*stored["symbol"], *(gap["symbol"] for gap in night["gaps"])}
         context = self.context(run, stocks, night["computed_by"])
         tonight = Tonight(context, night["as_of"], known_at or night["known_at"])
@@ -484,12 +487,18 @@ def _rank_again(tonight: Tonight) -> RankingDifference | None:
     """
     context, target = tonight.context, tonight.row["target"]
     with reading(context.engine) as conn:
-        stored = rankings.night_rankings(conn, context.name, first=target, last=target)
+        stored = read(
+            conn,
+            "stock_rank",
+            market=context.name,
+            target=target,
+            order="target, made_at, predictor, place",
+        )
         if stored.empty:
             return None
         # A session that was ranked more than once has its newest ranking last. Every ranking names
         # the row of its rankers, so there is one: `or {}` is for the type checker alone.
-        ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1]) or {}
+        ranker = read_row(conn, "ranker", id=stored["ranker_id"].iloc[-1]) or {}
     stored = stored[stored["ranker_id"] == ranker["id"]]  # the newest ranking alone
     tonight.rankers = load_trained(context, ranker)
     rank(tonight)
@@ -646,7 +655,9 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     """
     name = archive.market.name
     with reading(archive.engine) as conn:
-        stored = predictions.predictions(conn, name, run_id=run["id"])
+        stored = read(
+            conn, "prediction", market=name, run_id=run["id"], order="target, symbol, made_at"
+        )
         on_target = stored[stored["target"] == pd.Timestamp(receipt.target)]
         named = on_target[on_target["symbol"] == receipt.symbol]
         if named.empty:

@@ -7,6 +7,7 @@ scores and every version of a price stay.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Engine, text
@@ -17,10 +18,9 @@ from db.engine import reading
 from db.read import read
 from db.rows.markets import markets
 from db.rows.nights import COMPLETE
-from db.rows.rankings import latest_ranker
-from db.rows.runs import latest_run
+from db.rows.runs import latest_trained
 
-NEWEST = {"run": latest_run, "ranker": latest_ranker}  # the model that the next night uses
+MODELS: Final = ("run", "ranker")
 BANDS = tables.abstention_band  # are removed with their model, so that they do not keep it
 SIZES = statements("sizes")
 # Below this share of free pages, compacting an SQLite file costs more than it gives back.
@@ -68,11 +68,11 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
     bands; it is not the newest of its market.
     """
     attention = 0
-    models: dict[str, dict[str, str | None]] = {name: {} for name in NEWEST}
+    models: dict[str, dict[str, str | None]] = {name: {} for name in MODELS}
     for market, first in first_kept.items():
         count = sa.select(sa.func.count()).where(*_is_old_attention(market, first))
         attention += conn.execute(count).scalar_one()
-        for name, newest in NEWEST.items():
+        for name in MODELS:
             table = tables.metadata.tables[name]
             references = [
                 key.parent
@@ -84,7 +84,7 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
                 table.c.market == market,
                 table.c.train_last < first,
                 table.c.created_at < created_before,
-                table.c.id != (newest(conn, market) or {}).get("id", ""),
+                table.c.id != (latest_trained(conn, name, market) or {}).get("id", ""),
                 *[~sa.exists().where(reference == table.c.id) for reference in references],
             )
             models[name].update(conn.execute(old.order_by(table.c.id)).tuples().all())

@@ -19,8 +19,8 @@ from sqlalchemy import (
     Float,
     Integer,
     Select,
+    TextualSelect,
 )
-from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from db.tables import BAR_VALUES, UtcTimestamp
@@ -30,7 +30,7 @@ FETCHED_ROWS = 100_000  # rows of bars that are converted at once
 Statement = Select[Any]
 
 
-def frame(conn: Connection, statement: Statement) -> pd.DataFrame:
+def frame(conn: Connection, statement: Statement | TextualSelect) -> pd.DataFrame:
     """Return the rows of a statement, a DataFrame column for each of its columns."""
     rows = conn.execute(statement).all()
     columns = statement.selected_columns
@@ -47,35 +47,6 @@ def sql_text(conn: Connection, statement: Statement) -> str:
     """Return the SQL of a statement with its values written out, as a user may run it."""
     values_written_out = {"literal_binds": True, "render_postcompile": True}
     return str(statement.compile(conn, compile_kwargs=values_written_out))
-
-
-def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
-    """Return the first row of a statement as Python values, by column; None when there is none."""
-    first = conn.execute(statement).mappings().first()
-    return None if first is None else dict(first)
-
-
-def matching(rows: FromClause, /, **values: object) -> list[ColumnElement[bool]]:
-    """Return the conditions that columns of a table or a view have these values.
-
-    A column whose value is None gets no condition.
-    """
-    return [rows.c[name] == value for name, value in values.items() if value is not None]
-
-
-def within(
-    column: ColumnElement[Any], first: object | None, last: object | None
-) -> list[ColumnElement[bool]]:
-    """Return the conditions that a column lies in first..last, both included.
-
-    A bound of None leaves that side open.
-    """
-    conditions = []
-    if first is not None:
-        conditions.append(column >= first)
-    if last is not None:
-        conditions.append(column <= last)
-    return conditions
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:

@@ -37,26 +37,15 @@ class Question:
 def questions() -> tuple[Question, ...]:
     """Return the questions in the order of their numbers."""
     files = sorted(Path(__file__).parent.glob("[0-9][0-9]-*.sql"))
-    return tuple(parse_question(file.stem, file.read_text(encoding="utf-8")) for file in files)
+    return tuple(parse_question(file.read_text(encoding="utf-8")) for file in files)
 
 
-def parse_question(name: str, text: str) -> Question:
-    """Return the question of a file's text; the module describes its parts.
-
-    Raises ValueError for a text without a title that ends with a question mark, without a note
-    after an empty comment line, or without a statement.
-    """
+def parse_question(text: str) -> Question:
+    """Return the question of a file's text; the module describes its parts."""
     lines = text.splitlines()
     comments = list(takewhile(lambda line: line.startswith("--"), lines))
-    title, *note = [line.removeprefix("--").strip() for line in comments] or [""]
-    sql = "\n".join(lines[len(comments) :]).strip()
-    has_note = note[:1] == [""] and any(note)
-    if not title.endswith("?") or not has_note or not sql:
-        raise ValueError(
-            f"db/questions/{name}.sql lacks one of its parts: write the question with its question "
-            "mark, an empty comment line, how to read its answer, and a statement"
-        )
-    return Question(title=title, sql=sql, note=" ".join(note[1:]))
+    title, _, *note = [line.removeprefix("--").strip() for line in comments]
+    return Question(title, "\n".join(lines[len(comments) :]).strip(), " ".join(note))
 
 
 def literal(value: str) -> str:

@@ -8,19 +8,8 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import read, read_row, read_value
+from db.read import read, read_value
 from db.rows.nights import COMPLETE
-
-
-def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """Return a run's row of explanation; None where its attention was never measured."""
-    return read_row(conn, "explanation", run_id=run_id)
-
-
-def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
-    """Return a model's attention for the session it predicted: symbol, source, weight."""
-    columns = "symbol, source, weight"
-    return read(conn, "attention_weight", columns=columns, run_id=run_id, target=target)
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:

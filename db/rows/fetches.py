@@ -34,12 +34,6 @@ def next_known_at(conn: Connection, market: str) -> datetime:
     return now if newest is None else max(now, newest + timedelta(microseconds=1))
 
 
-def newest_source(conn: Connection, market: str) -> str | None:
-    """Return the name of the price source of a market's newest fetch; None without any."""
-    name: str | None = read_value(conn, "price_fetch", "source", market=market, order="-known_at")
-    return name
-
-
 def require_clocks_agree(conn: Connection, market: str) -> None:
     """Raise StoreError when this machine's clock is more than a day off.
 

@@ -1,7 +1,7 @@
 """Markets: their stocks and index, who was a constituent when, and the number of each symbol."""
 
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import date
 
 import pandas as pd
 import sqlalchemy as sa
@@ -12,12 +12,6 @@ from db.errors import StoreUsageError, did_you_mean
 from db.read import read, read_value
 from db.save import identified, save
 from db.views import view
-
-
-def save_file(conn: Connection, market: str, path: str, text: str, *, saved_at: datetime) -> None:
-    """Store the file that describes a user's own market, in place of its earlier version."""
-    file = {"market": market, "path": path, "text": text, "saved_at": saved_at}
-    save(conn, "market_file", file)
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
@@ -53,16 +47,6 @@ def save_constituents(conn: Connection, market: str, constituents: pd.DataFrame)
     return save(conn, "constituent", stays, market=market)
 
 
-def instruments(conn: Connection, market: str) -> pd.DataFrame:
-    """Return a market's stocks and its index, by symbol."""
-    return read(conn, "instrument", market=market, order="symbol")
-
-
-def constituents(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the stays of a market's constituents, by symbol and spell."""
-    return read(conn, "constituent", market=market)
-
-
 def markets(conn: Connection) -> list[str]:
     """Return the markets with a night or a fetch, sorted."""
     names = sa.union(
@@ -70,15 +54,6 @@ def markets(conn: Connection) -> list[str]:
         sa.select(tables.price_fetch.c.market),
     )
     return sorted(conn.execute(names).scalars())
-
-
-def owner_of(table: sa.FromClause) -> sa.FromClause:
-    """Return the table whose column `market` says of which market a row of `table` is.
-
-    It is the table itself, or one that its primary key refers to, such as run or instrument.
-    """
-    owners = [key.column.table for column in table.primary_key for key in column.foreign_keys]
-    return next(owner for owner in (table, *owners) if "market" in owner.c)
 
 
 def all_markets(conn: Connection) -> list[str]:

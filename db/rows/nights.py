@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Literal
 
-import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables, where
 from db.connection.bulk import insert_missing
-from db.connection.frames import Statement, matching
 from db.errors import StoreError
-from db.read import read, read_row, read_value, selection
+from db.read import read_row, read_value, selection
 from db.save import save
-from db.views import view
 
 COMPLETE = ("complete", "complete_with_gaps")
 
@@ -41,31 +38,13 @@ def start_night(
     # This matches a new night too, which it leaves as it was just inserted.
     reopened = conn.execute(
         sa.update(tables.night)
-        .where(
-            c.market == market,
-            c.as_of == as_of,
-            c.status.in_(["running", "refused"]),
-        )
+        .filter_by(market=market, as_of=as_of)
+        .where(c.status.in_(["running", "refused"]))
         .values({**cleared, **start})  # `start` last: it has columns that may be NULL too
     )
     if reopened.rowcount:
-        stage = tables.night_stage
-        conn.execute(sa.delete(stage).where(*matching(stage, market=market, as_of=as_of)))
+        conn.execute(sa.delete(tables.night_stage).filter_by(market=market, as_of=as_of))
     return new
-
-
-def count_hindsight(conn: Connection, market: str) -> tuple[int, int]:
-    """Return how many complete nights a market has, and how many of them ended too late to trade.
-
-    These ended on a later day, in UTC, than the session that they predict.
-    """
-    log = view("night_log").c
-    is_late = sa.func.date(log.finished_at) > log.target
-    late_nights = sa.func.coalesce(sa.func.sum(sa.case((is_late, 1), else_=0)), 0)
-    counts = sa.select(sa.func.count(), late_nights)
-    counts = counts.where(log.market == market, log.status.in_(COMPLETE))
-    complete, late = conn.execute(counts).one()
-    return int(complete), int(late)
 
 
 def finish_night(
@@ -90,7 +69,6 @@ def finish_night(
     one. The arguments from `run_id` on are None for a refused night. A night that is closed already
     is overwritten. Raises StoreError for a night that was never started.
     """
-    table = tables.night
     values: dict[str, Any] = {
         "status": status,
         "finished_at": finished_at,
@@ -105,7 +83,7 @@ def finish_night(
         "inputs_hash": inputs_hash,
         "computed_by": computed_by,
     }
-    statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
+    statement = sa.update(tables.night).filter_by(market=market, as_of=as_of)
     if conn.execute(statement.values(values)).rowcount != 1:
         raise StoreError(
             f"the store has no night of {market} as of {as_of} to finish: run that night again"
@@ -137,14 +115,8 @@ def finish_stage(
     seconds: float,
 ) -> None:
     """Store how a stage of a night ended, and how many seconds it took."""
-    table = tables.night_stage
-    is_stage = matching(table, market=market, as_of=as_of, stage=stage)
-    conn.execute(sa.update(table).where(*is_stage).values(status=status, seconds=seconds))
-
-
-def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Return nights by market and as_of: the columns of night."""
-    return read(conn, "night", market=where.given(market))
+    row = sa.update(tables.night_stage).filter_by(market=market, as_of=as_of, stage=stage)
+    conn.execute(row.values(status=status, seconds=seconds))
 
 
 def night(
@@ -175,18 +147,7 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
     )
 
 
-def night_log(market: str, last: date | None = None) -> Statement:
-    """Return the nights of a market up to the day `last`, the newest first."""
-    return selection("night_log", market=market, as_of=where.between(None, last), order="-as_of")
-
-
 def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at: datetime) -> None:
     """Store when an alert reached its recipient."""
-    table = tables.alert
-    is_alert = matching(table, market=market, as_of=as_of, kind=kind)
-    conn.execute(sa.update(table).where(*is_alert).values(sent_at=sent_at))
-
-
-def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """Return the measures of a night's drift."""
-    return read(conn, "drift", market=market, as_of=as_of, order="measure")
+    row = sa.update(tables.alert).filter_by(market=market, as_of=as_of, kind=kind)
+    conn.execute(row.values(sent_at=sent_at))

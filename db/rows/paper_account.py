@@ -10,18 +10,6 @@ from db.read import read
 from db.save import save
 
 
-def targets(conn: Connection, market: str, first: date | None, last: date | None) -> pd.DataFrame:
-    """Return what to hold from the open of each target of first..last on."""
-    return read(conn, "target_position", market=market, target=where.between(first, last))
-
-
-def paper_positions(
-    conn: Connection, market: str, first: date | None, last: date | None
-) -> pd.DataFrame:
-    """Return what the paper account held after the open of each session of first..last."""
-    return read(conn, "paper_position", market=market, session=where.between(first, last))
-
-
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:
     """Return what the paper account, and the portfolios beside it, earned up to a session."""
     return read(

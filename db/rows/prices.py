@@ -20,10 +20,9 @@ from db.connection.differences import (
     stored_counterparts,
 )
 from db.connection.frames import bars as frame_of_bars
-from db.connection.frames import frame, within
 from db.errors import StoreError
-from db.read import read
-from db.save import identified, instrument_ids, save
+from db.read import query, read
+from db.save import identified, instrument_ids
 from db.tables import BAR_VALUES
 
 # Prices that differ by less, relatively, are the same: a source's rounding is not a restatement.
@@ -97,15 +96,6 @@ def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at:
     return insert_frame(conn, tables.price, rows.assign(known_at=known_at, source="checks"))
 
 
-def record_rejected(
-    conn: Connection, market: str, rejected: pd.DataFrame, *, source: str, known_at: datetime
-) -> int:
-    """Store rejected bars: symbol, session, reason, value in words; return how many were new."""
-    return save(
-        conn, "rejected_bar", rejected, market=market, source=source, first_known_at=known_at
-    )
-
-
 def record_warnings(
     conn: Connection,
     market: str,
@@ -131,11 +121,6 @@ def record_warnings(
         is_same = (table.c.instrument_id == instrument_id, table.c.reason == new)
         conn.execute(sa.delete(table).where(*is_same))
     insert_frame(conn, table, rows.assign(known_at=known_at))
-
-
-def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the rows of the view price_warning of a market, by symbol and reason."""
-    return read(conn, "price_warning", market=market, order="symbol, reason")
 
 
 @dataclass(frozen=True)
@@ -187,6 +172,7 @@ def known_bars(
     price = tables.price.c
     # A withdrawal is a version too: it supersedes the bar before it, and is no bar itself.
     later = tables.price.alias("later")
+    is_known = where.between(None, known_at)
     statement = _select_versions().where(
         price.instrument_id.in_(ids.tolist()),
         price.session.between(first, last),
@@ -194,10 +180,10 @@ def known_bars(
             later.c.instrument_id == price.instrument_id,
             later.c.session == price.session,
             later.c.known_at > price.known_at,
-            *within(later.c.known_at, None, known_at),
+            is_known(later.c.known_at),
         ),
         price.withdrawn.is_(None),
-        *within(price.known_at, None, known_at),
+        is_known(price.known_at),
     )
     withdrawn = read(
         conn,
@@ -207,7 +193,7 @@ def known_bars(
         market=market,
         symbol=ids.index.tolist(),
         session=where.between(first, last),
-        known_at=where.between(None, known_at),
+        known_at=is_known,
         order="session",  # as `merge_asof` needs them
     )
     return KnownBars(
@@ -334,19 +320,7 @@ def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
 
     The session counts even if its bar was withdrawn.
     """
-    price = tables.price.c
-    stock = tables.instrument.c
-    last = (
-        sa.select(sa.func.max(price.session))
-        .where(price.instrument_id == stock.id)
-        .scalar_subquery()
-    )
-    statement = (
-        sa.select(stock.symbol, last.label("last"))
-        .where(stock.market == market)
-        .order_by(stock.symbol)
-    )
-    sessions = frame(conn, statement).dropna()
+    sessions = query(conn, "last_sessions", market=market).dropna()
     return cast("pd.Series[pd.Timestamp]", sessions.set_index("symbol")["last"])
 
 

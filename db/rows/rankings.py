@@ -8,36 +8,15 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db import tables, where
+from db import where
 from db.connection.frames import frame
-from db.read import read, read_row, read_value
-from db.rows.runs import latest_trained
+from db.read import query, read, read_row, read_value
 from db.save import save
 from db.views import view
 
 # Columns of a night's ranking as it is shown.
 NAMES = ("place", "symbol", "name", "sector")
 SHOWN = (*NAMES, "score", "probability", "predictor", "leg", "realised_return")
-
-
-def ranker(conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row of the rankers of a training, by its name; None when there is none."""
-    return read_row(conn, "ranker", id=name)
-
-
-def latest_ranker(
-    conn: Connection,
-    market: str,
-    *,
-    on_or_before: date | None = None,
-    known_by: datetime | None = None,
-) -> dict[str, Any] | None:
-    """Return the row of the rankers that were trained on a market's latest sessions.
-
-    Their sessions end on or before `on_or_before`, and their prices were known at `known_by`; None
-    sets no limit. The result is None when there is no such row.
-    """
-    return latest_trained(conn, "ranker", market, on_or_before=on_or_before, known_by=known_by)
 
 
 def save_ranking(
@@ -60,11 +39,6 @@ def save_ranking(
     return save(conn, "ranking", ranking) + sum(
         save(conn, table, rows, ranking_id=ranking["id"]) for table, rows in tables_of.items()
     )
-
-
-def rankers(conn: Connection) -> pd.DataFrame:
-    """Return id, checkpoint_path and checkpoint_hash of the rankers of every training."""
-    return read(conn, "ranker", columns="id, checkpoint_path, checkpoint_hash")
 
 
 def night_ranking(
@@ -135,52 +109,6 @@ def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
     return predictor
 
 
-def first_unscored(
-    conn: Connection, market: str, leg: str, *, first: date, last: date
-) -> date | None:
-    """Return the first ranked session of first..last that has no score for the return `leg`.
-
-    None where every ranked session has one.
-    """
-    rank = tables.stock_rank.c
-    ranker = tables.ranker
-    score = tables.rank_score.c
-    is_scored = sa.exists().where(
-        score.market == market,
-        score.target == rank.target,
-        score.span == "night",
-        score.leg == leg,
-    )
-    statement = (
-        sa.select(sa.func.min(rank.target))
-        .join_from(tables.stock_rank, ranker)
-        .where(
-            ranker.c.market == market,
-            ~is_scored,
-            rank.target >= first,
-            rank.target <= last,
-        )
-    )
-    return conn.execute(statement).scalar()
-
-
-def last_ranked(conn: Connection, market: str) -> date | None:
-    """Return the newest session whose stocks were ranked; None before the first."""
-    day: date | None = read_value(conn, "stock_rank", "target", market=market, order="-target")
-    return day
-
-
-def night_rankings(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
-    """Return the nights' rankings of the sessions first..last."""
-    return read(
-        conn,
-        "stock_rank",
-        market=market,
-        target=where.between(first, last),
-        order="target, made_at, predictor, place",
-    )
-
-
 def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
     """Return the rankings of a market's nights first..last, without their moments.
 
@@ -213,13 +141,6 @@ def ranker_of_night(conn: Connection, market: str, target: date, made_by: dateti
     return name
 
 
-def rank_scores(
-    conn: Connection, market: str, *, span: str, leg: str | None = None
-) -> pd.DataFrame:
-    """Return scores of a market's rankings; `leg` is the return scored, None for all returns."""
-    return read(conn, "rank_score", market=market, span=span, leg=where.given(leg))
-
-
 def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd.DataFrame:
     """Return the running scores of a market's rankings at the last scored session up to `last`.
 
@@ -240,30 +161,6 @@ def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd
     )
 
 
-def night_rank_ics(
-    conn: Connection, market: str, leg: str, predictor: str, first: date, last: date
-) -> pd.DataFrame:
-    """Return the rank IC of each night of first..last, of a predictor and of all one-line rules.
-
-    It is that for the return `leg`. Columns: target, predictor, rank_ic. A night without a rank IC
-    has no row.
-    """
-    log = view("rank_score_log").c
-    return frame(
-        conn,
-        sa.select(log.target, log.predictor, log.rank_ic)
-        .where(
-            log.market == market,
-            log.target.between(first, last),
-            log.span == "night",
-            log.leg == leg,
-            sa.or_(log.predictor == predictor, log.is_rule == 1),
-            log.rank_ic.is_not(None),
-        )
-        .order_by(log.target, log.predictor),
-    )
-
-
 def lasting_skill(
     conn: Connection, market: str, leg: str, predictor: str, last: date
 ) -> tuple[date | None, int]:
@@ -273,21 +170,7 @@ def lasting_skill(
     lasting skill are those up to `last` after the newest one that shows none. (None, 0) where there
     are no such sessions.
     """
-    log = view("rank_score_log").c
-    of_predictor = (
-        log.market == market,
-        log.span == "running",
-        log.leg == leg,
-        log.predictor == predictor,
-        log.target <= last,
-    )
-    # A missing interval, that of too few days, shows no skill.
-    has_no_skill = sa.func.coalesce(log.rank_ic_low, 0) <= 0
-    last_without_skill = sa.select(sa.func.max(log.target)).where(*of_predictor, has_no_skill)
-    # Where every session shows skill, `until` is before them all.
-    until = conn.execute(last_without_skill).scalar() or date.min
-    lasting = sa.select(sa.func.min(log.target), sa.func.count()).where(
-        *of_predictor, log.target > until
-    )
-    since, session_count = conn.execute(lasting).one()
-    return since, session_count
+    skill = query(
+        conn, "lasting_skill", market=market, leg=leg, predictor=predictor, last=last
+    ).iloc[0]
+    return (skill["since"].date() if skill["n"] else None), int(skill["n"])

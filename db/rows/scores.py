@@ -9,14 +9,6 @@ from db import where
 from db.read import read, read_value
 
 
-def scores(
-    conn: Connection, market: str, *, last: date | None = None, span: str | None = None
-) -> pd.DataFrame:
-    """Return scores of a market up to target `last`; `span` is 'night', 'running' or None: both."""
-    target = where.between(None, last)
-    return read(conn, "score", market=market, target=target, span=where.given(span))
-
-
 def running_scores(
     conn: Connection,
     market: str,

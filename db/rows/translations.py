@@ -6,7 +6,6 @@ those of the workers' clocks.
 """
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -44,20 +43,6 @@ def forget_progress(conn: Connection, model: str) -> int:
     """Delete the stored progress of a model, whose training begins again; return how many rows."""
     table = tables.translation_progress
     return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
-
-
-def trainings(conn: Connection, since: datetime) -> pd.DataFrame:
-    """Return the last logged step of each training that logged it at `since` or later.
-
-    There is a row for each model, with the columns of the view translation_training.
-    """
-    log = view("translation_training")
-    newest = sa.select(log.c.model, sa.func.max(log.c.step).label("step")).group_by(log.c.model)
-    last = newest.subquery()
-    is_last = sa.and_(log.c.model == last.c.model, log.c.step == last.c.step)
-    return frame(
-        conn, sa.select(log).join(last, is_last).where(log.c.at >= since).order_by(log.c.model)
-    )
 
 
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
@@ -167,18 +152,20 @@ def take_texts(
     """
     if limit < 1:
         raise StoreUsageError(f"a worker cannot take {limit} texts: let it take 1 or more")
-    moment = datetime.now(UTC) if now is None else now
+    moment = now or datetime.now(UTC)
     # A transaction keeps other writers waiting: begin none where there is no work.
     with reading(engine) as conn:
         if not is_ready(conn, models, moment):
             return []
+    of_models = [] if models is None else [text.model.in_(models)]
     with transaction(engine) as conn:
-        expired = sa.update(tables.translation_text).where(*_is_expired(models, moment))
+        expired = sa.update(tables.translation_text).where(_is_expired(moment), *of_models)
         failed = {"status": "failed", "reason": DIED, "finished_at": moment, "taken_until": None}
         conn.execute(expired.where(text.attempts >= MAX_ATTEMPTS).values(failed))
         # Those that have failed are no longer taken, so that this queues only the others again.
         conn.execute(expired.values(status="queued", taken_until=None))
-        model = _first_model(conn, models)
+        queued = sa.select(text.model).where(text.status == "queued", *of_models)
+        model = conn.execute(queued.order_by(*QUEUE_ORDER).limit(1)).scalar()
         if model is None:  # another worker has taken the last texts since `is_ready`
             return []
         next_texts = (
@@ -234,11 +221,9 @@ def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | N
 
     Such a text is queued, or its lease has expired.
     """
-    if _first_model(conn, models) is not None:
-        return True
-    moment = datetime.now(UTC) if now is None else now
-    expired = sa.select(text.id).where(*_is_expired(models, moment)).limit(1)
-    return conn.execute(expired).first() is not None
+    is_due = sa.or_(text.status == "queued", _is_expired(now or datetime.now(UTC)))
+    of_models = [] if models is None else [text.model.in_(models)]
+    return conn.execute(sa.select(text.id).where(is_due, *of_models).limit(1)).first() is not None
 
 
 def renew(
@@ -252,8 +237,7 @@ def renew(
 
     A text that the worker has lost is left as it is.
     """
-    moment = datetime.now(UTC) if now is None else now
-    until = moment + timedelta(seconds=lease_s)
+    until = (now or datetime.now(UTC)) + timedelta(seconds=lease_s)
     update = sa.update(tables.translation_text).where(*_is_taken_by(worker), text.id.in_(ids))
     return conn.execute(update.values(taken_until=until)).rowcount
 
@@ -321,52 +305,8 @@ def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
     return text.status == "taken", text.taken_by == worker
 
 
-def _is_expired(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
-    conditions = [text.status == "taken", text.taken_until <= now]
-    if models is not None:
-        conditions.append(text.model.in_(models))
-    return conditions
-
-
-def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """Return which of the models (None: of any) has the first queued text; None without any.
-
-    An index finds the first text of each model, however many wait behind it.
-    """
-    first = (
-        sa.select(text.priority, text.id)
-        .where(text.status == "queued")
-        .order_by(*QUEUE_ORDER)
-        .limit(1)
-    )
-    first_texts = []
-    candidates = _queued_models(conn) if models is None else models
-    for model in candidates:
-        head = conn.execute(first.where(text.model == model)).first()
-        if head is not None:
-            # SQLite stores a priority of any type, and sorts text and bytes above all numbers.
-            is_number = isinstance(head.priority, int | float)
-            rank = -head.priority if is_number else -math.inf
-            first_texts.append((rank, head.id, model))
-    if not first_texts:
-        return None
-    _, _, first_model = min(first_texts)
-    return first_model
-
-
-def _queued_models(conn: Connection) -> list[str]:
-    """Return the models that have queued texts, in order.
-
-    An index finds the next name after each, without reading the texts between them.
-    """
-    first = sa.select(sa.func.min(text.model)).where(text.status == "queued")
-    models: list[str] = []
-    model = conn.execute(first).scalar_one()
-    # In SQLite a name may be bytes, which are not found as text: such a name would come again.
-    while model is not None and model not in models:
-        models.append(model)
-        model = conn.execute(first.where(text.model > model)).scalar_one()
-    return models
+def _is_expired(now: datetime) -> sa.ColumnElement[bool]:
+    return sa.and_(text.status == "taken", text.taken_until <= now)
 
 
 def _as_text(source_text: str | bytes) -> str:

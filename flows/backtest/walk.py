@@ -26,8 +26,8 @@ from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
 from db.engine import location, reading, transaction
-from db.read import read, read_row
-from db.rows import backtests, calibration, outcomes, prices, runs
+from db.read import query, read, read_row
+from db.rows import backtests, prices, runs
 from db.save import save
 from dtml.backtest.performance import expected_best, performance, session_sharpe
 from dtml.backtest.portfolio import (
@@ -630,7 +630,7 @@ def _page(backtest: Backtest, stored: Result) -> str:
     record = read_record(backtest, scored_bars(backtest))
     with reading(backtest.context.engine) as conn:
         returns = read(conn, "backtest_return", backtest_id=backtest.id)
-        band_counts = calibration.fold_counts(conn, backtest.id)
+        band_counts = query(conn, "fold_counts", backtest=backtest.id)
     rolling = rolling_mcc(record.directions(), record.movement, record.target)
     rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
     rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
@@ -679,7 +679,9 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
     year = sessions_a_year(context.market.calendar)
     # Earlier backtests count too: the best of many strategies looks good by chance.
     with reading(backtest.context.engine) as conn:
-        yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
+        yearly = query(conn, "sharpe_ratios", market=backtest.context.name, other_than=backtest.id)[
+            "sharpe"
+        ]
     trials = list(yearly / np.sqrt(year))
     for name in traded.strategies:
         net_returns = traded.tracks[name]["net"].to_numpy()
@@ -705,7 +707,9 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
         save_outcomes(conn, backtest, record)
         rules = dated_directions(record.rules, record.target)
         save(conn, "rule_direction", rules, market=context.name)
-        settled = outcomes.settled_folds(conn, backtest.id)  # with the outcomes stored above
+        settled = query(
+            conn, "settled_folds", backtest=backtest.id
+        )  # with the outcomes stored above
         save_counts(conn, settled)  # the views calibration and coverage read them
         backtests.finish_backtest(
             conn,
@@ -888,7 +892,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     """
     market = backtest.context.market
     with reading(backtest.context.engine) as conn:
-        predicted = backtests.backtest_predictions(conn, backtest.id)
+        predicted = query(conn, "backtest_predictions", backtest=backtest.id)
         folds = read(conn, "backtest_fold", backtest_id=backtest.id)
     if predicted.empty:
         refused = [refusal for of_fold in folds["refused"] for refusal in of_fold.items()]

@@ -11,7 +11,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import read, read_row
+from db.read import query, read, read_row
 from db.rows import nights, rankings
 from dtml.evaluation.drift import drift_words
 from dtml.pages.charts import Sparkline
@@ -91,7 +91,7 @@ def state_of_night(
         else None,
         times=times or Timeliness(market=market),
         now=now,
-        hindsight=_hindsight(*nights.count_hindsight(conn, market)),
+        hindsight=_hindsight(*query(conn, "hindsight", market=market).iloc[0]),
     )
 
 
@@ -127,7 +127,7 @@ def caveats(conn: Connection, market: str) -> str:
     """
     night = read_row(conn, "night_log", market=market, order="-as_of")
     source = None if night is None else night["source"]
-    sentences = [_hindsight(*nights.count_hindsight(conn, market)), of_source(source)]
+    sentences = [_hindsight(*query(conn, "hindsight", market=market).iloc[0]), of_source(source)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -352,7 +352,15 @@ def skill_line(night: NightFacts, leg: str, predictor: str) -> Sparkline | None:
     with the best sum. None where the predictor has a rank IC on fewer than two of these nights.
     """
     last = night.target
-    rank_ics = rankings.night_rank_ics(night.conn, night.market, leg, predictor, last - SPAN, last)
+    rank_ics = query(
+        night.conn,
+        "night_rank_ics",
+        market=night.market,
+        leg=leg,
+        predictor=predictor,
+        first=last - SPAN,
+        last=last,
+    )
     daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)
     if predictor not in daily or daily[predictor].count() < 2:
         return None

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 
 from db import where
 from db.connection.locks import is_held
-from db.read import read, read_row
-from db.rows import backtests, markets, translations
+from db.read import query, read, read_row
+from db.rows import markets, translations
 from dtml.pages.figures import count, counted, day, records
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
@@ -194,7 +194,7 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
     for row in records(
         read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
     ):
-        folds = backtests.fold_moments(conn, row["id"])
+        folds = query(conn, "fold_moments", backtest=row["id"])
         days = (row["last"] - row["first"]).days + 1
         done = 0.0
         left_s = None
@@ -235,7 +235,7 @@ def _translators(conn: Connection, now: datetime) -> list[Work]:
     A model has languages once its first training has ended and it is stored; it is left out then.
     """
     works = []
-    for row in records(translations.trainings(conn, now - SILENT_FOR)):
+    for row in records(query(conn, "trainings", since=now - SILENT_FOR)):
         if pd.isna(row["source_language"]):
             stage = f"step {count(row['step'])}, epoch {row['epoch']:.1f}"
             works.append(

@@ -16,7 +16,8 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
-from db.rows import fetches, markets, nights, prices, runs
+from db.read import read_value
+from db.rows import markets, nights, prices, runs
 from db.rows import prices as stored_prices
 from db.rows.prices import KnownBars
 from db.save import save
@@ -83,7 +84,10 @@ def newest_source(context: OpenedMarket) -> str | None:
     The source of a context may be the store itself, which does not say where its bars came from.
     """
     with reading(context.engine) as conn:
-        return fetches.newest_source(conn, context.name)
+        name: str | None = read_value(
+            conn, "price_fetch", "source", market=context.name, order="-known_at"
+        )
+    return name
 
 
 def experiment_for(market: Market) -> Experiment:
@@ -225,7 +229,11 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
     market = context.market
     if market.file is not None:
         path, text = market.file
-        markets.save_file(conn, market.name, str(path), text, saved_at=datetime.now(UTC))
+        save(
+            conn,
+            "market_file",
+            {"market": market.name, "path": str(path), "text": text, "saved_at": datetime.now(UTC)},
+        )
     stays = pd.DataFrame(
         [
             (stay.symbol, stay.source_symbol, stay.name, stay.sector, stay.since, stay.until)

@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 
 from db.engine import reading, transaction
-from db.rows import calibration, rankings
+from db.read import read
+from db.rows import rankings
+from db.rows.calibration import night_counts
 from db.save import save
 from dtml.errors import DtmlError
 from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
@@ -54,9 +56,9 @@ def watch_drift(tonight: Tonight) -> None:
     market = context.market
     target = next_session(market.calendar, as_of)
     with reading(context.engine) as conn:
-        ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
+        ranks = read(conn, "rank_score", market=context.name, span="night", leg=market.leg)
         shown_ranker = rankings.chosen_predictor(conn, context.name, target)
-        counts = calibration.band_counts(conn, context.name, as_of)
+        counts = night_counts(conn, "abstention_count", context.name, as_of)
     is_of_shown = ranks["predictor"] == shown_ranker
     is_known_by_night = ranks["target"] <= pd.Timestamp(as_of)
     shown_ranks = ranks[is_of_shown & is_known_by_night]

@@ -14,6 +14,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
+from db.read import read
 from db.rows import fetches, markets, prices
 from db.save import save
 from dtml.errors import DtmlError
@@ -570,8 +571,13 @@ def _store_parts(
             )
             doubtful = pd.concat([result.doubtful, twins], ignore_index=True)
             result = replace(result, doubtful=doubtful)
-        prices.record_rejected(
-            conn, context.name, result.rejected, source=context.source.name, known_at=known_at
+        save(
+            conn,
+            "rejected_bar",
+            result.rejected,
+            market=context.name,
+            source=context.source.name,
+            first_known_at=known_at,
         )
         # The next fetch asks for all other symbols from the same session again.
         answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
@@ -696,7 +702,11 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     """
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
-        asked = markets.instruments(conn, context.name).set_index("symbol")["asked_from"].dropna()
+        asked = (
+            read(conn, "instrument", market=context.name, order="symbol")
+            .set_index("symbol")["asked_from"]
+            .dropna()
+        )
         unadjusted_from = _before_unadjusted_dividends(conn, context, as_of)
     newest_stored = {str(symbol): session for symbol, session in stored.items()}
     asked_from = {str(symbol): day.date() for symbol, day in asked.items()}
@@ -745,7 +755,7 @@ def _before_unadjusted_dividends(
     ex-day show that, so they are asked for again, until `LATE` sessions have passed.
     """
     calendar = context.market.calendar
-    warnings = prices.price_warnings(conn, context.name)
+    warnings = read(conn, "price_warning", market=context.name, order="symbol, reason")
     stocks = warnings.loc[warnings["reason"] == CONTRADICTED, "symbol"].unique()
     if not len(stocks):
         return {}

@@ -21,7 +21,8 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import nights, prices, rankings
+from db.rows import nights, prices
+from db.rows.runs import latest_trained
 from db.save import save
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
@@ -429,7 +430,7 @@ def _own_code_change(context: MarketContext, as_of: date) -> str:
     night audits the new code.
     """
     with reading(context.engine) as conn:
-        latest = rankings.latest_ranker(conn, context.name, on_or_before=as_of)
+        latest = latest_trained(conn, "ranker", context.name, on_or_before=as_of)
     if not latest:
         return ""
     _, words = change(context, latest["config"])

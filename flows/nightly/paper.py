@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import where
 from db.engine import reading, transaction
-from db.read import read_value
+from db.read import read, read_value
 from db.rows import paper_account, prices
-from db.rows import rankings as stored
 from db.save import save
 from dtml.backtest.lots import trades, whole_lots
 from dtml.backtest.portfolio import (
@@ -100,9 +100,15 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
         else:
             # Targets come from the mean rank of the last `smooth` nights.
             first = sessions_up_to(calendar, last, trading.smooth)[0].date()
-            last_targets = paper_account.targets(conn, context.name, last, last)
+            last_targets = read(conn, "target_position", market=context.name, target=last)
         last_ranked = next_known_session(calendar, as_of) or as_of
-        rankings = stored.night_rankings(conn, context.name, first=first, last=last_ranked)
+        rankings = read(
+            conn,
+            "stock_rank",
+            market=context.name,
+            target=where.between(first, last_ranked),
+            order="target, made_at, predictor, place",
+        )
     # Only the rankings that nights show count. Of a session that several rankers have ranked, each
     # stock counts in the newest ranking that has it.
     rankings = rankings[rankings["chosen"].astype(bool)].sort_values("made_at")
@@ -167,8 +173,15 @@ def _new_bookings(tonight: Tonight) -> _Booked | None:
         if last_day and first_unbooked is None:
             return None  # the calendar ends there
         # Without a booked return, all targets up to the night and all positions are read.
-        targets = paper_account.targets(conn, context.name, first_unbooked, as_of)
-        last_positions = paper_account.paper_positions(conn, context.name, last_day, last_day)
+        targets = read(
+            conn,
+            "target_position",
+            market=context.name,
+            target=where.between(first_unbooked, as_of),
+        )
+        last_positions = read(
+            conn, "paper_position", market=context.name, session=where.between(last_day, last_day)
+        )
     # After its first fill, the account is filled on every session, also without new targets: what
     # it holds earns a return.
     first = first_unbooked
@@ -282,7 +295,7 @@ def next_orders(
         return None
     trading = market.trading
     last = previous_session(market.calendar, target)
-    targets = paper_account.targets(conn, market.name, target, target).set_index("symbol")
+    targets = read(conn, "target_position", market=market.name, target=target).set_index("symbol")
     # As many sessions as a fill of the account reads: a suspended stock has no newer close.
     first = sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date()
     bars = prices.prices(conn, market.name, first, last)
@@ -400,9 +413,11 @@ def _account_shares(
     or has had no targets. `bars` end with the session `last`. Raises DtmlError where targets were
     decided up to `last`, but the account has not been filled at its open.
     """
-    positions = paper_account.paper_positions(conn, market.name, last, last)
+    positions = read(conn, "paper_position", market=market.name, session=last)
     weight = positions.set_index("symbol")["weight"].astype(float)
-    has_targets = len(paper_account.targets(conn, market.name, None, last)) > 0
+    has_targets = (
+        len(read(conn, "target_position", market=market.name, target=where.until(last))) > 0
+    )
     if weight.empty and has_targets and not _is_filled(conn, market, last):
         raise DtmlError(
             f"the paper account of {market.name} has not traded at the open of {last} yet: "

@@ -17,7 +17,9 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import where
 from db.engine import reading, transaction
+from db.read import query, read, read_value
 from db.rows import rankings as stored
 from db.save import save
 from dtml.baselines.naive_rules import MODEL
@@ -136,7 +138,7 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     if row is None:
         return None
     champion = row["predictor"]
-    nights = stored.rank_scores(conn, context.name, span="night", leg=market.leg)
+    nights = read(conn, "rank_score", market=context.name, span="night", leg=market.leg)
     nights = nights[nights["target"].between(pd.Timestamp(row["since"]), pd.Timestamp(as_of))]
     # A row a session, a column a predictor.
     daily_rank_ics = nights.pivot(index="target", columns="predictor", values="rank_ic")
@@ -156,7 +158,7 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
         return None
     # The night of `as_of` shows the present champion, whether its ranking is stored yet or not.
     ranked_sessions = [next_session(market.calendar, as_of)]
-    last_ranked = stored.last_ranked(conn, context.name)
+    last_ranked = read_value(conn, "stock_rank", "target", market=context.name, order="-target")
     if last_ranked is not None:
         ranked_sessions.append(last_ranked)
     return _save_champion(
@@ -349,7 +351,7 @@ def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
 
 RANKERS = Weights(
     what="rankers",
-    latest=stored.latest_ranker,
+    relation="ranker",
     why_due=_why_due,
     load=lambda context, row: replace(
         load_trained(context, row), note=_note(context, row["config"], row["config"])
@@ -426,7 +428,7 @@ def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) 
         return
     now = datetime.now(UTC)
     key = ["target", "predictor"]
-    stored_scores = stored.rank_scores(conn, context.name, span="night", leg=leg)
+    stored_scores = read(conn, "rank_score", market=context.name, span="night", leg=leg)
     save(conn, "rank_score", nights, market=context.name, scored_at=now)
     scores = nights[nights["leg"] == leg]
     before = scores[key].merge(stored_scores, on=key, how="left")[[*DAILY_FIGURES]]
@@ -455,11 +457,19 @@ def _scores_of_nights(conn: Connection, tonight: Tonight, changed: Iterable[date
     # The longest return is scored last: a session with a score for it has a score for the others.
     # Where prices are closes alone, no session has a score for the longest return, so all rankings
     # since `first_awaited` are scored each time.
-    unscored = stored.first_unscored(conn, context.name, LONGEST, first=first_awaited, last=as_of)
-    days = [*changed] if unscored is None else [unscored, *changed]
+    unscored = query(
+        conn, "first_unscored", market=context.name, leg=LONGEST, first=first_awaited, last=as_of
+    )
+    days = [*unscored["target"].dt.date, *changed]
     if not days:
         return pd.DataFrame()
-    night_rankings = stored.night_rankings(conn, context.name, first=min(days), last=as_of)
+    night_rankings = read(
+        conn,
+        "stock_rank",
+        market=context.name,
+        target=where.between(min(days), as_of),
+        order="target, made_at, predictor, place",
+    )
     if night_rankings.empty:
         return pd.DataFrame()
     first = night_rankings["as_of"].min().date()

@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import where
 from db.engine import reading
-from db.rows import attention, calibration, nights, prices, runs
-from db.rows import scores as stored_scores
+from db.read import read, read_row
+from db.rows import prices
+from db.rows.calibration import night_counts
 from db.rows.nights import COMPLETE
 from dtml.attention.weights import Attention
 from dtml.errors import DtmlError
@@ -59,8 +61,8 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
     level = context.market.level if level is None else level
     with reading(context.engine) as conn:
         facts = NightFacts(conn, night, scored_until=as_of)
-        bands = calibration.bands(conn, run["id"])
-        scores = stored_scores.scores(conn, context.name, last=as_of, span="running")
+        bands = read(conn, "abstention_band", columns="level, threshold, days, n", run_id=run["id"])
+        scores = read(conn, "score", market=context.name, target=where.until(as_of), span="running")
         rejected = prices.rejected_bars(conn, context.name, since, as_of)
         directions = facts.directions(level)
         threshold = directions["high"].max()  # of all stocks; NaN without a band
@@ -70,13 +72,15 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
             "coverage": coverage(facts.band_counts),
             "scores": scores,
             "rolling": rolling(conn, tonight, scores),
-            "bins": calibration.calibration_bins(conn, context.name, as_of),
-            "explanation": attention.explanation(conn, run["id"]),
-            "warnings": prices.price_warnings(conn, context.name),
+            "bins": night_counts(conn, "calibration_bin", context.name, as_of),
+            "explanation": read_row(conn, "explanation", run_id=run["id"]),
+            "warnings": read(conn, "price_warning", market=context.name, order="symbol, reason"),
             "rejected": rejected.assign(session=rejected["session"].dt.date),
             "ranking": ranking_part(facts.ranking, facts.rank_scores, facts.champion),
             "drift": drift_words(facts.drift),
-            "calibrations": calibrations(runs.runs(conn, context.name)),
+            "calibrations": calibrations(
+                read(conn, "run", market=context.name, order="created_at, id")
+            ),
             "second_source": page_words(conn, context.name, since, as_of),
             "frozen": link_of_night(context.name, as_of),
             "survivorship": survivorship_words(survivorship_of_nights(conn, context, as_of)),
@@ -102,7 +106,7 @@ def survivorship_of_nights(conn: Connection, context: MarketContext, as_of: date
     bar (`WITHOUT_BAR`). Names are those that the market's list has on these days. As nights record
     no other prices, `first_priced` is the number of stocks that the first night predicted.
     """
-    rows = nights.nights(conn, context.name)
+    rows = read(conn, "night", market=context.name)
     is_complete = rows["status"].isin(COMPLETE) & (rows["as_of"] <= pd.Timestamp(as_of))
     complete = rows[is_complete].sort_values("as_of")
     reasons = [[gap["reason"] for gap in gaps] for gaps in complete["gaps"]]
@@ -171,7 +175,15 @@ def seen(tonight: Tonight) -> Attention:
             error,
         )
         with reading(context.engine) as conn:
-            return Attention.of(attention.attention(conn, night["run_id"], night["target"]))
+            return Attention.of(
+                read(
+                    conn,
+                    "attention_weight",
+                    columns="symbol, source, weight",
+                    run_id=night["run_id"],
+                    target=night["target"],
+                )
+            )
 
 
 def receipt(

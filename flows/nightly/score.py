@@ -11,9 +11,7 @@ from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import transaction
-from db.read import read
-from db.rows import outcomes as stored_outcomes
-from db.rows import scores as stored_scores
+from db.read import query, read
 from db.save import save
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band, count_bins
@@ -63,8 +61,13 @@ def score(tonight: Tonight) -> Scored:
     first_restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
     first_awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     with transaction(context.engine) as conn:
-        predicted = stored_outcomes.unsettled(
-            conn, context.name, first_awaited, as_of, since=first_restatable
+        predicted = query(
+            conn,
+            "unsettled",
+            market=context.name,
+            first=first_awaited,
+            last=as_of,
+            since=first_restatable,
         )
         first = as_of if predicted.empty else predicted["as_of"].min().date()
         stocks = predicted["symbol"].unique().tolist()
@@ -110,12 +113,12 @@ def record_outcomes(
     context = tonight.context
     save(conn, "outcome", outcomes, market=context.name, known_at=known_at, recorded_at=recorded_at)
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
-    # The `sessions` that a night predicted, and others with an outcome but without a score.
-    days_to_count = stored_outcomes.unscored(conn, context.name, sessions)
+    unscored = query(conn, "unscored", market=context.name)["target"].dt.date
+    days_to_count = sorted({*sessions, *unscored})
     changed: set[pd.Timestamp] = set()
     if days_to_count:
         counted = day_counts(conn, tonight, last=days_to_count[-1], first=days_to_count[0])
-        stored = _stored_counts(stored_scores.scores(conn, context.name, span="night"))
+        stored = _stored_counts(read(conn, "score", market=context.name, span="night"))
         # The rules are counted on the same stock-days: that a restated index turns the direction of
         # a rule is not noticed.
         of_model = counted[counted.index.get_level_values("predictor") == MODEL]
@@ -126,11 +129,11 @@ def record_outcomes(
             scores = _scores(pd.concat([counted, other_days]).sort_index(), changed)
             save(conn, "score", scores, market=context.name, scored_at=recorded_at)
     # A benchmark may have stored an outcome before its night was run.
-    never_counted = stored_outcomes.uncounted(conn, context.name, date.max)  # whatever their day
+    never_counted = query(conn, "uncounted", market=context.name)["target"].dt.date
     days = sorted({day.date() for day in changed}.union(never_counted))
     if not days:
         return
-    settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
+    settled = query(conn, "settled_directions", market=context.name, first=days[0], last=days[-1])
     settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
     save_counts(conn, settled)
 
@@ -180,16 +183,16 @@ def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
 
 
 def day_counts(
-    conn: Connection, tonight: Tonight, last: date, first: date | None = None
+    conn: Connection, tonight: Tonight, last: date, first: date = date.min
 ) -> pd.DataFrame:
     """Return the confusion matrix of the model, and of each rule, a row for each target.
 
     The frame has the index KEY and the columns CELLS, and is empty without any count. Only
     directions of the model that have an outcome count, and a rule is counted on the same
     stock-days; it has no days on which the index has no bar or too short a history. The targets are
-    first..last; `first` is by default that of the first night.
+    first..last.
     """
-    stored = stored_outcomes.direction_counts(conn, tonight.context.name, last, first=first)
+    stored = query(conn, "direction_counts", market=tonight.context.name, first=first, last=last)
     directions = stored.astype({"predicted": bool, "rise": bool, "labelled": bool})
     # 0 true rises, 1 false rises, 2 false falls, 3 true falls.
     directions["cell"] = 2 * (~directions["predicted"]) + (~directions["rise"])

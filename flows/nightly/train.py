@@ -15,8 +15,9 @@ from typing import Any, Generic, Literal, TypeVar
 import pandas as pd
 
 from db.engine import reading, transaction
-from db.rows import calibration as stored_calibration
+from db.read import read
 from db.rows import runs
+from db.rows.runs import latest_trained
 from db.save import save
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
@@ -76,13 +77,13 @@ T = TypeVar("T")
 class Weights(Generic[T]):
     """Say how weights that a market trains, those of its model or of its rankers, come to a night.
 
-    `latest` reads their newest row, `why_due` says why others are to be trained (None: they are
+    `relation` has their rows, `why_due` says why others are to be trained (None: they are
     not), `load` loads the weights of a row, and `train` is given the night and the row of those
     before.
     """
 
     what: str
-    latest: Callable[..., dict[str, Any] | None]
+    relation: Literal["run", "ranker"]
     why_due: Callable[[MarketContext, Mapping[str, Any] | None, date], str | None]
     load: Callable[[MarketContext, Mapping[str, Any]], T]
     train: Callable[[Tonight, Mapping[str, Any] | None], T]
@@ -102,9 +103,11 @@ def weights_for(
     context, as_of, known_at = tonight.context, tonight.as_of, tonight.known_at
     trains = anew or not (only_stored or context.market.retrain == "never")
     with reading(context.engine) as conn:
-        latest = weights.latest(conn, context.name, on_or_before=as_of, known_by=known_at)
+        latest = latest_trained(
+            conn, weights.relation, context.name, on_or_before=as_of, known_by=known_at
+        )
         if latest is None and not trains:
-            latest = weights.latest(conn, context.name, on_or_before=as_of)
+            latest = latest_trained(conn, weights.relation, context.name, on_or_before=as_of)
             if latest is not None:
                 log.warning(
                     "%s was trained on prices as known at %s, but only those known at %s count "
@@ -192,8 +195,13 @@ def train_model(tonight: Tonight, on_epoch: EpochReport = no_report) -> Model:
     with transaction(context.engine) as conn:
         save(conn, "run", model.row)
         if model.calibration is not None:
-            stored_calibration.save_bands(
-                conn, model.run_id, model.calibration.bands, default=context.market.level
+            save(
+                conn,
+                "abstention_band",
+                model.calibration.bands.assign(
+                    is_default=model.calibration.bands["level"] == context.market.level
+                ),
+                run_id=model.run_id,
             )
     return model
 
@@ -352,7 +360,13 @@ def _model_to_start_from(tonight: Tonight) -> Model | None:
         return None
     before = previous_session(context.market.calendar, tonight.as_of)
     with reading(context.engine) as conn:
-        run = runs.latest_run(conn, context.name, on_or_before=before, known_by=tonight.known_at)
+        run = latest_trained(
+            conn,
+            "run",
+            context.name,
+            on_or_before=before,
+            known_by=tonight.known_at,
+        )
     if run is None or run["config"] != config_of(context):
         return None
     return load_run(context, run)
@@ -428,7 +442,7 @@ def _run_id(
 def _runs_named(context: MarketContext, run_id: str) -> list[dict[str, Any]]:
     """Return the row of a run, and of those that were trained in its place, the oldest first."""
     with reading(context.engine) as conn:
-        ids = runs.runs(conn, context.name)["id"]
+        ids = read(conn, "run", market=context.name, order="created_at, id")["id"]
         return [runs.run(conn, name) for name in ids if f"{name}-".startswith(f"{run_id}-")]
 
 
@@ -448,7 +462,7 @@ def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
     file = weights_file(run["checkpoint_path"])
     ensemble = load_ensemble(file, market=context.name, sha=run["checkpoint_hash"])
     with reading(context.engine) as conn:
-        bands = stored_calibration.bands(conn, run["id"])
+        bands = read(conn, "abstention_band", columns="level, threshold, days, n", run_id=run["id"])
     return Model(run, ensemble, _calibration_of(run, bands))
 
 
@@ -467,7 +481,7 @@ def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration 
 
 MODEL = Weights(
     what="model",
-    latest=runs.latest_run,
+    relation="run",
     why_due=lambda context, latest, as_of: why_due(context, latest, as_of, config_of(context)),
     load=load_run,
     train=lambda tonight, _before: train_with_progress(tonight),

@@ -16,9 +16,10 @@ from db.connection.locks import is_free
 from db.engine import reading
 from db.errors import did_you_mean
 from db.read import read
-from db.rows import fetches, markets, prices, rankings, runs
+from db.rows import fetches, markets, prices, rankings
 from db.rows import scores as stored_scores
 from db.rows.nights import COMPLETE
+from db.rows.runs import latest_trained
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
@@ -154,7 +155,7 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
         times = timeliness(conn, name, market, now)
         last = night_facts(conn, name)
         complete = night_facts(conn, name, status=COMPLETE)
-        run = runs.latest_run(conn, name)
+        run = latest_trained(conn, "run", name)
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
         second_source = _second_source(conn, market) if market else None

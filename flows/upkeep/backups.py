@@ -16,8 +16,8 @@ from sqlalchemy import Engine
 from db.admin.copying import Progress, copy_store, require_empty, snapshot, write_snapshot
 from db.engine import open_engine, prepare, reading, this_version
 from db.migrations import REVISION
-from db.rows import markets, rankings
-from db.rows import runs as stored_runs
+from db.read import read
+from db.rows import markets
 from dtml.errors import DtmlError, UsageError
 from flows.settings import MODELS, WEIGHTS, chain_file, data_folder
 from translation.atomic_files import write_folder_whole, write_whole
@@ -57,8 +57,8 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
     of the file; None for a file that is whole.
     """
     with reading(engine) as conn:
-        runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
-        rankers = rankings.rankers(conn)
+        runs = read(conn, "run", order="created_at, id").dropna(subset="checkpoint_path")
+        rankers = read(conn, "ranker")
     for run in (*runs.itertuples(), *rankers.itertuples()):
         path = str(run.checkpoint_path)
         sha = str(run.checkpoint_hash)

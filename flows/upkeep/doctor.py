@@ -5,7 +5,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -75,7 +75,7 @@ def examined(device: str = "auto") -> Iterator[Finding]:
     """
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     devices = {"cpu": ["cpu"], "cuda": gpus or ["cuda"], "auto": ["cpu", *gpus]}[device]
-    checks = (
+    checks: tuple[tuple[str, Callable[[], str]], ...] = (
         ("python", _python),
         ("packages", _packages),
         ("processor", _processor),

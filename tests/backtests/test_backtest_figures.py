@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 
 from db.admin.checks import check_store
 from db.engine import reading
-from db.read import read
-from db.rows import backtests, prices
+from db.read import query, read
+from db.rows import prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.markets.definition import Costs
 from dtml.pages.backtest import settlements
@@ -40,7 +40,7 @@ def unusual(run_request: RunRequest) -> Backtest:
 def predicted(backtest: Backtest) -> dict[pd.Timestamp, dict[str, float]]:
     """The probabilities of each session predicted, by symbol, as they are stored."""
     with reading(backtest.context.engine) as conn:
-        made = backtests.backtest_predictions(conn, backtest.id)
+        made = query(conn, "backtest_predictions", backtest=backtest.id)
     chances: dict[pd.Timestamp, dict[str, float]] = {target: {} for target in made["target"]}
     for target, symbol, probability in zip(
         made["target"], made["symbol"], made["probability"], strict=True

@@ -9,7 +9,8 @@ from sqlalchemy import Engine, update
 
 from db import tables
 from db.engine import reading, transaction
-from db.rows import backtests, prices, runs
+from db.read import query
+from db.rows import prices, runs
 from dtml.errors import UsageError
 from dtml.pages.backtest import vintage
 from dtml.prices.sessions import previous_session, session_close, session_open
@@ -48,7 +49,7 @@ def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
     result = run_backtest(backtest)
     assert ("before the session" in vintage(result.row)) == (prices_known == "then")
     with reading(backtest.context.engine) as conn:
-        found = backtests.backtest_predictions(conn, backtest.id)
+        found = query(conn, "backtest_predictions", backtest=backtest.id)
         watermark = runs.run(conn, result.folds["run_id"].iloc[0])["data_watermark"]
     assert (watermark < session_open("XNYS", FIRST)) == (prices_known == "then")
     return found[["as_of", "symbol", "probability"]].sort_values(

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,7 @@ from sqlalchemy import Connection, create_engine
 
 from db.admin.copying import table_counts
 from db.engine import reading
-from db.rows import runs
+from db.rows.runs import latest_trained
 from dtml.experiments import nightly_of, vary
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead import pipeline
@@ -198,12 +197,10 @@ def test_a_read_that_ignores_when_bars_were_known_is_caught(
 def test_a_later_model_that_serves_an_earlier_night_is_caught(
     context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def newest(conn: Connection, market: str, **_: object) -> Any:
-        return runs.latest_run(conn, market)
+    def newest(conn: Connection, relation: Any, market: str, **_: object) -> Any:
+        return latest_trained(conn, relation, market)
 
-    monkeypatch.setattr(
-        train_module, "runs", SimpleNamespace(**vars(runs) | {"latest_run": newest})
-    )
+    monkeypatch.setattr(train_module, "latest_trained", newest)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert "later model" in found.detail

@@ -11,9 +11,9 @@ from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
-from db.read import read
-from db.rows import calibration, predictions
+from db.read import query, read
 from db.rows import runs as stored_runs
+from db.rows.calibration import night_counts
 from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
 from dtml.markets.definition import LEVELS
 from dtml.pages.figures import percent
@@ -45,7 +45,7 @@ def ask(engine: Engine, sql: str) -> pd.DataFrame:
 def night(context: MarketContext, as_of: date = AS_OF) -> tuple[Night, pd.DataFrame]:
     done = run_night(context, as_of)
     with reading(context.engine) as conn:
-        return done, predictions.night_directions(conn, context.name, as_of)
+        return done, query(conn, "night_directions", market=context.name, as_of=as_of)
 
 
 def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
@@ -193,7 +193,7 @@ def test_a_restated_outcome_is_counted_anew(context: MarketContext) -> None:
 def risen(context: MarketContext, target: pd.Timestamp) -> int:
     """How many stocks rose that session, by the counts of its night."""
     with reading(context.engine) as conn:
-        bins = calibration.calibration_bins(conn, context.name, target.date())
+        bins = night_counts(conn, "calibration_bin", context.name, target.date())
     return int(bins.loc[bins["target"] == target, "rises"].sum())
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from db.engine import reading
 from db.read import read, read_row
-from db.rows import rankings
+from db.rows.runs import latest_trained
 from dtml.errors import UsageError
 from dtml.experiments import vary
 from dtml.lookahead.audit import Finding
@@ -94,7 +94,7 @@ def reason(context: MarketContext, as_of: date = AS_OF) -> str | None:
 
 def recorded(context: MarketContext) -> dict[str, object]:
     with reading(context.engine) as conn:
-        row = rankings.latest_ranker(conn, context.name, on_or_before=date.max)
+        row = latest_trained(conn, "ranker", context.name, on_or_before=date.max)
     assert row is not None
     return row["config"]["own"]
 

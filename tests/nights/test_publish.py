@@ -13,8 +13,7 @@ from sqlalchemy import text
 
 from db.admin.copying import table_counts
 from db.engine import reading, transaction
-from db.read import read, read_row
-from db.rows import predictions
+from db.read import query, read, read_row
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
 from flows.nightly.context import MarketContext, Tonight
@@ -45,7 +44,7 @@ def direction(context: MarketContext, as_of: date, level: float) -> int:
         bands = read(conn, "abstention_band", run_id=night["run_id"]).set_index("level")[
             "threshold"
         ]
-        said = predictions.night_directions(conn, context.name, as_of)["calibrated"]
+        said = query(conn, "night_directions", market=context.name, as_of=as_of)["calibrated"]
     return int(((said > bands[level]) | (said < 1 - bands[level])).sum())
 
 

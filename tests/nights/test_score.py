@@ -10,8 +10,9 @@ from sqlalchemy import Connection, text
 
 from db.admin.checks import check_store
 from db.engine import reading, transaction
-from db.read import read
-from db.rows import outcomes, predictions, runs
+from db.read import query, read
+from db.rows import predictions, runs
+from db.rows.runs import latest_trained
 from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import confusion_by_day
@@ -178,7 +179,7 @@ def test_a_kill_between_outcomes_and_scores_loses_neither(
 def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext) -> None:
     after_nights(context, DAYS[0])
     with reading(context.engine) as conn:
-        run = runs.run(conn, runs.latest_run(conn, context.name)["id"])
+        run = runs.run(conn, latest_trained(conn, "run", context.name)["id"])
         made = read(conn, "prediction", market=context.name, order="target, symbol, made_at")
     contrary = made.assign(run_id="other", probability=1 - made["probability"])
     with transaction(context.engine) as conn:
@@ -273,10 +274,10 @@ def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night
 ) -> None:
     after_nights(context, DAYS[0])
     with transaction(context.engine) as conn:
-        assert outcomes.unscored(conn, context.name, []) == []
-        assert outcomes.unscored(conn, context.name, [DAYS[1]]) == [DAYS[1]]
+        assert query(conn, "unscored", market=context.name).empty
     run_night(context, DAYS[1])
     with transaction(context.engine) as conn:
-        assert outcomes.unscored(conn, context.name, []) == []
+        assert query(conn, "unscored", market=context.name).empty
         conn.execute(text("delete from score"))
-        assert outcomes.unscored(conn, context.name, []) == [DAYS[1]]
+        unscored = query(conn, "unscored", market=context.name)["target"]
+        assert unscored.dt.date.tolist() == [DAYS[1]]

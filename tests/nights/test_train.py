@@ -10,6 +10,7 @@ import pytest
 from db.admin.copying import table_counts
 from db.engine import reading
 from db.rows import runs
+from db.rows.runs import latest_trained
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.sources.simulated import SimulatedSource
@@ -29,7 +30,7 @@ def counts(context: MarketContext) -> dict[str, int]:
 def due(context: MarketContext, as_of: date) -> str | None:
     """Why another model is due."""
     with reading(context.engine) as conn:
-        latest = runs.latest_run(conn, context.name, on_or_before=as_of)
+        latest = latest_trained(conn, "run", context.name, on_or_before=as_of)
     return why_due(context, latest, as_of, config_of(context))
 
 

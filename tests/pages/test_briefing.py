@@ -16,6 +16,7 @@ from sqlalchemy import Engine, select, text
 from db import tables
 from db.connection.frames import frame
 from db.engine import open_engine, reading, transaction, upgrade
+from db.read import query
 from db.rows import nights
 from db.save import save
 from dtml.pages.charts import Sparkline
@@ -370,7 +371,7 @@ def test_a_small_line_is_broken_where_a_value_is_missing() -> None:
 
 def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> None:
     with reading(site.engine) as conn:
-        complete, late = nights.count_hindsight(conn, MARKET)
+        complete, late = query(conn, "hindsight", market=MARKET).iloc[0]
         stored = frame(conn, select(tables.night).where(tables.night.c.market == MARKET))
     done = stored[stored["status"].isin(nights.COMPLETE)]
     ended = pd.to_datetime(done["finished_at"], utc=True).dt.strftime("%Y-%m-%d")

@@ -13,7 +13,7 @@ from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.read import read, read_row
+from db.read import query, read, read_row
 from db.rows import backtests
 from db.save import save
 from db.views import data_dictionary, views
@@ -233,7 +233,7 @@ def test_the_predictions_of_a_backtest_are_those_of_its_folds(store: Engine) -> 
         )
     add_folds(store, fold(), fold(2, "second"))
     with reading(store) as conn:
-        made = backtests.backtest_predictions(conn, NAME)
+        made = query(conn, "backtest_predictions", backtest=NAME)
     given = pd.concat([predictions("first"), predictions("second", NEXT)], ignore_index=True)
     pd.testing.assert_frame_equal(made[list(given)], given, check_dtype=False)
 
@@ -247,9 +247,14 @@ def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_
     for name in (NAME, "other", "elsewhere"):
         finish(store, name)
     with reading(store) as conn:
-        assert backtests.sharpe_ratios(conn, "toy", other_than=NAME).tolist() == [4.0]
-        assert backtests.sharpe_ratios(conn, "toy", other_than="new").tolist() == [4.0, 4.0]
-        assert backtests.sharpe_ratios(conn, "none", other_than=NAME).tolist() == []
+        assert query(conn, "sharpe_ratios", market="toy", other_than=NAME)["sharpe"].tolist() == [
+            4.0
+        ]
+        assert query(conn, "sharpe_ratios", market="toy", other_than="new")["sharpe"].tolist() == [
+            4.0,
+            4.0,
+        ]
+        assert query(conn, "sharpe_ratios", market="none", other_than=NAME)["sharpe"].tolist() == []
 
 
 def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(
@@ -372,7 +377,7 @@ def test_predictions_come_by_session_and_symbol_whatever_the_order_of_their_numb
     add_folds(store, fold(), fold(2, "second"))
     with transaction(store) as conn:
         conn.exec_driver_sql("update instrument set symbol = 'Z' where symbol = 'B'")
-        found = backtests.backtest_predictions(conn, NAME)
+        found = query(conn, "backtest_predictions", backtest=NAME)
     assert found["symbol"].tolist() == ["A", "C", "Z"] * 2
     assert found["target"].tolist() == [TARGET] * 3 + [NEXT] * 3
 
@@ -388,10 +393,13 @@ def test_sharpe_ratios_come_by_backtest_and_portfolio(store: Engine) -> None:
         ]
         finish(store, name, portfolios=pd.concat(rows))
     with reading(store) as conn:
-        assert backtests.sharpe_ratios(conn, "toy", other_than=NAME).tolist() == [
+        assert query(conn, "sharpe_ratios", market="toy", other_than=NAME)["sharpe"].tolist() == [
             2.0,
             1.0,
             4.0,
             3.0,
         ]
-        assert backtests.sharpe_ratios(conn, "toy", other_than="a").tolist() == [4.0, 3.0]
+        assert query(conn, "sharpe_ratios", market="toy", other_than="a")["sharpe"].tolist() == [
+            4.0,
+            3.0,
+        ]

@@ -12,7 +12,8 @@ from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.read import read, read_row
-from db.rows import backtests, predictions, rankings, runs
+from db.rows import backtests, predictions, rankings
+from db.rows.runs import latest_trained
 from db.save import save
 from db.views import views
 from tests.support.benchmark_rows import (
@@ -260,7 +261,7 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     with transaction(store) as conn:
         save(conn, "instrument", stocks, market="toy")
         save(conn, "prediction", made, market="toy", known_at=NOW, made_at=NOW)
-        assert runs.latest_run(conn, "toy") is None
+        assert latest_trained(conn, "run", "toy") is None
         assert predictions.prediction_history(conn, market="toy").empty
         assert predictions.prediction_history(conn, market="toy", kind="benchmark")[
             "run_id"

@@ -13,8 +13,9 @@ from sqlalchemy import Engine
 from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.read import read, read_row
-from db.rows import calibration, rankings
+from db.read import query, read, read_row
+from db.rows import rankings
+from db.rows.calibration import night_counts
 from db.save import save
 from tests.support.benchmark_rows import ranker
 from tests.support.prediction_rows import AS_OF, NEXT, STOCKS, TARGET, predictions, run
@@ -89,11 +90,11 @@ def save_bands(store: Engine, given: pd.DataFrame) -> None:
 
 def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) -> None:
     kinds = (
-        ("calibration_bin", calibration.calibration_bins, bins),
-        ("abstention_count", calibration.band_counts, counts),
+        ("calibration_bin", bins),
+        ("abstention_count", counts),
     )
     with transaction(store) as conn:
-        for table, read, made in kinds:
+        for table, made in kinds:
             given = pd.concat(
                 [made(), made("second"), made(target=NEXT), made("folded"), made("abroad")]
             )
@@ -103,9 +104,9 @@ def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) 
             assert save(conn, table, made().head(0)) == 0
             first = [made(n=6).head(1), made().tail(1)]
             expected = [*first, made("second"), made(target=NEXT), made("second", NEXT)]
-            same(read(conn, "toy", NEXT.date()), pd.concat(expected))
-            same(read(conn, "toy", TARGET.date()), pd.concat(expected[:3]))
-            same(read(conn, "far", NEXT.date()), made("abroad"))
+            same(night_counts(conn, table, "toy", NEXT.date()), pd.concat(expected))
+            same(night_counts(conn, table, "toy", TARGET.date()), pd.concat(expected[:3]))
+            same(night_counts(conn, table, "far", NEXT.date()), made("abroad"))
 
 
 def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> None:
@@ -144,8 +145,8 @@ def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> N
             "abstention_count",
             pd.concat([counts("folded"), counts("folded", NEXT), counts("first")]),
         )
-        same(calibration.fold_counts(conn, "b"), counts("folded"))
-        assert calibration.fold_counts(conn, "other").empty
+        same(query(conn, "fold_counts", backtest="b"), counts("folded"))
+        assert query(conn, "fold_counts", backtest="other").empty
 
 
 def test_rules_calls_are_kept_once(store: Engine) -> None:

@@ -11,9 +11,10 @@ from sqlalchemy import Engine
 from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.read import read
-from db.rows import nights, outcomes, runs
+from db.read import query, read
+from db.rows import nights, runs
 from db.rows import predictions as stored_predictions
+from db.rows.runs import latest_trained
 from db.save import save
 from tests.support.prediction_rows import AS_OF, LATER, NEXT, NOW, STOCKS, TARGET, predictions, run
 
@@ -65,7 +66,7 @@ def close_night(store: Engine, target: pd.Timestamp) -> None:
 def test_a_run_comes_back_as_it_went_in(store: Engine) -> None:
     with reading(store) as conn:
         assert runs.run(conn, "first") == run()
-        assert runs.latest_run(conn, "toy") == run()
+        assert latest_trained(conn, "run", "toy") == run()
         assert read(conn, "run", market="toy", order="created_at, id")["seeds"].tolist() == [
             [2, 3, 5]
         ]
@@ -120,7 +121,7 @@ def test_the_latest_run_saw_nothing_after_the_day_it_serves(store: Engine) -> No
         save(conn, "run", run("second", train_last=date(2024, 3, 1)))
         save(conn, "run", run("fold", train_last=date(2024, 2, 1), kind="backtest"))
         latest = {
-            day: runs.latest_run(conn, "toy", on_or_before=day)
+            day: latest_trained(conn, "run", "toy", on_or_before=day)
             for day in (date(2024, 1, 3), date(2024, 1, 4), date(2024, 2, 29), date(2024, 3, 1))
         }
     assert [each and each["id"] for each in latest.values()] == [None, "first", "first", "second"]
@@ -216,8 +217,10 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
         close_night(store, target)
     assert save_outcomes(store) == len(STOCKS)
     with reading(store) as conn:
-        waiting = outcomes.unsettled(conn, "toy", date.min, NEXT.date(), since=NEXT.date())
-        settled = outcomes.direction_counts(conn, "toy", NEXT.date())
+        waiting = query(
+            conn, "unsettled", market="toy", first=date.min, last=NEXT.date(), since=NEXT.date()
+        )
+        settled = query(conn, "direction_counts", market="toy", first=date.min, last=NEXT.date())
     assert set(waiting["target"]) == {NEXT}
     assert len(waiting) == settled["n"].sum() == len(STOCKS)
 
