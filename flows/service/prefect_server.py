@@ -83,7 +83,7 @@ def require_server() -> None:
 
     atexit.register(stop_servers)
     with tempfile.TemporaryFile() as log:
-        _serve(folder, _listen(0), log, FOR_ONE_COMMAND, last_line)
+        _serve(folder, lambda: _listen(0), log, FOR_ONE_COMMAND, last_line)
 
 
 def stop_servers() -> None:
@@ -111,7 +111,7 @@ def own_server(folder: Path) -> Iterator[None]:
     login_file = folder / "login"
     with log_file.open("wb") as log:
         try:
-            server = _serve(folder, _usual_socket(), log, {}, lambda: f"see {log_file}")
+            server = _serve(folder, _usual_socket, log, {}, lambda: f"see {log_file}")
             login_file.unlink(missing_ok=True)  # an old file would keep its permissions
             login_file.touch(0o600)
             login_file.write_text(f"{server.login}\n")
@@ -123,7 +123,7 @@ def own_server(folder: Path) -> Iterator[None]:
 
 def _serve(
     folder: Path,
-    listening: socket.socket,
+    listen: Callable[[], socket.socket],
     log: IO[bytes],
     settings: dict[str, str],
     reason: Callable[[], str],
@@ -137,7 +137,7 @@ def _serve(
     try:
         # If two servers of a folder created Prefect's tables at once, one of them would fail.
         with FileLock(folder / "start.lock", timeout=START_LIMIT_S):
-            server = _start(listening, log, settings)
+            server = _start(listen(), log, settings)
             import_prefect()  # takes as long as the server takes to start
             _wait(server, reason)
     except Timeout as error:
