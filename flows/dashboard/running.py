@@ -1,31 +1,24 @@
-"""What is running: nights, backtests, trainings of translators, and the queue of texts.
-
-Each has its stage, how far it is, and an estimate of the time left, from what earlier stages, folds
-and texts took.
-"""
+"""What is running: nights, backtests, trainings of translators, and the queue of texts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
 from db.connection.locks import is_held
-from db.read import query, read, read_row
+from db.read import query, read, read_row, read_value
 from db.rows import markets, translations
 from dtml.pages.figures import count, counted, day, records
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
 REFRESH_S = (15, 60)  # the choices on the page for reloading it
 LONGEST_REFRESH_S = 3600  # that an address may have
-EARLIER_STAGES = 300  # whose seconds are read: those of about thirty nights
 SHOWN_FOR = timedelta(days=7)  # a backtest that began earlier and did not end is not shown
 SILENT_FOR = timedelta(minutes=20)  # without a logged step, a translator is not in training
-PACE_TEXTS = 50  # the newest translations of a queue, which give its pace
 SILENT_FOLDS = 5  # times the pace of its folds: a backtest that is silent longer was interrupted
 
 
@@ -34,17 +27,15 @@ class Work:
     """Hold how far a piece of work is.
 
     `kind` is what it is ("night", "backtest", "training", "translations"), `name` which one.
-    `stage` says in words what is being done. `done` is the share that is done, 0 to 1, and `left_s`
-    the estimated seconds until the end; None where they are not known. `is_alive` tells whether it
-    is still worked on, as far as one can see, and `market` whose it is, None without one.
+    `stage` says in words what is being done, and `done` the share that is done, 0 to 1, where that
+    is known. `is_alive` tells whether it is still worked on, as far as one can see.
     """
 
     kind: str
     name: str
     stage: str
-    done: float | None
-    left_s: float | None
     is_alive: bool
+    done: float | None = None
     market: str | None = None
 
 
@@ -91,58 +82,41 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
     night, and `work` is the night as a piece of work.
     """
     market = night["market"]
-    earlier = read(
-        conn,
-        "stage_log",
-        market=market,
-        as_of=where.before(night["as_of"]),
-        order="-as_of, started_at, stage",
-        limit=EARLIER_STAGES,
-    )
     stages = records(
         read(conn, "stage_log", market=market, as_of=night["as_of"], order="started_at, stage")
     )
-    previous_night = earlier["as_of"].max() if len(earlier) else None
-    of_night_before = earlier[earlier["as_of"] == previous_night]
+    previous_night = read_value(
+        conn,
+        "stage_log",
+        "as_of",
+        market=market,
+        as_of=where.before(night["as_of"]),
+        order="-as_of",
+    )
+    of_night_before = read(
+        conn, "stage_log", market=market, as_of=previous_night, order="started_at, stage"
+    )
     earlier_seconds = dict(
         zip(of_night_before["stage"], of_night_before["seconds"].tolist(), strict=True)
     )
-    rows = []
     # `pop` takes each stage of this night out of those of the night before: what then remains there
     # are the stages that this night has not begun.
-    for stage in stages:
-        name = stage["stage"]
-        rows.append(
-            {
-                "stage": name,
-                "status": stage["status"],
-                "seconds": _seconds(stage, now),
-                "before": earlier_seconds.pop(name, None),
-            }
-        )
-    for name, seconds in earlier_seconds.items():
-        rows.append({"stage": name, "status": None, "seconds": None, "before": seconds})
+    rows = [
+        {
+            "stage": stage["stage"],
+            "status": stage["status"],
+            "seconds": _seconds(stage, now),
+            "before": earlier_seconds.pop(stage["stage"], None),
+        }
+        for stage in stages
+    ]
+    rows += [
+        {"stage": name, "status": None, "seconds": None, "before": seconds}
+        for name, seconds in earlier_seconds.items()
+    ]
     running_stages = [stage for stage in stages if stage["status"] == "running"]
     current_stage = running_stages[-1] if running_stages else None
     is_alive = is_held(conn, market)
-    spent_s = 0.0
-    left_s: float | None = 0.0
-    stage_words = "between two stages"
-    for row in rows:
-        usual = earlier.loc[earlier["stage"] == row["stage"], "seconds"]
-        stage_left_s = _time_left(row, usual.dropna().to_numpy(dtype=float))
-        spent_s += row["seconds"] or 0.0
-        # Once a stage is without an estimate, so is the night.
-        left_s = None if left_s is None or stage_left_s is None else left_s + stage_left_s
-        if row["status"] == "running":
-            stage_words = row["stage"]
-    if not len(earlier):  # the stages that are to come are not known
-        left_s = None
-    if not is_alive:  # the clock of its last stage goes on without work
-        left_s = None
-    done = None
-    if left_s is not None and spent_s + left_s != 0:
-        done = spent_s / (spent_s + left_s)
     return {
         "market": market,
         "as_of": night["as_of"],
@@ -154,27 +128,11 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
         "work": Work(
             kind="night",
             name=day(night["as_of"]),
-            stage=stage_words,
-            done=done,
-            left_s=left_s,
+            stage=current_stage["stage"] if current_stage else "between two stages",
             is_alive=is_alive,
             market=market,
         ),
     }
-
-
-def _time_left(row: Mapping[str, Any], usual: "np.ndarray[Any, Any]") -> float | None:
-    """Return the seconds that a stage still needs, None where no earlier night tells.
-
-    `usual` are its seconds in earlier nights. A stage that runs is compared with those that took
-    longer than it has by now: a night that trains, with nights that trained.
-    """
-    if row["status"] in ("done", "failed"):
-        return 0.0
-    if row["status"] is None:
-        return float(np.median(usual)) if len(usual) else None
-    longer = usual[usual > row["seconds"]]
-    return float(np.median(longer)) - row["seconds"] if len(longer) else None
 
 
 def _seconds(stage: Mapping[str, Any], now: datetime) -> float:
@@ -187,46 +145,37 @@ def _seconds(stage: Mapping[str, Any], now: datetime) -> float:
 def _backtests(conn: Connection, now: datetime) -> list[Work]:
     """Return the backtests that have begun in the last days and have not ended.
 
-    `done` is the share of its days whose folds are done. The pace is the median time from one
-    fold's model to the next, so that the break of a run that was interrupted does not count.
+    `done` is the share of its days whose folds are done. A backtest is worked on while it is silent
+    for no longer than `SILENT_FOLDS` times the median time from one fold's model to the next.
     """
     works = []
     for row in records(
         read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
     ):
         folds = query(conn, "fold_moments", backtest=row["id"])
-        days = (row["last"] - row["first"]).days + 1
         done = 0.0
-        left_s = None
         last_sign = row["created_at"]
         silent_s = SHOWN_FOR.total_seconds()  # before its first fold, it counts as alive
         if len(folds):
+            days = (row["last"] - row["first"]).days + 1
             done = min(1.0, ((folds["last"].max() - row["first"]).days + 1) / days)
             moments = folds["created_at"]
-            otherwise = float(folds["seconds"].median())
             steps = moments.sort_values().diff().dropna().dt.total_seconds()
-            pace_s = float(steps.median()) if len(steps) else otherwise
-            # The folds to come are to those done as the days to come are to the days done.
-            left_s = pace_s * len(folds) * (1 - done) / done
-            last_sign = folds["created_at"].max()
-            silent_s = SILENT_FOLDS * pace_s
+            pace_s = float(steps.median() if len(steps) else folds["seconds"].median())
+            last_sign = moments.max()
+            silent_s = max(SILENT_FOLDS * pace_s, 600)  # ten minutes for the shortest folds
+        up_to = day(folds["last"].max()) if len(folds) else "-"
         works.append(
             Work(
                 kind="backtest",
                 name=row["id"],
-                stage=f"{counted(len(folds), 'fold')} done, up to {_last_day(folds)}",
+                stage=f"{counted(len(folds), 'fold')} done, up to {up_to}",
+                is_alive=(now - last_sign).total_seconds() < silent_s,
                 done=done,
-                left_s=left_s,
-                # Ten minutes are allowed to the shortest folds.
-                is_alive=(now - last_sign).total_seconds() < max(silent_s, 600),
                 market=row["market"],
             )
         )
     return works
-
-
-def _last_day(folds: pd.DataFrame) -> str:
-    return day(folds["last"].max()) if len(folds) else "-"
 
 
 def _translators(conn: Connection, now: datetime) -> list[Work]:
@@ -234,21 +183,16 @@ def _translators(conn: Connection, now: datetime) -> list[Work]:
 
     A model has languages once its first training has ended and it is stored; it is left out then.
     """
-    works = []
-    for row in records(query(conn, "trainings", since=now - SILENT_FOR)):
-        if pd.isna(row["source_language"]):
-            stage = f"step {count(row['step'])}, epoch {row['epoch']:.1f}"
-            works.append(
-                Work(
-                    kind="training",
-                    name=row["model"],
-                    stage=stage,
-                    done=None,
-                    left_s=None,
-                    is_alive=True,
-                )
-            )
-    return works
+    return [
+        Work(
+            kind="training",
+            name=row["model"],
+            stage=f"step {count(row['step'])}, epoch {row['epoch']:.1f}",
+            is_alive=True,
+        )
+        for row in records(query(conn, "trainings", since=now - SILENT_FOR))
+        if pd.isna(row["source_language"])
+    ]
 
 
 def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
@@ -260,27 +204,20 @@ def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
     waiting = translations.queue_counts(conn, ["queued", "taken"])
     taken = set(waiting.loc[waiting["status"] == "taken", "model"])
     for model, number in waiting.groupby("model")["n"].sum().items():
-        finished = read(
+        finished_at = read_value(
             conn,
             "translation_job",
-            columns="finished_at",
+            "finished_at",
             status="done",
             model=str(model),
-            order="priority, -id",
-            limit=PACE_TEXTS,
-        )["finished_at"]
-        left_s = None
-        is_recent = len(finished) > 0 and now - finished.max() < SILENT_FOR
-        if is_recent and len(finished) > 1:
-            span_s = (finished.max() - finished.min()).total_seconds()
-            left_s = span_s / (len(finished) - 1) * number
+            order="-finished_at",
+        )
+        is_recent = finished_at is not None and now - finished_at < SILENT_FOR
         works.append(
             Work(
                 kind="translations",
                 name=str(model),
                 stage=f"{counted(number, 'text')} to translate",
-                done=None,
-                left_s=left_s,
                 is_alive=is_recent or model in taken,
             )
         )

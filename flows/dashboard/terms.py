@@ -132,12 +132,6 @@ _TERMS = {
         "and predicts nothing, if the bars of too many stocks are missing. It is interrupted if "
         "its process died; the next run goes on from what is stored.",
     ),
-    "remaining": Term(
-        word="time left",
-        meaning="An estimate. Of a night it is the median of what each stage took in earlier "
-        "nights, for a stage that runs among those that took longer than it has by now. Of a "
-        "backtest it is the median time between two folds, of a queue that of its last texts.",
-    ),
     "acc-mcc": Term(
         word="ACC, MCC",
         meaning="Share of correct directions; Matthews correlation coefficient, which is 0 for "
