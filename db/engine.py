@@ -13,11 +13,9 @@ import sqlite3
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -233,8 +231,7 @@ def _parse_url(url: str, where: str = "") -> URL:
     # Of two @, the first may be part of a password: what follows it would be shown as the host. A
     # password in the query may hold an @.
     without_password = re.sub(r"([?&]password=)[^&]*", r"\1", url)
-    has_two_ats = without_password.count("@") > 1
-    is_misread = has_two_ats
+    is_misread = without_password.count("@") > 1
     if parsed is not None and parsed.get_backend_name() == "sqlite":
         # With two slashes in place of three, the first folder of its path would be the host.
         is_misread = bool(parsed.host)
@@ -269,7 +266,14 @@ def _parse_url(url: str, where: str = "") -> URL:
 def _open_sqlite(url: URL, read_only: bool) -> Engine:
     path = Path(str(url.database))
     if read_only:
-        if not _is_file(path):
+        try:
+            is_file = path.is_file()
+        except OSError as error:
+            raise StoreError(
+                f"cannot look for a store at {path}: {error.strerror}; check the path and the "
+                "permissions of its folders"
+            ) from error
+        if not is_file:
             raise StoreUsageError(
                 f"no store at {path}: run a night first, or correct the path (commands take it "
                 f"from {URL_VARIABLE} or {FOLDER_VARIABLE})"
@@ -375,18 +379,6 @@ def _connect_without_locks(
     return dialect.connect(f"{database}&immutable=1", *others, **options)
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return S_ISREG(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError for a NUL in the path
-        return False
-    except OSError as error:
-        raise StoreError(
-            f"cannot look for a store at {path}: {error.strerror}; check the path and the "
-            "permissions of its folders"
-        ) from error
-
-
 def _open_postgresql(url: URL, read_only: bool, unlimited: bool) -> Engine:
     # The server returns moments in UTC and as psycopg reads them, whatever its own settings are.
     settings: dict[str, object] = {"timezone": "UTC", "datestyle": "ISO"}
@@ -416,18 +408,12 @@ def _open_postgresql(url: URL, read_only: bool, unlimited: bool) -> Engine:
 def _json(value: object) -> str:
     try:
         # NaN is not JSON: PostgreSQL refuses it, and SQLite would store it.
-        return json.dumps(value, allow_nan=False, default=_iso_text)
-    except (TypeError, ValueError) as error:
+        return json.dumps(value, allow_nan=False, default=lambda moment: moment.isoformat())
+    except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(
             f"the value that begins with {str(value)[:60]!r} cannot be stored as JSON ({error}): "
             "use only finite numbers, booleans, text, days, moments, lists and mappings"
         ) from error
-
-
-def _iso_text(value: object) -> str:
-    if isinstance(value, date):  # a moment is one too
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is no type of JSON")
 
 
 @contextmanager
@@ -482,22 +468,18 @@ def _stored_remedy(error: BaseException, message: str) -> str | None:
     message may quote a user's SQL, not by the words of a server. None where there is none.
     """
     sqlite_code = getattr(error, "sqlite_errorcode", None)
-    if sqlite_code is not None:
-        # The last byte of an extended code is the primary code.
-        primary_code = str(sqlite_code & 0xFF)
-        if primary_code in REMEDIES["sqlite"]:
-            return str(REMEDIES["sqlite"][primary_code])
     state = getattr(error, "sqlstate", None)
-    if state is not None:
-        # The whole code first, then shorter beginnings, down to the class that all its codes share.
-        for code in (state, state[:3], state[:2]):
-            if code in REMEDIES["postgresql"]:
-                return str(REMEDIES["postgresql"][code])
-        return None
-    for words, remedy in REMEDIES["words" if sqlite_code is None else "sqlite_words"].items():
-        if words in message:
-            return str(remedy)
-    return None
+    codes: list[str] = []
+    if sqlite_code is not None:
+        codes = [str(sqlite_code & 0xFF)]  # the last byte of an extended code is the primary code
+    elif state is not None:
+        # The whole code first, then shorter beginnings, down to the class of all its codes.
+        codes = [state, state[:3], state[:2]]
+    by_code = REMEDIES["postgresql" if sqlite_code is None else "sqlite"]
+    by_words = REMEDIES["words" if sqlite_code is None else "sqlite_words"] if state is None else {}
+    found = [by_code[code] for code in codes if code in by_code]
+    found += [remedy for words, remedy in by_words.items() if words in message]
+    return found[0] if found else None
 
 
 def _stored_revision(conn: Connection) -> str | None:

@@ -13,14 +13,12 @@ from sqlalchemy import Connection
 from db import tables, where
 from db.connection.bulk import insert_frame
 from db.connection.differences import (
-    first_key_text,
     is_changed,
     is_stored,
     require_distinct,
     stored_counterparts,
 )
 from db.connection.frames import bars as frame_of_bars
-from db.errors import StoreError
 from db.read import query, read
 from db.save import identified, instrument_ids
 from db.tables import BAR_VALUES
@@ -39,38 +37,18 @@ def append_prices(
 
     Return how many were stored. `bars` has symbol, session and BAR_VALUES, one row per symbol and
     session; a missing value is NaN. Values that differ by at most `PRICE_TOLERANCE`, relatively,
-    are equal. Raises StoreError, naming symbol and session, for two rows of one bar, for a missing
-    close, for a price that is not above 0, and for a second version of a bar with the same
-    `known_at`; and, naming the symbol alone, for one that is not stored.
+    are equal. Raises StoreError, naming symbol and session, for two rows of one bar; naming the
+    symbol, for one that is not stored; and for a missing close, a price that is not above 0, and a
+    second version of a bar with the same `known_at`, which the database refuses.
     """
     if bars.empty:
         return 0
     key = ["symbol", "session"]
     require_distinct(bars, key)
-    is_missing = bars["close"].isna()
-    bar_prices = bars[["open", "high", "low", "close", "adj_close"]]
-    is_not_positive = bar_prices <= 0
-    unsound = bars[is_missing | is_not_positive.any(axis=1)]
-    if len(unsound):
-        first = bar_prices.loc[unsound.index[0]]
-        given = ", ".join(f"{name} {price}" for name, price in first.items())
-        fault = "no close" if pd.isna(first["close"]) else "a price that is not above 0"
-        raise StoreError(
-            f"the bar of {first_key_text(unsound, key)} has {fault} ({given}): correct the bar, or "
-            "leave it out"
-        )
     # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
     counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)
     is_restated = is_changed(rows, counterparts, BAR_VALUES, PRICE_TOLERANCE)
-    # A bar's versions are told apart by their `known_at`, so no two of them may have the same.
-    # `counterparts` has the order of `rows` but another index: hence an array.
-    clash = rows[is_restated & (counterparts["known_at"] == known_at).to_numpy()]
-    if len(clash):
-        raise StoreError(
-            f"the bar of {first_key_text(clash, key)} is already stored with other values, known "
-            f"at the same moment, {known_at.isoformat()}: fetch again"
-        )
     is_new_version = ~is_stored(counterparts) | is_restated
     versions = rows.loc[is_new_version, ["instrument_id", "session", *BAR_VALUES]]
     return insert_frame(conn, tables.price, versions.assign(known_at=known_at, source=source))

@@ -166,11 +166,13 @@ def _table(
     """Add a table to the metadata.
 
     `columns` has a line for each column, as the module says. `constraints` are as in `_constraint`,
-    by name, `indexes` hold the arguments of `_index`, and `defaults` hold SQL by column. `covering`
-    names columns that PostgreSQL also keeps in the key's index: it answers a query of the key and
-    these columns from the index alone, while for any other column it reads a page of the table for
-    each row. Unless `with_rowid`, SQLite keeps the rows in the order of the key. `written` has the
-    fields of `Written`, and `options` are further arguments of `sqlalchemy.Table`.
+    by name, and `defaults` hold SQL by column. `indexes` hold the arguments of `sqlalchemy.Index`;
+    `desc` behind a column asks for descending order, and `where` says which rows are in it.
+    `covering` names columns that PostgreSQL also keeps in the key's index: it answers a query of
+    the key and these columns from the index alone, while for any other column it reads a page of
+    the table for each row. Unless `with_rowid`, SQLite keeps the rows in the order of the key.
+    `written` has the fields of `Written`, and `options` are further arguments of
+    `sqlalchemy.Table`.
     """
     table_columns = list(_columns(columns, defaults))
     schema_items: list[SchemaItem] = [
@@ -184,8 +186,16 @@ def _table(
     if written:
         options["info"] = {"written": Written(**written)}
     table = sa.Table(name, metadata, *table_columns, *schema_items, comment=comment, **options)
-    for index in indexes:
-        _index(table, **index)
+    for each in indexes:
+        index = dict(each)
+        columns_of = [column.split() for column in index.pop("columns")]
+        if "where" in index:
+            where = sa.text(index.pop("where"))
+            index |= {"sqlite_where": where, "postgresql_where": where}
+        ordered = [
+            table.c[column].desc() if order else table.c[column] for column, *order in columns_of
+        ]
+        sa.Index(index.pop("name", None), *ordered, **index)
 
 
 def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]]:
@@ -219,28 +229,6 @@ def _constraint(name: str, rule: str | list[str]) -> SchemaItem:
     if name == "unique":
         return sa.UniqueConstraint(*rule)
     return sa.ForeignKeyConstraint(rule, [f"{name}.{column}" for column in rule])
-
-
-def _index(
-    table: sa.Table,
-    columns: Sequence[str],
-    name: str | None = None,
-    where: str | None = None,
-    **options: Any,
-) -> None:
-    """Add an index to a table.
-
-    A column may be followed by `desc`, for descending order. With `where`, an SQL condition, only
-    rows that meet it are in the index. `options` are further arguments of `sqlalchemy.Index`.
-    """
-    if where is not None:
-        options |= {"sqlite_where": sa.text(where), "postgresql_where": sa.text(where)}
-    expressions: list[sa.ColumnElement[Any]] = []
-    for column in columns:
-        column_name, *order = column.split()
-        is_descending = bool(order)
-        expressions.append(table.c[column_name].desc() if is_descending else table.c[column_name])
-    sa.Index(name, *expressions, **options)
 
 
 for _file in sorted(Path(__file__).parent.glob("*.toml")):

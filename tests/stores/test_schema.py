@@ -66,11 +66,6 @@ def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:
         assert compare_metadata(context, tables.metadata) == []
 
 
-def test_every_table_has_a_name_that_a_type_checker_knows() -> None:
-    named = {name for name, value in vars(tables).items() if isinstance(value, sa.Table)}
-    assert named == set(tables.metadata.tables)
-
-
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_facts_lie_in_the_order_of_their_keys(engine: Engine) -> None:
     for table in tables.metadata.tables:
