@@ -10,9 +10,10 @@ A missing value, NaN or None, is "-".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
+if TYPE_CHECKING:  # commands that only ask the store load no pandas
+    import pandas as pd
 
 Row = Mapping[str, Any]  # a row of scores
 Kind = Literal["share", "points", "coefficient", "ratio"]
@@ -78,7 +79,7 @@ def named(name: Any) -> str:
     Names without words, such as those of portfolios and of own models, are returned unchanged. A
     network that learns relative returns is named after the network.
     """
-    if name is None or pd.isna(name):
+    if name is None or _is_missing(name):
         return "-"
     known = str(name).removesuffix(RELATIVE)
     ending = ", relative" if str(name).endswith(RELATIVE) else ""
@@ -105,12 +106,16 @@ def kind_of(name: str) -> Kind:
     return "coefficient"
 
 
+def _is_missing(value: Any) -> bool:
+    return value is None or bool(value != value)  # noqa: PLR0124 - NaN and NaT differ from themselves
+
+
 def figure(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
     """Return a number as .574, -.012 or, signed, +.021.
 
     A negative number that rounds to 0 keeps its sign: [-.000, .017] includes 0.
     """
-    if value is None or pd.isna(value):
+    if value is None or _is_missing(value):
         return "-"
     size = f"{abs(value):.{digits}f}"
     return _sign(value, signed=signed) + (size[1:] if size.startswith("0.") else size)
@@ -139,7 +144,7 @@ def interval(row: Row, name: str, digits: int | None = None, *, signed: bool = F
 
 def between(low: float, high: float, digits: int = 3, *, signed: bool = False) -> str:
     """Return an interval, such as [.512, .561]; empty where an end is missing."""
-    if pd.isna(low) or pd.isna(high):
+    if _is_missing(low) or _is_missing(high):
         return ""
     return f"[{figure(low, digits, signed=signed)}, {figure(high, digits, signed=signed)}]"
 
@@ -167,7 +172,7 @@ def _ends(row: Row, name: str, digits: int | None, *, signed: bool) -> str:
     kind = kind_of(name)
     if kind in ("coefficient", "ratio"):
         return between(low, high, _digits(name, digits), signed=signed)
-    if pd.isna(low) or pd.isna(high):
+    if _is_missing(low) or _is_missing(high):
         return ""
     has_sign = signed or kind == "points"
     return f"[{_hundredfold(low, has_sign=has_sign)}, {_hundredfold(high, has_sign=has_sign)}]"
@@ -191,7 +196,7 @@ def _sign(value: float, *, signed: bool) -> str:
 def with_std(row: Row, mean: str, deviation: str) -> str:
     """Return a mean and its standard deviation, 57.4 % ± 1.9; a single seed has none."""
     value = written(row, mean)
-    if pd.isna(row[deviation]):
+    if _is_missing(row[deviation]):
         return value
     if kind_of(mean) == "share":
         return f"{value} ± {_hundredfold(row[deviation])}"
@@ -210,49 +215,49 @@ def in_print(row: Row, name: str, *, signed: bool = False) -> str:
 
 def in_print_with_std(row: Row, mean: str, deviation: str) -> str:
     """Return a mean and its standard deviation as papers print them: .5744 ± .0194."""
-    if pd.isna(row[deviation]):
+    if _is_missing(row[deviation]):
         return figure(row[mean], 4)
     return f"{figure(row[mean], 4)} ± {figure(row[deviation], 4)}"
 
 
 def percent(value: float | None) -> str:
     """Return a share as 97.3 %."""
-    if value is None or pd.isna(value):
+    if value is None or _is_missing(value):
         return "-"
     return f"{_hundredfold(value)} %"
 
 
 def points(value: float | None) -> str:
     """Return a difference of two shares as +1.4 points."""
-    if value is None or pd.isna(value):
+    if value is None or _is_missing(value):
         return "-"
     return f"{_hundredfold(value, has_sign=True)} points"
 
 
 def signed_percent(value: float | None, digits: int = 1) -> str:
     """Return a change as +54.0 %."""
-    if value is None or pd.isna(value):
+    if value is None or _is_missing(value):
         return "-"
     return f"{100 * value:+.{digits}f} %"
 
 
 def whole_percent(value: float | None) -> str:
     """Return a round share, such as a level, as 80 %."""
-    if value is None or pd.isna(value):
+    if value is None or _is_missing(value):
         return "-"
     return f"{100 * value:.0f} %"
 
 
 def basis_points(value: float | None) -> str:
     """Return a cost as 12.3 bp."""
-    if pd.isna(value):
+    if value is None or _is_missing(value):
         return "-"
     return f"{value:.1f} bp"
 
 
 def count(value: float | None) -> str:
     """Return a whole number as 7,398."""
-    if value is None or pd.isna(value):
+    if value is None or _is_missing(value):
         return "-"
     return f"{value:,.0f}"
 
@@ -275,15 +280,17 @@ def number(value: float, *, is_whole: bool = False) -> str:
 
 def are_whole(values: "pd.Series[Any]") -> bool:
     """Return whether a column holds only whole numbers, missing ones apart."""
+    from pandas.api.types import is_numeric_dtype
+
     known = values.dropna()
-    if known.empty or not pd.api.types.is_numeric_dtype(known):
+    if known.empty or not is_numeric_dtype(known):
         return False
     return bool((known.astype(float) % 1 == 0).all())
 
 
 def day(value: Any) -> str:
     """Return a date as 2016-12-30, from a date, a timestamp or words."""
-    if value is None or value is pd.NaT:
+    if value is None or _is_missing(value):
         return "-"
     return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
 
@@ -298,7 +305,7 @@ def moment(value: Any) -> str:
 
 def duration(seconds: float | None) -> str:
     """Return seconds as 2 h 05 min, 3 min 20 s or 41 s."""
-    if seconds is None or pd.isna(seconds):
+    if seconds is None or _is_missing(seconds):
         return "-"
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
@@ -358,6 +365,6 @@ def markdown_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[s
     return "\n".join(lines) + "\n"
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     """Return the rows of a frame, with unchanged values."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
