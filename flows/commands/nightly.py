@@ -277,7 +277,10 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
-    with logged_run("score", market=context.name, night=last) as run:
+    with (
+        logged_run("score", market=context.name, night=last) as run,
+        market_lock(context.engine, context.name),
+    ):
         scored = score_nights(Tonight(context, last))
         run.outcome = f"{counted(len(scored.nights), 'night')} rescored"
     with reading(context.engine) as conn:

@@ -89,16 +89,22 @@ def is_complete(row: Mapping[str, Any] | None) -> bool:
 def missed_nights(opened: OpenedMarket, last: date, limit: int | None = LIMIT) -> list[date]:
     """Return which of the last `limit` sessions up to `last` lack a complete night, oldest first.
 
-    Without a limit (None), they are of all sessions. Sessions before the market's first complete
-    night are not missed, nor are those that a night `passed_over`. If there is no complete night up
-    to `last`, only `last` itself is.
+    A night whose run ended between its predictions and its page is among them: it has stages, but
+    not the last. Without a limit (None), they are of all sessions. Sessions before the market's
+    first complete night are not missed, nor are those that a night `passed_over`. If there is no
+    complete night up to `last`, only `last` itself is.
     """
     complete = _complete(opened)["as_of"]
     first = last if complete.empty else min(complete.min().date(), last)
     sessions = sessions_between(opened.market.calendar, first, last)
     if limit is not None:
         sessions = sessions[-limit:]
-    missed = [session.date() for session in sessions[~sessions.isin(complete)]]
+    with reading(opened.engine) as conn:
+        stages = read(conn, "stage_log", market=opened.name, as_of=where.since(sessions[0].date()))
+    is_last = (stages["stage"] == LAST_STAGES[-1]) & (stages["status"] == "done")
+    cut_off = set(stages["as_of"]) - set(stages.loc[is_last, "as_of"])
+    whole = complete[~complete.isin(cut_off)]
+    missed = [session.date() for session in sessions[~sessions.isin(whole)]]
     over = passed_over(opened, missed)
     return [day for day in missed if day not in over]
 

@@ -331,6 +331,8 @@ class Tonight:
     attention: Attention | None = field(default=None, init=False, repr=False)
     ranking: pd.DataFrame = field(init=False, repr=False)
     scored: "Scored | None" = field(default=None, init=False, repr=False)
+    # The newest `known_at` of all bars that the steps have read as known: a replay reads up to it.
+    watermark: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False, repr=False)
 
     def __post_init__(self) -> None:
         engine, name = self.context.engine, self.context.name
@@ -365,7 +367,9 @@ class Tonight:
         bars = self._known.between(first, self.as_of)
         if bars.empty:
             raise no_bars_error(self.context.name, first, self.as_of, self.known_at)
-        return with_watermark(bars)
+        bars, watermark = with_watermark(bars)
+        self.watermark = max(self.watermark, watermark)
+        return bars, watermark
 
     def newest_or_error(self, first: date) -> pd.DataFrame:
         """Return the newest version of the bars from `first` on, without the column `known_at`.

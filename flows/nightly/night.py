@@ -20,7 +20,7 @@ import pandas as pd
 
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
-from db.errors import StoreError
+from db.errors import StoreBusyError, StoreError
 from db.rows import nights, prices
 from db.rows.runs import latest_trained
 from db.save import save
@@ -73,7 +73,19 @@ class NightRefusedError(DtmlError):
     def __init__(self, message: str, exit_code: int, *, may_pass: bool = False) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-        self.may_pass = may_pass  # the source failed, so another run may complete the night
+        self.may_pass = may_pass  # see BarsMissingError
+
+
+class BarsMissingError(DtmlError):
+    """Say which bars a night lacks; `may_pass` says that another try may bring them soon.
+
+    The status "no_data" is an answer. With any other, the source was out of reach, limited the rate
+    of requests, or sent what cannot be read.
+    """
+
+    def __init__(self, message: str, failures: pd.DataFrame) -> None:
+        super().__init__(message)
+        self.may_pass = bool((failures["status"] != "no_data").any())
 
 
 def fetch(tonight: Tonight) -> None:
@@ -101,8 +113,8 @@ def require_bars(tonight: Tonight) -> None:
         cause = _cause(tonight.fetched, missing, tonight.as_of)
     message = f"{short.what}: {cause}{words_of_lost_bars(context, tonight.as_of)}"
     if lacks_the_index and not index.of_constituents and context.source.name == "files":
-        raise DtmlError(f"{message}; if another file has the index, give that file with --index")
-    raise DtmlError(message)
+        message = f"{message}; if another file has the index, give that file with --index"
+    raise BarsMissingError(message, tonight.fetched.failures)
 
 
 def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
@@ -181,8 +193,8 @@ def store(tonight: Tonight) -> None:
     market = context.name
     run_id = tonight.model.run_id
     forecast = tonight.forecast
-    stamps: Any = {"known_at": forecast.known_at, "made_at": datetime.now(UTC)}
     directions = rule_directions(tonight)
+    stamps: Any = {"known_at": tonight.watermark, "made_at": datetime.now(UTC)}
     tonight.attention = attention_of(context, tonight.model, forecast.windows)
     looks = pd.DataFrame(
         [
@@ -221,7 +233,7 @@ def store(tonight: Tonight) -> None:
                 ],
                 reason=tonight.ranking.attrs.get("note") or None,  # what `rank` says of own code
                 run_id=run_id,
-                known_at=forecast.known_at,
+                known_at=tonight.watermark,
                 inputs_hash=forecast.windows.digest,
                 computed_by=computed_by(choose_device(context.device)),
             )
@@ -449,10 +461,8 @@ def _recording_refusal(tonight: Tonight) -> Iterator[None]:
         _refuse(tonight, str(error))
         code = getattr(error, "exit_code", 1)
         message = f"night {tonight.as_of} of {tonight.context.name} refused: {error}"
-        # The status "no_data" is an answer. With any other failure the source was out of reach,
-        # limited the rate of requests, or sent what cannot be read.
-        is_source_failure = tonight.fetched.failures["status"] != "no_data"
-        raise NightRefusedError(message, code, may_pass=bool(is_source_failure.any())) from error
+        may_pass = isinstance(error, BarsMissingError) and error.may_pass
+        raise NightRefusedError(message, code, may_pass=may_pass) from error
     except Exception as error:
         _refuse(tonight, f"unexpected {type(error).__name__}: {error}")
         raise
@@ -515,7 +525,7 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
 
 
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
-    """Run the missed nights up to `last`; after a refused night the next ones still run.
+    """Run the missed nights up to `last`; after one that fails the next ones still run.
 
     `missed_nights` says which nights are missed. The source is asked once, for the bars of all of
     them. A night predicts from the bars that were known before the session that it predicts, if
@@ -525,7 +535,7 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
     """
     answers: list[FetchResult | Exception] = []
 
-    def fetch(tonight: Tonight) -> None:
+    def fetch(tonight: Tonight) -> None:  # a stage goes by the name of its step
         """Fetch for all nights when the first one asks; each gets its part of the answer.
 
         All that was fetched and stored counts for the last night, so that all nights together count
@@ -552,4 +562,13 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
             caught_up.nights.append(night)
         except NightRefusedError as error:
             caught_up.refused[day] = error
+        except StoreBusyError:
+            raise
+        except (DtmlError, StoreError, OSError) as error:
+            message = (
+                f"the night of {day} has its predictions, but what follows them failed: {error}; "
+                "the next run goes on from there"
+            )
+            code = getattr(error, "exit_code", 1)
+            caught_up.refused[day] = NightRefusedError(message, code)
     return caught_up

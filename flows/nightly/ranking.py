@@ -28,7 +28,7 @@ from dtml.evaluation.evidence import Evidence, evidence, promoted
 from dtml.evaluation.ranking import both_known, figures_of, rank_ics, score_daily, score_each_day
 from dtml.markets.definition import EARNED, LEGS, Leg
 from dtml.own.code import OWN
-from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.prices.sessions import next_known_session, next_session, sessions_up_to
 from dtml.ranking.features import ALL, FEATURE_SETS, RULES, RULES_READ, Names, rule_scores
 from dtml.ranking.outcomes import measured_legs, outcomes, overlap_of, sessions_to
 from dtml.ranking.rankers import (
@@ -131,11 +131,13 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     The new champion's rankings are shown from the first session on that is not ranked yet. Only
     scores of the sessions up to `as_of` count: a night may be run after later ones. Stores and
     returns the new row of the table `champion`. Returns None where the champion stays, where none
-    is stored, and where the market's file names a fixed ranker.
+    is stored, where the market's file names a fixed ranker, and where the calendar does not know
+    the next session yet.
     """
     market = context.market
+    following = next_known_session(market.calendar, as_of)
     row = stored.champion(conn, context.name) if market.ranker == EARNED else None
-    if row is None:
+    if row is None or following is None:
         return None
     champion = row["predictor"]
     nights = read(conn, "rank_score", market=context.name, span="night", leg=market.leg)
@@ -157,7 +159,7 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     if winner is None:
         return None
     # The night of `as_of` shows the present champion, whether its ranking is stored yet or not.
-    ranked_sessions = [next_session(market.calendar, as_of)]
+    ranked_sessions = [following]
     last_ranked = read_value(conn, "stock_rank", "target", market=context.name, order="-target")
     if last_ranked is not None:
         ranked_sessions.append(last_ranked)
@@ -214,7 +216,7 @@ def _save_champion(
 # The figures of each night from which running scores are computed (`score_daily`).
 DAILY_FIGURES = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
 LONGEST: Leg = max(LEGS, key=sessions_to)  # the return that is known last
-AWAITED = 250  # sessions after which a ranking whose return is still not known is given up
+AWAITED = 250  # sessions after which what is still not known of a night is given up
 
 
 def history_of(

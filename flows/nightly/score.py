@@ -21,11 +21,10 @@ from dtml.prices.returns import published_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly.context import Tonight
 from flows.nightly.fetch import OVERLAP
-from flows.nightly.ranking import score_rankings
+from flows.nightly.ranking import AWAITED, score_rankings
 
 # The figures of a score in the store, in the order of `_score_columns`.
 FIGURES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
-AWAITED = 250  # sessions after which a prediction whose bar is still missing is given up
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,9 @@ def train_model(tonight: Tonight, on_epoch: EpochReport = no_report) -> Model:
                 ),
                 run_id=model.run_id,
             )
+    drop_states(
+        context.name, tonight.as_of
+    )  # only once the run is stored does none resume from them
     return model
 
 
@@ -279,7 +282,8 @@ def fit_model(
         "computed_by": computed_by(choose_device(context.device)),
         "kind": kind,
     }
-    drop_states(context.name, as_of, kind, folder.name)
+    if kind == "backtest":
+        drop_states(context.name, as_of, kind, folder.name)
     return Model(row, fitted.ensemble, fitted.calibration)
 
 

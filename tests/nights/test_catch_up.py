@@ -4,9 +4,11 @@ then; the whole history asked again.
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,6 +35,7 @@ from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import catch_up, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
+from flows.settings import reports_folder
 from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.commands import Command
 from tests.support.nights import (
@@ -142,6 +145,62 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
         day for day in FOLLOWING if day != lacking
     ]
     assert statuses(context)[lacking] == "refused"
+
+
+def test_a_night_killed_between_its_predictions_and_its_page_is_made_up_for(
+    context: MarketContext,
+) -> None:
+    after_nights(context, AS_OF)
+
+    def killed(stage: str, work: Callable[[], Any]) -> Any:
+        if stage == "score":
+            raise KeyboardInterrupt
+        return work()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_night(context, FOLLOWING[0], stage=killed)
+    assert statuses(context)[FOLLOWING[0]] == "complete"
+    assert missed_nights(context, FOLLOWING[0]) == [FOLLOWING[0]]
+    with reading(context.engine) as conn:
+        predicted = read(conn, "prediction", market=context.name)
+    (night,) = catch_up(context, FOLLOWING[0]).nights
+    assert night.report.exists()
+    with reading(context.engine) as conn:
+        pd.testing.assert_frame_equal(read(conn, "prediction", market=context.name), predicted)
+    assert missed_nights(context, FOLLOWING[0]) == []
+
+
+def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running(
+    context: MarketContext,
+) -> None:
+    after_nights(context, AS_OF)
+    folder = reports_folder() / context.name
+    kept = folder.rename(folder.with_name("kept")) if folder.exists() else None
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("in the way")
+    done = catch_up(context, FOLLOWING[1])
+    assert list(done.refused) == FOLLOWING[:2]
+    assert "next run" in done.reason
+    assert statuses(context) == dict.fromkeys([AS_OF, *FOLLOWING[:2]], "complete")
+    folder.unlink()
+    if kept:
+        kept.rename(folder)
+    assert [night.row["as_of"] for night in catch_up(context, FOLLOWING[1]).nights] == FOLLOWING[:2]
+
+
+def test_the_watermark_of_a_night_is_the_newest_of_all_bars_that_it_read(
+    context: MarketContext,
+) -> None:
+    after_nights(context, AS_OF)
+    old, recent = date(2024, 3, 1), date(2024, 6, 3)
+    source = FrameSource(restated(old, recent))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    fetch_bars(replace(context, source=source), AS_OF, known_at=later, whole=True)
+    tonight = Tonight(context, AS_OF)
+    _, of_recent = tonight.known(recent)
+    assert tonight.watermark == of_recent < later
+    tonight.known(old)
+    assert tonight.watermark == later
 
 
 @pytest.mark.soak

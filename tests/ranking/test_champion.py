@@ -22,6 +22,7 @@ from dtml.experiments import vary
 from dtml.markets import read_market
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session, sessions_between
+from flows.nightly import ranking
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.ranking import promote
@@ -117,7 +118,7 @@ def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
 
 @pytest.mark.parametrize("gain", [0.2, 0.0])
 def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not(
-    earning: MarketContext, gain: float
+    earning: MarketContext, gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with transaction(earning.engine) as conn:
         first = {
@@ -130,6 +131,9 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
         first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
         save(conn, "champion", first)
     last = score(earning, gain)
+    with monkeypatch.context() as ended, transaction(earning.engine) as conn:
+        ended.setattr(ranking, "next_known_session", lambda *_: None)
+        assert promote(conn, earning, last) is None  # there is no session yet to begin with
     with transaction(earning.engine) as conn:
         made = promote(conn, earning, last)
     if not gain:
