@@ -6,6 +6,7 @@ those of the workers' clocks.
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -164,8 +165,7 @@ def take_texts(
         conn.execute(expired.where(text.attempts >= MAX_ATTEMPTS).values(failed))
         # Those that have failed are no longer taken, so that this queues only the others again.
         conn.execute(expired.values(status="queued", taken_until=None))
-        queued = sa.select(text.model).where(text.status == "queued", *of_models)
-        model = conn.execute(queued.order_by(*QUEUE_ORDER).limit(1)).scalar()
+        model = _first_model(conn, models)
         if model is None:  # another worker has taken the last texts since `is_ready`
             return []
         next_texts = (
@@ -221,9 +221,11 @@ def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | N
 
     Such a text is queued, or its lease has expired.
     """
-    is_due = sa.or_(text.status == "queued", _is_expired(now or datetime.now(UTC)))
+    if _first_model(conn, models) is not None:
+        return True
     of_models = [] if models is None else [text.model.in_(models)]
-    return conn.execute(sa.select(text.id).where(is_due, *of_models).limit(1)).first() is not None
+    expired = sa.select(text.id).where(_is_expired(now or datetime.now(UTC)), *of_models).limit(1)
+    return conn.execute(expired).first() is not None
 
 
 def renew(
@@ -303,6 +305,47 @@ def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> p
 
 def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
     return text.status == "taken", text.taken_by == worker
+
+
+def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
+    """Return which of the models (None: of any) has the first queued text; None without any.
+
+    An index finds the first text of each model, however many wait behind it.
+    """
+    first = (
+        sa.select(text.priority, text.id)
+        .where(text.status == "queued")
+        .order_by(*QUEUE_ORDER)
+        .limit(1)
+    )
+    first_texts = []
+    candidates = _queued_models(conn) if models is None else models
+    for model in candidates:
+        head = conn.execute(first.where(text.model == model)).first()
+        if head is not None:
+            # SQLite stores a priority of any type, and sorts text and bytes above all numbers.
+            is_number = isinstance(head.priority, int | float)
+            rank = -head.priority if is_number else -math.inf
+            first_texts.append((rank, head.id, model))
+    if not first_texts:
+        return None
+    _, _, first_model = min(first_texts)
+    return first_model
+
+
+def _queued_models(conn: Connection) -> list[str]:
+    """Return the models that have queued texts, in order.
+
+    An index finds the next name after each, without reading the texts between them.
+    """
+    first = sa.select(sa.func.min(text.model)).where(text.status == "queued")
+    models: list[str] = []
+    model = conn.execute(first).scalar_one()
+    # In SQLite a name may be bytes, which are not found as text: such a name would come again.
+    while model is not None and model not in models:
+        models.append(model)
+        model = conn.execute(first.where(text.model > model)).scalar_one()
+    return models
 
 
 def _is_expired(now: datetime) -> sa.ColumnElement[bool]:

@@ -245,6 +245,27 @@ def test_the_store_itself_keeps_the_queue_whole(engine: Engine, values: dict[str
         conn.execute(sa.update(tables.translation_text).values(values))
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_taking_reads_no_whole_queue(engine: Engine) -> None:
+    asked: list[tuple[str, Any]] = []
+    queued(engine, count=3)
+    sa.event.listen(
+        engine, "before_cursor_execute", lambda _c, _u, sql, given, *_: asked.append((sql, given))
+    )
+    assert len(taken(engine, "worker", limit=2)) == 2
+    assert len(taken(engine, "worker", ["m", "n"], limit=2)) == 1
+    sql = [each for each in asked if each[0].startswith(("SELECT", "UPDATE"))]
+    assert len(sql) >= 10
+    with engine.connect() as conn:
+        for statement, given in sql:
+            plan = [
+                row[3] for row in conn.exec_driver_sql(f"explain query plan {statement}", given)
+            ]
+            assert not any(
+                "SCAN translation_text" in step or "TEMP B-TREE" in step for step in plan
+            ), statement
+
+
 def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int], int]]") -> None:
     """Take texts and finish them until there are none."""
     engine = open_engine(url)
