@@ -1,4 +1,4 @@
-"""Run one night of one market: a tuple of steps, each a plain function of `Tonight`.
+"""Run one night of one market: a tuple of steps, each of which does its work on `Tonight`.
 
 A night belongs to a closed session, and predicts the one after it. `PREDICTING` ends with its
 predictions stored; any of its steps may refuse the night. `AFTERWARDS` scores earlier predictions,
@@ -33,7 +33,6 @@ from flows.freezing import ChainFileError, extend, is_frozen
 from flows.log_lines import logged_run, logged_stage
 from flows.markets.files import settings_place
 from flows.markets.stored_night import (
-    LAST_STAGES,
     Night,
     finished_night,
     is_complete,
@@ -59,12 +58,19 @@ from flows.upkeep.pruning import drop_states
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Step = Callable[[Tonight], object]
 # Runs a stage of a night, given its name and its work, and returns what the work returns.
 Stage = Callable[[str, Callable[[], Any]], Any]
 # Stocks that are stored for each stock as those it looked at most: all pairs of 500 stocks would be
 # 250,000 rows a night.
 LOOKS = 3
+
+
+@dataclass(frozen=True)
+class Step:
+    """Hold the work of a step, and its stage in the store; without one, it takes no time."""
+
+    work: Callable[[Tonight], object]
+    stage: str = ""
 
 
 class NightRefusedError(DtmlError):
@@ -285,36 +291,38 @@ def export(tonight: Tonight) -> None:
     export_if_asked(tonight.context.engine, tonight.context.name)
 
 
-PREDICTING: tuple[Step, ...] = (
-    fetch,
-    require_bars,
-    models,
-    predict,
-    require_predictions,
-    rank,
-    store,
+PREDICTING = (
+    Step(fetch, "fetch"),
+    Step(require_bars),
+    Step(models, "model"),
+    Step(predict, "predict"),
+    Step(require_predictions),
+    Step(rank, "rank"),
+    Step(store, "store"),
 )
 # As `dtml predict` does: the source is not asked, and nothing is trained.
-PREDICTING_FROM_STORE: tuple[Step, ...] = (
-    require_bars,
-    stored_models,
-    predict,
-    require_predictions,
-    rank,
-    store,
+PREDICTING_FROM_STORE = (
+    Step(require_bars),
+    Step(stored_models, "model"),
+    Step(predict, "predict"),
+    Step(require_predictions),
+    Step(rank, "rank"),
+    Step(store, "store"),
 )
-AFTERWARDS: tuple[Step, ...] = (freeze, score, follow_rankings, watch_drift, publish_night, export)
-# The steps that the store knows, by what it calls them; the others take no time.
-STAGES = {
-    "fetch": "fetch",
-    "models": "model",
-    "stored_models": "model",
-    "predict": "predict",
-    "rank": "rank",
-    "store": "store",
-    "freeze": "freeze",
-    **dict(zip([step.__name__ for step in AFTERWARDS[1:-1]], LAST_STAGES, strict=True)),
-}
+AFTERWARDS = (
+    Step(freeze, "freeze"),
+    Step(score, "score"),
+    Step(follow_rankings, "paper account"),
+    Step(watch_drift, "drift"),
+    Step(publish_night, "report"),
+    Step(export),
+)
+# Where the calendar does not know the session to predict: bars are stored, earlier nights scored.
+WITHOUT_TARGET = (
+    Step(score, "score"),
+    Step(follow_rankings, "paper account"),
+    Step(refuse_without_target),
+)
 
 
 def directly(name: str, work: Callable[[], T]) -> T:
@@ -359,7 +367,10 @@ def run_night(
             tonight = Tonight(context, as_of, known_at)
             _start(tonight)
             with _recording_refusal(tonight):
-                for step in steps if _has_target(tonight) else _without_target(steps):
+                if next_known_session(context.market.calendar, as_of) is None:
+                    bars = [step.work for step in steps].index(require_bars)
+                    steps = (*steps[: bars + 1], *WITHOUT_TARGET)
+                for step in steps:
                     _take(tonight, step, stage)
         # The night is complete now, so that a failure of these steps does not refuse it.
         for step in AFTERWARDS if completed is None else _left_of(tonight):
@@ -394,30 +405,21 @@ def _start(tonight: Tonight) -> None:
         )
 
 
-def _has_target(tonight: Tonight) -> bool:
-    return next_known_session(tonight.context.market.calendar, tonight.as_of) is not None
-
-
-def _without_target(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps up to the bars, and then those that need no session to predict."""
-    return (*steps[: steps.index(require_bars) + 1], score, follow_rankings, refuse_without_target)
-
-
 def _left_of(tonight: Tonight) -> tuple[Step, ...]:
     """Return the steps after the predictions of a complete night that are not done."""
     done = last_stage_done(tonight.context, tonight.row)
-    return AFTERWARDS if done is None else AFTERWARDS[2 + LAST_STAGES.index(done) :]
+    stages = [step.stage for step in AFTERWARDS]
+    return AFTERWARDS if done is None else AFTERWARDS[stages.index(done) + 1 :]
 
 
 def _take(tonight: Tonight, step: Step, stage: Stage) -> None:
     """Run a step; of a stage, the store says when it began, whether it failed, and its seconds."""
-    name = STAGES.get(step.__name__)
-    if step is freeze and not is_frozen(tonight.context.name):
+    if step.work is freeze and not is_frozen(tonight.context.name):
         return
-    if name is None:
-        step(tonight)
+    if not step.stage:
+        step.work(tonight)
         return
-    key = (tonight.context.name, tonight.as_of, name)
+    key = (tonight.context.name, tonight.as_of, step.stage)
     begun = time.monotonic()
 
     def finish(status: Literal["done", "failed"]) -> None:
@@ -427,7 +429,7 @@ def _take(tonight: Tonight, step: Step, stage: Stage) -> None:
     with transaction(tonight.context.engine) as conn:
         nights.start_stage(conn, *key, started_at=datetime.now(UTC))
     try:
-        stage(name, partial(step, tonight))
+        stage(step.stage, partial(step.work, tonight))
     except Exception:
         with suppress(StoreError):  # the failure of the stage is the one to report
             finish("failed")
@@ -535,7 +537,7 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
     """
     answers: list[FetchResult | Exception] = []
 
-    def fetch(tonight: Tonight) -> None:  # a stage goes by the name of its step
+    def fetch_once(tonight: Tonight) -> None:
         """Fetch for all nights when the first one asks; each gets its part of the answer.
 
         All that was fetched and stored counts for the last night, so that all nights together count
@@ -555,10 +557,11 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
             answer = replace(answer, asked=0, fetched=0, stored=0, rejected=answer.rejected[is_own])
         tonight.fetched = answer
 
+    steps = (Step(fetch_once, "fetch"), *PREDICTING[1:])
     caught_up = CaughtUp()
     for day in missed_nights(context, last):
         try:
-            night = run(context, day, (fetch, *PREDICTING[1:]), known_at=known_then(context, day))
+            night = run(context, day, steps, known_at=known_then(context, day))
             caught_up.nights.append(night)
         except NightRefusedError as error:
             caught_up.refused[day] = error

@@ -137,9 +137,6 @@ def scheduled_night(
         if reason is not None:
             return _skipped(reason)
     as_of = choose_as_of(context, as_of, due)
-    last_known = context.source.last_session()
-    if last_known is not None:  # a file's last session, after which there can be no night
-        as_of = min(as_of, last_known)
     ended = _run_missed_nights(context, as_of, waits)
     refused = f"; refused: {ended.reason}" if ended.refused else ""
     if as_of in ended.refused:
