@@ -50,7 +50,7 @@ from flows.nightly.predict import NOT_TRAINED_ON, attention_of, predict, shortag
 from flows.nightly.ranking import rank, rankers_for
 from flows.nightly.report import publish_night
 from flows.nightly.score import rule_directions, score
-from flows.nightly.train import MODEL, weights_for
+from flows.nightly.train import MODEL_WEIGHTS, weights_for
 from flows.second_source import fetch_and_compare, words_of_lost_bars
 from flows.upkeep.parquet_export import export_if_asked
 from flows.upkeep.pruning import drop_states
@@ -157,7 +157,7 @@ def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
 
 def models(tonight: Tonight, *, only_stored: bool = False, anew: bool = False) -> None:
     """Load the model and the rankers of the night, trained as `weights_for` says."""
-    tonight.model = weights_for(tonight, MODEL, only_stored=only_stored, anew=anew)
+    tonight.model = weights_for(tonight, MODEL_WEIGHTS, only_stored=only_stored, anew=anew)
     tonight.rankers = rankers_for(tonight, only_stored=only_stored, anew=anew)
 
 

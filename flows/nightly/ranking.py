@@ -263,7 +263,7 @@ def rankers_for(
     """
     name = tonight.context.name
     try:
-        trained = weights_for(tonight, RANKERS, only_stored=only_stored, anew=anew)
+        trained = weights_for(tonight, RANKER_WEIGHTS, only_stored=only_stored, anew=anew)
     except DtmlError as error:
         log.warning("the stocks of %s are not ranked as of %s: %s", name, tonight.as_of, error)
         return None
@@ -351,7 +351,7 @@ def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
     return Trained(row, rankers)
 
 
-RANKERS = Weights(
+RANKER_WEIGHTS = Weights(
     what="rankers",
     relation="ranker",
     why_due=_why_due,

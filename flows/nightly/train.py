@@ -164,7 +164,7 @@ def why_due(
 
 def load_model(context: MarketContext, as_of: date) -> Model:
     """Return the latest model trained on sessions up to `as_of`, and train none."""
-    return weights_for(Tonight(context, as_of), MODEL, only_stored=True)
+    return weights_for(Tonight(context, as_of), MODEL_WEIGHTS, only_stored=True)
 
 
 def stored_row(
@@ -483,7 +483,7 @@ def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration 
     )
 
 
-MODEL = Weights(
+MODEL_WEIGHTS = Weights(
     what="model",
     relation="run",
     why_due=lambda context, latest, as_of: why_due(context, latest, as_of, config_of(context)),
