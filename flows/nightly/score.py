@@ -112,7 +112,8 @@ def record_outcomes(
     context = tonight.context
     save(conn, "outcome", outcomes, market=context.name, known_at=known_at, recorded_at=recorded_at)
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
-    unscored = query(conn, "unscored", market=context.name)["target"].dt.date
+    unfinished = query(conn, "unfinished", market=context.name)
+    unscored = unfinished.loc[unfinished["scored"] == 0, "target"].dt.date
     days_to_count = sorted({*sessions, *unscored})
     changed: set[pd.Timestamp] = set()
     if days_to_count:
@@ -127,8 +128,7 @@ def record_outcomes(
             other_days = stored[~stored.index.isin(counted.index)]
             scores = _scores(pd.concat([counted, other_days]).sort_index(), changed)
             save(conn, "score", scores, market=context.name, scored_at=recorded_at)
-    # A benchmark may have stored an outcome before its night was run.
-    never_counted = query(conn, "uncounted", market=context.name)["target"].dt.date
+    never_counted = unfinished.loc[unfinished["counted"] == 0, "target"].dt.date
     days = sorted({day.date() for day in changed}.union(never_counted))
     if not days:
         return

@@ -274,10 +274,10 @@ def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night
 ) -> None:
     after_nights(context, DAYS[0])
     with transaction(context.engine) as conn:
-        assert query(conn, "unscored", market=context.name).empty
+        assert query(conn, "unfinished", market=context.name).empty
     run_night(context, DAYS[1])
     with transaction(context.engine) as conn:
-        assert query(conn, "unscored", market=context.name).empty
+        assert query(conn, "unfinished", market=context.name).empty
         conn.execute(text("delete from score"))
-        unscored = query(conn, "unscored", market=context.name)["target"]
-        assert unscored.dt.date.tolist() == [DAYS[1]]
+        (night,) = query(conn, "unfinished", market=context.name).to_dict("records")
+        assert (night["target"].date(), night["scored"], night["counted"]) == (DAYS[1], 0, 1)

@@ -5,8 +5,6 @@ stocks, and the twenty questions.
 import io
 import json
 import re
-import subprocess
-import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -447,11 +445,3 @@ def test_every_market_that_can_be_named_is_listed(capsys: pytest.CaptureFixture[
     assert [row["market"] for row in listed] == list(market_names())
     sp500 = next(row for row in listed if row["market"] == "sp500")
     assert (sp500["index"], sp500["calendar"]) == (load_market("sp500").index.symbol, "XNYS")
-
-
-@pytest.mark.slow
-def test_asking_needs_no_pandas() -> None:
-    heavy = "{'pandas', 'prefect', 'torch'}"
-    code = f"import sys, flows.commands.query; print(sorted({heavy} & set(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout == "[]\n"

@@ -426,8 +426,14 @@ def test_a_store_that_is_not_there_is_not_made_by_asking(
 
 
 @pytest.mark.slow
-def test_telling_needs_neither_prefect_nor_torch() -> None:
-    modules = "flows.service.alerts, flows.commands.status"
-    code = f"import sys, {modules}; print(sorted({{'torch', 'prefect'}} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("flows.service.alerts, flows.commands.status", {"torch", "prefect"}),
+        ("flows.commands.query", {"torch", "prefect", "pandas"}),
+    ],
+)
+def test_asking_and_telling_load_nothing_heavy(modules: str, heavy: set[str]) -> None:
+    code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
