@@ -252,8 +252,7 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Predict the next session from the stored prices, with the latest model.
 
-    Nothing is fetched or trained. The night is complete with it: `dtml nightly` does not run that
-    day again.
+    Nothing is fetched or trained, and the night is complete with it.
 
     Example: dtml predict simulated
     """
