@@ -243,6 +243,8 @@ def store(tonight: Tonight) -> None:
                 inputs_hash=forecast.windows.digest,
                 computed_by=computed_by(choose_device(context.device)),
             )
+            # Here too, so that the stage does not stay "running" if the process dies after this.
+            nights.finish_stage(conn, market, tonight.as_of, "store", status="done", seconds=0)
         tonight.row = nights.night(conn, market, tonight.as_of) or {}
 
 

@@ -3,21 +3,29 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from db.engine import reading
 from db.errors import StoreError
 from db.read import read
+from db.tables import UtcTimestamp, metadata
 from dtml.errors import DtmlError
+from flows.freezing import begin, link_of_night
 from flows.nightly import predict
 from flows.nightly.context import MarketContext
-from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.night import AFTERWARDS, PREDICTING, NightRefusedError, run_night
 from tests.support.log_lines import objects, standard_error
-from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, apart, without
 
+NEXT = date(2024, 7, 2)
+# The id of a run tells of its moment; what the try that was killed fetched is not fetched again.
+UNLIKE = {"run_id", "seconds", "train_seconds", "asked", "fetched", "stored"}
 STAGES = ["fetch", "model", "predict", "store", "score", "paper account", "drift", "report"]
 
 
@@ -121,3 +129,48 @@ def test_a_store_that_breaks_in_a_stage_is_the_failure_that_is_told(
     monkeypatch.setattr(predict, "forecast", fail)
     with pytest.raises(NightRefusedError, match="the disk is full"):
         run_night(context, AS_OF)
+
+
+def rows_of_all_tables(context: MarketContext) -> dict[str, pd.DataFrame]:
+    """Return each table without its moments and what else is not the same in two equal nights."""
+    rows = {}
+    with reading(context.engine) as conn:
+        for table in metadata.sorted_tables:
+            alike = [
+                column
+                for column in table.columns
+                if not isinstance(column.type, UtcTimestamp) and column.name not in UNLIKE
+            ]
+            frame = pd.DataFrame(conn.execute(select(*alike)).all()).astype(str)
+            rows[table.name] = frame.sort_values(list(frame)).reset_index(drop=True)
+    return rows
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # stores are copied
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("killed", [step.stage for step in PREDICTING + AFTERWARDS if step.stage])
+@pytest.mark.one_case("store-after")
+def test_a_night_killed_in_any_of_its_stages_ends_as_one_that_was_not(
+    context: MarketContext, killed: str, when: str, tmp_path: Path
+) -> None:
+    def kill(stage: str, work: Callable[[], Any]) -> None:
+        if stage != killed or when == "after":
+            work()
+        if stage == killed:
+            raise KeyboardInterrupt
+
+    after_nights(context, AS_OF)
+    begin(context.engine, context.name, since=None)
+    with pytest.raises(KeyboardInterrupt):
+        run_night(context, NEXT, stage=kill)
+    page = run_night(context, NEXT).report
+    assert page.exists()
+    assert link_of_night(context.name, NEXT)
+    with apart(tmp_path / "whole", context) as whole:
+        after_nights(whole, AS_OF)
+        begin(whole.engine, whole.name, since=None)
+        run_night(whole, NEXT)
+        expected = rows_of_all_tables(whole)
+    found = rows_of_all_tables(context)
+    for table in expected:
+        pd.testing.assert_frame_equal(found[table], expected[table], obj=table)
