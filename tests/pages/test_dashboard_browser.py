@@ -212,7 +212,7 @@ def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> 
         with market_lock(owner, "busy market"):
             page.goto(site.url)
             assert "running: model" in state.inner_text()
-            assert verdict.inner_text() == "running"
+            assert verdict.inner_text() == "Running"
             with transaction(owner) as conn:
                 nights.finish_stage(conn, *busy, "model", status="done", seconds=1.25)
                 nights.start_stage(conn, *busy, "predict", started_at=begun)
@@ -230,6 +230,6 @@ def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> 
         with page.expect_navigation():  # what ended has results, which the rest of the page shows
             page.clock.run_for(6000)
         assert "9 stocks predicted" in state.inner_text()
-        assert verdict.inner_text() == "Yes, complete"
+        assert verdict.inner_text() == "✓ Complete"
     page.close()
     owner.dispose()
