@@ -122,9 +122,9 @@ RANKINGS = (
 NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
 EXPLAINED = (
     dtml("nightly", "simulated"),
-    dtml("explain", "simulated"),
+    module("explanations", "simulated"),
     FIRST,
-    dtml("explain", "kdd17"),
+    module("explanations", "kdd17"),
 )
 
 

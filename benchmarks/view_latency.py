@@ -368,7 +368,6 @@ QUESTIONS = (
         "a night at a level",
         lambda history: f"{_day('target')(history)} and level = 0.8",
     ),
-    Question("explanation_log", "a market", _market),
     Question("fetch_log", "a night", _day("as_of")),
     Question("alert_log", "a night", _day("as_of")),
     Question("run_log", "a market", _market),

@@ -1,4 +1,4 @@
-"""Attention: the stocks that a prediction looked at, and the test of whether that explains it."""
+"""Attention: the stocks that a prediction looked at."""
 
 from collections.abc import Sequence
 from datetime import date

@@ -1,4 +1,4 @@
-"""The honest path from bars to predictions, for the look-ahead audit and the test of attention.
+"""The honest path from bars to predictions, for the look-ahead audit.
 
 It repeats the path of a night and of a backtest without a store; the queries to the store are
 audited where they are made (`flows.audit`). A `History` is what may be read; it can be cut short or

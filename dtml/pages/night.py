@@ -12,9 +12,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from dtml.attention.findings import verdict
-from dtml.attention.findings import words as explained
-from dtml.attention.weights import KEPT, Attention
+from dtml.attention import KEPT, Attention
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, recalibrated
@@ -154,7 +152,6 @@ def night_report(
     bins: pd.DataFrame,
     coverage: pd.DataFrame,
     attention: Attention,
-    explanation: Row | None,
     rejected: pd.DataFrame,
     warnings: pd.DataFrame,
     ranking: Mapping[str, Any],
@@ -178,8 +175,7 @@ def night_report(
     - `bins` has the columns of table calibration_bin, `coverage` those of
       `dtml.evaluation.calibration.coverage`. Of the `calibrations`, by run id, that of the night's
       run calibrates the range of its seeds, and all of them the curve of `bins`;
-    - `attention` is that between the stocks, `explanation` the findings of its test (see
-      `dtml.attention.significance`), None without a test; `ranking` is that of `ranking_part`;
+    - `attention` is that between the stocks; `ranking` is that of `ranking_part`;
     - `rejected` has `symbol, session, reason, value` of the last `rejected_sessions`, `warnings`
       has `symbol, reason, value`; `receipt` says how predictions were made, with its `config`;
     - these are words: `drift` on changes since the training, `second_source` on where another
@@ -208,7 +204,7 @@ def night_report(
         curve_nights=bins["target"].nunique() if len(bins) else 0,
         coverage=records(with_outcome),
         kept_chart=coverage_chart(with_outcome, level) if len(with_outcome) else None,
-        **_attention(rows, attention, explanation),
+        **_attention(rows, attention),
         **ranking,
         rejected=records(rejected),
         warnings=records(warnings),
@@ -434,14 +430,8 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
     )
 
 
-def _attention(
-    rows: list[dict[str, Any]], attention: Attention, explanation: Row | None
-) -> dict[str, Any]:
-    """Return the page's values of the attention, always beside the findings of its test.
-
-    The test says whether attention may be read as an explanation; an `explanation` of None stands
-    for no test.
-    """
+def _attention(rows: list[dict[str, Any]], attention: Attention) -> dict[str, Any]:
+    """Return the page's values of the attention."""
     sectors = {row["symbol"]: row["sector"] for row in rows}
     drivers = attention.drivers()
     to_itself = attention.own[np.isfinite(attention.own)]  # by stock, where it is known
@@ -458,8 +448,6 @@ def _attention(
         ],
         # Columns of the table of drivers; the template fills shorter rows with "-".
         "kept": max((len(sources) for sources in drivers.values()), default=0),
-        "tested": explained(explanation),
-        "outcome": verdict(explanation),
     }
 
 

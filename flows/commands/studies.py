@@ -1,4 +1,4 @@
-"""The commands over years of history: published experiment, backtests, audit, explanations."""
+"""The commands over years of history: backtests and the audit."""
 
 import re
 from dataclasses import replace
@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from db.engine import reading
-from db.read import read_row
-from dtml.attention.findings import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import Costs
 from dtml.pages import backtest as backtest_pages
@@ -25,13 +22,12 @@ from flows.commands.benchmark import require_matching_options, require_stored
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market
 from flows.commands.ranking import fetch_named
 from flows.console import print_json
-from flows.explain import Trial, explain_run, latest_run
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_stored_context
 from flows.printed_studies import print_audit, print_backtest
 from flows.service.studies import as_study
-from flows.settings import err, out, print_text
+from flows.settings import err, print_text
 
 commands = typer.Typer()
 
@@ -197,60 +193,3 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
             f"the audit of {context.name} as of {day} failed: the column `detail` of {failed} says "
             "why; trust no prediction or score until this is corrected"
         )
-
-
-@commands.command()
-@of_a_market()
-def explain(
-    request: RunRequest,
-    as_of: AsOf = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")
-    ] = None,
-    shuffles: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained on shuffled labels; 8 by default.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")
-    ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Repeat the test even if it is stored.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Test whether the latest model's attention explains anything.
-
-    Its attention is compared with that of models trained on shuffled labels, and with the stocks
-    that actually change its predictions.
-
-    Example: dtml explain simulated
-    """
-    options = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
-    given = {name: value for name, value in options.items() if value is not None}
-    context = open_stored_context(request)
-    trial = Trial(**given)
-    run = latest_run(context, day_of(as_of))
-    with reading(context.engine) as conn:
-        row = read_row(conn, "explanation", run_id=run["id"])
-    if row is not None and not again:
-        other_numbers = [
-            f"{row[name]} {name}" for name, value in given.items() if row[name] != value
-        ]
-        if other_numbers:
-            numbers = " and ".join(other_numbers)
-            raise UsageError(
-                f"{row['run_id']} was tested with {numbers}: add --again to repeat the test with "
-                "the numbers given"
-            )
-        err.print(
-            f"tested on {row['made_at']:%Y-%m-%d}, so nothing is trained; --again repeats the test"
-        )
-    else:
-        with err.status(f"testing {run['id']}") as status:
-            row = explain_run(
-                context, run, trial, lambda step: status.update(f"testing {run['id']}: {step}")
-            )
-    if as_json:
-        return print_json(row)
-    out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
-    return out.print(explanation_words(row))

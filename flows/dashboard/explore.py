@@ -49,7 +49,7 @@ TOPICS = {
         "calibration",
         "coverage",
     ),
-    "Models": ("run_log", "disagreement", "explanation_log", "attention"),
+    "Models": ("run_log", "disagreement", "attention"),
     "Studies": ("backtest_summary", "run_score", "benchmark_configuration"),
     "Nights, alerts and prices": (
         "night_log",

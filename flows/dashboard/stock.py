@@ -10,9 +10,8 @@ from sqlalchemy import Connection
 
 from db import where
 from db.errors import did_you_mean
-from db.read import read, read_row
+from db.read import read
 from db.rows import attention, markets
-from dtml.attention.findings import words as explanation_words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
@@ -71,7 +70,7 @@ def stock_page(
     Of the market's newest night, `stock` is the row of the stock, None without one, `stocks` has
     all symbols, and `ranked` is how many have a place. `moved` is the number of places gained since
     the stock's ranking before, None where it is not known and with a `last`. `_disagrees`,
-    `_in_account`, `_explained` and `attention_tables` describe the other keys. Raises UsageError
+    `_in_account` and `attention_tables` describe the other keys. Raises UsageError
     for an unknown kind or a wrong span, NotThereError for an unknown market or stock.
     """
     require_span(kind, first, last)
@@ -150,7 +149,6 @@ def stock_page(
         ],
         "marks": marks,
         "record": _counts_of_outcomes(marks),
-        "explained": _explained(conn, market),
         **attention_tables(conn, market, symbol),
     }
 
@@ -234,15 +232,6 @@ def _disagrees(newest_of_stock: list[dict[str, Any]], ranked: int) -> bool:
     is_better_half = newest_of_stock[0]["place"] <= (ranked + 1) / 2
     opposite = "fall" if is_better_half else "rise"
     return bool(newest_of_stock[0]["direction"] == opposite)
-
-
-def _explained(conn: Connection, market: str) -> str:
-    model = read_row(
-        conn, "run_log", market=market, kind="nightly", order="-train_last, -created_at, -run_id"
-    )
-    if model is None:
-        return explanation_words(None)
-    return explanation_words(read_row(conn, "explanation_log", run_id=model["run_id"]))
 
 
 def require_stock(conn: Connection, market: str, symbol: str) -> None:

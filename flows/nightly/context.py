@@ -22,7 +22,7 @@ from db.rows import prices as stored_prices
 from db.rows.prices import KnownBars
 from db.save import save
 from dtml import features
-from dtml.attention.weights import Attention
+from dtml.attention import Attention
 from dtml.backtest.quotes import Quotes
 from dtml.errors import DtmlError
 from dtml.evaluation import drift

@@ -8,7 +8,7 @@ import pandas as pd
 
 from db.engine import reading
 from db.rows import prices
-from dtml.attention.weights import Attention
+from dtml.attention import Attention
 from dtml.inference import attention, choose_device
 from dtml.inference import predict as probabilities
 from dtml.prices.sessions import next_session, sessions_up_to

@@ -11,11 +11,11 @@ from sqlalchemy import Connection
 
 from db import where
 from db.engine import reading
-from db.read import read, read_row
+from db.read import read
 from db.rows import prices
 from db.rows.calibration import night_counts
 from db.rows.nights import COMPLETE
-from dtml.attention.weights import Attention
+from dtml.attention import Attention
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
@@ -73,7 +73,6 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
             "scores": scores,
             "rolling": rolling(conn, tonight, scores),
             "bins": night_counts(conn, "calibration_bin", context.name, as_of),
-            "explanation": read_row(conn, "explanation", run_id=run["id"]),
             "warnings": read(conn, "price_warning", market=context.name, order="symbol, reason"),
             "rejected": rejected.assign(session=rejected["session"].dt.date),
             "ranking": ranking_part(facts.ranking, facts.rank_scores, facts.champion),

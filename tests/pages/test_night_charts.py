@@ -6,7 +6,7 @@ from html import unescape
 import numpy as np
 import pandas as pd
 
-from dtml.attention.weights import KEPT, Attention
+from dtml.attention import KEPT, Attention
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS, rolling_scores
 from dtml.evaluation.calibration import (
     curve_with_intervals,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.attention.weights import Attention
+from dtml.attention import Attention
 from dtml.pages.figures import figure, named, percent
 from dtml.pages.night import direction_rows, ranking_part
 from tests.support.facts import in_order
@@ -177,36 +177,6 @@ def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
     assert sorted(chain(*direction(text).values())) == directions["symbol"].tolist()
     assert len(region(text, 'Strongest sources[^"]*')) == 501
     assert re.search("500 stocks, .* 40 ", Reader(text).seen)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("outcome", ["untested", "holds", "fails"])
-def test_what_a_test_found_of_the_explanation_stands_before_the_map(outcome: str) -> None:
-    row = {
-        "told_apart": True,
-        "agreement": 0.5,
-        "agreement_low": 0.4 if outcome == "holds" else -0.1,
-    }
-    row |= {
-        "agreement_high": 0.6,
-        "distance": 0.01,
-        "distance_p": 0.03,
-        "seeds": 4,
-        "shuffles": 8,
-        "epochs": 5,
-    }
-    row |= {
-        "drivers": None,
-        "drivers_chance": None,
-        "drivers_importance": None,
-        "top": 3,
-        "stocks": 23,
-        "days": 42,
-    }
-    text = page(explanation=None if outcome == "untested" else row)
-    words = {"untested": "Not tested", "holds": "and it held", "fails": "and it failed"}[outcome]
-    assert text.index(words) < text.index('class="map"', text.index('id="attention"'))
-    assert f'class="tested {outcome}"' in text
 
 
 def test_what_a_night_says_of_own_code_is_on_its_page() -> None:

@@ -60,7 +60,6 @@ freeze MARKET --check
 backtest MARKET --from FROM --to TO --train-sessions 64 --attention-on TO
 ranking MARKET --from FROM --to TO
 audit MARKET
-explain MARKET --seeds 3 --shuffles 4 --epochs 1
 questions 2
 questions --markdown
 db upgrade
@@ -238,7 +237,6 @@ def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     one_epoch = vary(nightly(), {"epochs": 1, "first_kept_epoch": 1, "seeds": 1})
     monkeypatch.setattr("dtml.experiments.nightly", lambda: one_epoch)
     monkeypatch.setattr("flows.audit.STOCKS", 11)
-    monkeypatch.setattr("flows.explain.DAYS", 5)
 
 
 def without_rows(store: Engine, market: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.read import query, read, read_row
+from db.read import query, read
 from db.rows import rankings
 from db.rows.calibration import night_counts
 from db.save import save
@@ -205,34 +205,6 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
     ):
         with reading(store) as conn, pytest.raises(StoreError, match=words):
             save(conn, "attention_weight", wrong, market="toy")
-
-
-def explained(**changed: Any) -> dict[str, Any]:
-    told = dict.fromkeys(("stocks", "days", "seeds", "shuffles", "epochs", "top"), 3)
-    figures = dict.fromkeys(("distance", "distance_p", "agreement", "seconds"), 0.25)
-    missing = dict.fromkeys(
-        ("agreement_low", "agreement_high", "drivers", "drivers_chance", "drivers_importance")
-    )
-    named = {
-        "run_id": "first",
-        "market": "toy",
-        "as_of": AS_OF.date(),
-        "made_at": NOW,
-        "told_apart": True,
-    }
-    return named | told | figures | missing | changed
-
-
-def test_what_is_known_of_attention_is_renewed_unless_only_its_time_differs(store: Engine) -> None:
-    later = {"made_at": NOW + timedelta(days=1), "seconds": 9.0}
-    with transaction(store) as conn:
-        assert read_row(conn, "explanation", run_id="first") is None
-        assert save(conn, "explanation", explained()) == 1
-        for stamp, value in later.items():
-            assert save(conn, "explanation", explained(**{stamp: value})) == 0
-        assert read_row(conn, "explanation", run_id="first") == explained()
-        assert save(conn, "explanation", explained(agreement=0.5, **later)) == 0
-        assert read_row(conn, "explanation", run_id="first") == explained(agreement=0.5, **later)
 
 
 def test_a_stock_of_an_older_ranking_alone_is_not_in_the_ranking_shown(store: Engine) -> None:

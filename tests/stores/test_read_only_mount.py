@@ -54,7 +54,6 @@ OTHERS = {
     "db restore",
     "db upgrade",
     "doctor",
-    "explain",
     "fetch",
     "nightly",
     "predict",

@@ -41,7 +41,6 @@ FACTS |= {
     "rule_direction",
     "calibration_bin",
     "abstention_count",
-    "explanation",
 }
 FACTS |= {"target_position", "paper_position", "paper_return", "night_drift", "night_stage"}
 FACTS |= {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtml.attention.weights import Attention
+from dtml.attention import Attention
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import (
     LEVELS,
@@ -144,7 +144,6 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
         "rolling": rolled(),
         "bins": bins(),
         "coverage": kept(),
-        "explanation": None,
     }
     whole |= {
         "attention": looks(directions["symbol"].tolist()),

@@ -9,7 +9,6 @@ NUMERICAL = (
     "tests/models/test_baselines.py",
     "tests/models/test_calibration.py",
     "tests/models/test_calibration_exact.py",
-    "tests/models/test_explanations.py",
     "tests/models/test_features.py",
     "tests/models/test_metrics.py",
     "tests/models/test_model.py",

@@ -261,18 +261,6 @@ def _fill_evidence(conn: Connection) -> None:
         pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules),
         market="toy",
     )
-    explained = dict.fromkeys(
-        ("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2
-    )
-    counts = dict.fromkeys(("stocks", "days", "seeds", "shuffles", "epochs", "top"), 3)
-    named = {
-        "run_id": "first",
-        "market": "toy",
-        "as_of": AS_OF.date(),
-        "made_at": MOMENT,
-        "told_apart": True,
-    }
-    save(conn, "explanation", named | counts | explained)
 
 
 def _fill_translations(conn: Connection) -> None:

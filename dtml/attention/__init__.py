@@ -1,1 +1,0 @@
-"""The test of attention as an explanation, and its findings in words."""
