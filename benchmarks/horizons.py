@@ -22,8 +22,8 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
+from benchmarks.holding import Stagger, staggered_track, two_rank_track
 from benchmarks.shared_data import SHARED
-from dtml.backtest.holding import Stagger, staggered_track, two_rank_track
 from dtml.backtest.performance import session_sharpe
 from dtml.backtest.portfolio import equal_weight_track
 from dtml.backtest.quotes import Quotes

@@ -236,7 +236,7 @@ RESULTS = (
         (dtml("backtest", "sp500", *SP500, *TWO, *FLAT),),
     ),
     Result("members", "what survivors add", 5, (module("members_of_the_day"),)),
-    Result("csi300", "Qlib's table of CSI 300", 5, (CSI300,)),
+    Result("csi300", "Qlib's table of CSI 300", 10, (CSI300, module("dropout"))),
     Result("ranking", "the ranking of a day's stocks", 90, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
     Result(

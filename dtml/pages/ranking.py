@@ -43,15 +43,7 @@ from dtml.pages.night import LEG_WORDS
 from dtml.pages.survivorship import survivorship_words
 
 FIGURES = ("rank_ic", "rank_icir", "ic", "icir")
-_PUBLISHED_COLUMNS = (
-    "model",
-    "rank IC [95 %]",
-    "rank ICIR [95 %]",
-    "IC [95 %]",
-    "ICIR [95 %]",
-    "excess a year [95 %]",
-    "information ratio [95 %]",
-)
+_PUBLISHED_COLUMNS = ("model", "rank IC [95 %]", "rank ICIR [95 %]", "IC [95 %]", "ICIR [95 %]")
 
 
 @dataclass(frozen=True)
@@ -77,10 +69,7 @@ class PublishedTable:
         sentence = (
             f"{days} closes from {row['first']} to {row['last']}, each ranked by the return from "
             f"the next close to the one after; ours are trained once, on closes from {first} to "
-            f"{last}. "
-            "Excess is the return over the index of the best 50 stocks, of which 5 are exchanged a "
-            "day, after .05 % of each purchase and .15 % of each sale; 238 days are a year. "
-            "Published figures have no interval."
+            f"{last}. Published figures have no interval."
         )
         rows = sorted(
             [*table["columns"], *table["published"]], key=lambda each: float(each["rank_ic"])
@@ -107,24 +96,13 @@ class PublishedTable:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     source = row.get("source")
     name = f"{row['model']} (published: {source})" if source else str(row["model"])
-    return (name, *_figures(row))
+    return (name, *(_cell(row, figure_name) for figure_name in FIGURES))
 
 
-def _figures(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the cells of a row's figures, with intervals where there are any."""
-    for name in FIGURES:
-        yield _cell(row, name, 4)
-    excess = percent(row["excess"])
-    if not pd.isna(row.get("excess_low")):
-        excess += f" [{percent(row['excess_low'])}, {percent(row['excess_high'])}]"
-    yield excess
-    yield _cell(row, "ratio", 2)
-
-
-def _cell(row: Mapping[str, Any], name: str, digits: int) -> str:
+def _cell(row: Mapping[str, Any], name: str) -> str:
     if pd.isna(row.get(f"{name}_low")):
-        return figure(row[name], digits)
-    return with_interval(row, name, digits)
+        return figure(row[name], 4)
+    return with_interval(row, name, 4)
 
 
 BARS = 31  # of a histogram

@@ -21,15 +21,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from numpy import ndarray
 
 from db.engine import open_store, transaction
 from db.rows import rankings
-from dtml.backtest.dropout import Dropout, follow_dropout
 from dtml.backtest.performance import session_sharpe, sharpe_interval
 from dtml.errors import UsageError
 from dtml.evaluation.ranking import (
+    Daily,
     Estimate,
     both_known,
     figures_of,
@@ -45,7 +44,6 @@ from dtml.markets import Market, load_market_file
 from dtml.markets.definition import YEAR, NetworkName
 from dtml.pages.ranking import Ranking, ranking_page
 from dtml.prices.bars import check
-from dtml.prices.returns import on_grid
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import FEATURES, RULES, rule_scores
 from dtml.ranking.outcomes import Leg, overlap_of, sessions_to
@@ -63,7 +61,6 @@ from translation.atomic_files import write_whole
 NAME = "benchmark-csi300"
 LEG: Leg = "second_close"
 BEGINNING = date(2008, 1, 1)
-QLIB_YEAR = 238  # sessions, by which Qlib scales to a year
 MARKET = """
 [index]
 symbol = "SH000300"
@@ -209,19 +206,7 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     table = Table.read()
     last = table.test[1]
     data_set = read_set(market_of(files.members, last), files, LEG, last)
-    sessions = data_set.history.panel.sessions
-    begin, end = (pd.Timestamp(day) for day in table.validation)
-    validation = int(((sessions >= begin) & (sessions <= end)).sum())
-    configs = [
-        replace(
-            RelativeConfig.for_network(name, seeds),
-            sessions=len(sessions),  # no day is too old
-            validation=validation,
-            folds=1,  # a network is trained once
-        )
-        for name in networks
-    ]
-    config = RankersConfig(LEG, networks=tuple(configs))
+    config = config_of(data_set.history.panel.sessions, table, networks, seeds)
     settings = [_settings(config), data_set.market.settings, version("dtml-nightshift")]
     digest = hashlib.sha256(json.dumps(settings, default=str).encode())
     digest.update(pd.util.hash_pandas_object(data_set.bars, index=False).to_numpy().tobytes())
@@ -233,7 +218,7 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
         return stored
     split, network_days = split_of(data_set.history, table)
     folder = data_folder() / "rankings" / name
-    scores = _scores(data_set.history, split, network_days, config, folder)
+    scores = model_scores(data_set.history, split, network_days, config, folder)
     row, score_rows, differences = _stored_rows(data_set, table, split, scores)
     row |= {
         "id": name,
@@ -249,11 +234,29 @@ def run_csi300(files: Files, networks: tuple[NetworkName, ...], seeds: int) -> R
     return stored
 
 
+def config_of(
+    sessions: pd.DatetimeIndex, table: Table, networks: tuple[NetworkName, ...], seeds: int
+) -> RankersConfig:
+    """Return the settings of the models."""
+    begin, end = (pd.Timestamp(day) for day in table.validation)
+    validation = int(((sessions >= begin) & (sessions <= end)).sum())
+    configs = [
+        replace(
+            RelativeConfig.for_network(name, seeds),
+            sessions=len(sessions),  # no day is too old
+            validation=validation,
+            folds=1,  # a network is trained once
+        )
+        for name in networks
+    ]
+    return RankersConfig(LEG, networks=tuple(configs))
+
+
 def _settings(config: RankersConfig) -> dict[str, Any]:
-    return {**asdict(config), "features": list(FEATURES), "dropout": asdict(Dropout())}
+    return {**asdict(config), "features": list(FEATURES)}
 
 
-def _scores(
+def model_scores(
     history: History, split: Split, network_days: slice, config: RankersConfig, folder: Path
 ) -> dict[str, Grid]:
     """Return the scores of each model and rule by its name, [sessions stocks] over all sessions.
@@ -290,13 +293,11 @@ def _stored_rows(
     sessions = history.panel.sessions[split.scored]
     outcome = history.outcome[split.scored]
     tested = {name: grid[split.scored] for name, grid in scores.items()}
-    panel = data_set.history.panel
-    index = on_grid(data_set.bars, "close", panel.sessions, (data_set.market.index.symbol,))[:, 0]
-    columns = []
-    for name, grid in tested.items():
-        figures = _table_figures(grid, data_set.history, split.scored, index)
-        columns.append({"model": name, "source": "", **figures})
-    trained = panel.sessions[split.trained]
+    columns = [
+        {"model": name, "source": "", **_table_figures(grid, outcome)}
+        for name, grid in tested.items()
+    ]
+    trained = history.panel.sessions[split.trained]
     config = {
         "list": survivorship_of(data_set.market, sessions, data_set.bars).stored,
         "table": {
@@ -352,42 +353,24 @@ def _all_and_years(sessions: pd.DatetimeIndex) -> Iterator[tuple[str, str, ndarr
         yield "year", str(year), np.asarray(sessions.year == year)
 
 
-def _table_figures(
-    scores: Grid, history: History, days: slice, index: Float[ndarray, " sessions"]
-) -> dict[str, float]:
+def _table_figures(scores: Grid, outcome: Grid) -> dict[str, float]:
     """Return the figures of a model in the published table, with their intervals over days.
 
-    `scores` are those of the `days`, [days stocks], and `index` has the closes of the index on all
-    sessions. `rank_ic` and `ic` are means over the days; `rank_icir` and `icir` are these over the
-    standard deviation of the days. `excess` is the mean of the portfolio's return, after costs,
-    less the index's, where both are known, in a year of QLIB_YEAR sessions. `ratio` is that mean
-    over the standard deviation, scaled to such a year. `turnover` is the mean over the days,
-    without an interval.
+    `rank_ic` and `ic` are means over the days; `rank_icir` and `icir` are these over the standard
+    deviation of the days.
     """
-    known_scores, known_outcome = both_known(scores, history.outcome[days])
-    rank_ic = rank_ics(known_scores, known_outcome)
-    pearson = pearson_ics(known_scores, known_outcome)
-    panel = history.panel
-    # Two sessions more than `days`, if there are any: the last scores are traded and earn on them.
-    traded_days = slice(days.start, min(days.stop + 2, len(panel.sessions)))
-    padded = np.full((traded_days.stop - traded_days.start, scores.shape[1]), np.nan)
-    padded[: len(scores)] = scores
-    track = follow_dropout(padded, panel.close[traded_days], panel.sessions[traded_days])
-    index_return = pd.Series(index, index=panel.sessions).pct_change(fill_method=None)
-    excess = track["net"].to_numpy() - index_return.reindex(track["session"]).to_numpy()
-    excess = excess[np.isfinite(excess)]
+    known = both_known(scores, outcome)
+    rank_ic = rank_ics(*known)
+    pearson = pearson_ics(*known)
     return {
         **mean_of_days(rank_ic).named("rank_ic"),
-        **_per_day_ratio(rank_ic).named("rank_icir"),
+        **per_day_ratio(rank_ic).named("rank_icir"),
         **mean_of_days(pearson).named("ic"),
-        **_per_day_ratio(pearson).named("icir"),
-        **_scaled(mean_of_days(excess), QLIB_YEAR).named("excess"),
-        **_scaled(_per_day_ratio(excess), QLIB_YEAR**0.5).named("ratio"),
-        "turnover": float(track["turnover"].mean()),
+        **per_day_ratio(pearson).named("icir"),
     }
 
 
-def _per_day_ratio(daily: Float[ndarray, " days"]) -> Estimate:
+def per_day_ratio(daily: Daily) -> Estimate:
     """Return the mean of a daily figure over its standard deviation, not annualised.
 
     The ends of its interval are NaN where `sharpe_interval` has none.
@@ -396,7 +379,3 @@ def _per_day_ratio(daily: Float[ndarray, " days"]) -> Estimate:
     low, high = sharpe_interval(known[:, None])  # of ratios a year; [days 1], of one series
     a_year = YEAR**0.5
     return Estimate(session_sharpe(known), float(low[0] / a_year), float(high[0] / a_year))
-
-
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)

@@ -1,19 +1,41 @@
-"""The portfolio of Qlib's published tables: the best stocks, of which a few are exchanged a day.
+"""Trade the rankings of CSI 300 in the portfolio of Qlib's table, and print what it earned.
 
-`TopkDropoutStrategy` of Qlib 0.9 (`qlib/contrib/strategy/signal_strategy.py`) with its defaults,
-traded at the close as its benchmarks are.
+`python -m benchmarks.dropout [--with dtml] [--seeds 20] [--prices FOLDER] [--index FOLDER]`. The
+models are those of `dtml benchmark csi300`; the portfolio is `TopkDropoutStrategy` of Qlib 0.9
+(`qlib/contrib/strategy/signal_strategy.py`) with its defaults, traded at the close as its
+benchmarks are. Excess is the mean of its return after costs less the index's, in a year of
+`QLIB_YEAR` sessions; the ratio is that mean over the standard deviation, scaled to such a year.
 """
 
+import argparse
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
+from benchmarks.shared_data import SHARED
+from dtml.evaluation.ranking import Estimate, mean_of_days
+from dtml.prices.returns import on_grid
+from flows.benchmark.csi300 import (
+    LEG,
+    Files,
+    Table,
+    config_of,
+    market_of,
+    model_scores,
+    per_day_ratio,
+    read_set,
+    split_of,
+)
+
 Grid = Float[ndarray, "sessions stocks"]
 Stocks = Float[ndarray, " stocks"]
 
+QLIB_YEAR = 238  # sessions, by which Qlib scales to a year
 INVESTED = 0.95  # of the cash, at each session's purchases; Qlib's `risk_degree`
 
 
@@ -119,3 +141,61 @@ def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
     sold &= is_held
     bought[new[: max(int(sold.sum()) + vacancies, 0)]] = True
     return _Trades(sold=sold, bought=bought)
+
+
+def measure(files: Files, networks: tuple[str, ...], seeds: int) -> None:
+    """Print the excess and the ratio of each model, with their intervals, and its turnover."""
+    table = Table.read()
+    last = table.test[1]
+    found = read_set(market_of(files.members, last), files, LEG, last)
+    panel = found.history.panel
+    split, network_days = split_of(found.history, table)
+    config = config_of(panel.sessions, table, networks, seeds)
+    with tempfile.TemporaryDirectory() as folder:
+        scores = model_scores(found.history, split, network_days, config, Path(folder))
+    index = on_grid(found.bars, "close", panel.sessions, (found.market.index.symbol,))[:, 0]
+    index_return = pd.Series(index, index=panel.sessions).pct_change(fill_method=None)
+    # Two sessions more than are tested, if there are any: the last scores are traded and earn.
+    days = slice(split.scored.start, min(split.scored.stop + 2, len(panel.sessions)))
+    print("| model | excess a year [95 %] | information ratio [95 %] | turnover a day |")
+    print("| --- | --- | --- | --- |")
+    for name, grid in scores.items():
+        tested = grid[days].copy()
+        tested[split.scored.stop - days.start :] = np.nan
+        track = follow_dropout(tested, panel.close[days], panel.sessions[days])
+        excess = track["net"].to_numpy() - index_return.reindex(track["session"]).to_numpy()
+        cells = (
+            name,
+            with_ends(mean_of_days(excess), 100 * QLIB_YEAR, 1, " %"),
+            with_ends(per_day_ratio(excess), QLIB_YEAR**0.5, 2),
+            f"{track['turnover'].mean():.1%}",
+        )
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def with_ends(estimate: Estimate, unit: float, digits: int, percent: str = "") -> str:
+    """Return a figure with its interval."""
+    value, low, high = (
+        f"{end * unit:.{digits}f}{percent}" for end in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value} [{low}, {high}]"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--with", dest="networks", action="append", default=[])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--prices", type=Path, default=SHARED / "prices", metavar="FOLDER")
+    parser.add_argument("--index", type=Path, default=SHARED / "index", metavar="FOLDER")
+    options = parser.parse_args()
+    files = Files(
+        prices=options.prices / "csi300_asof.parquet",
+        index=options.index / "SH000300.parquet",
+        members=options.prices / "csi300_asof_members.csv",
+    )
+    measure(files, tuple(options.networks), options.seeds)
+
+
+if __name__ == "__main__":
+    main()
