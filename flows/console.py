@@ -11,7 +11,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from dtml.pages.figures import WORDS, are_whole, named, records, with_interval
+from dtml.pages.figures import FILTERS, are_whole, ci, named, records
 from flows.settings import err, print_text
 from flows.text_tables import Column, print_table
 
@@ -68,8 +68,7 @@ def rendered(name: str, /, **values: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for function in WORDS:
-        templates.filters[function.__name__] = function
+    templates.filters |= FILTERS
     return templates.get_template(name).render(values)
 
 
@@ -134,8 +133,8 @@ def print_scores(scores: pd.DataFrame) -> None:
         score_records = records(rows)
         table = rows[["predictor", "nights", "n"]].assign(
             predictor=[named(name) for name in rows["predictor"]],
-            acc=[with_interval(row, "acc") for row in score_records],
-            mcc=[with_interval(row, "mcc") for row in score_records],
+            acc=[ci(row, "acc") for row in score_records],
+            mcc=[ci(row, "mcc") for row in score_records],
         )
         headings = {"n": "directions", "acc": "ACC", "mcc": "MCC"}
         print_frame(

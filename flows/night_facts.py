@@ -138,3 +138,26 @@ def night_facts(
         return None
     facts = NightFacts(conn, row, scored_until=row["as_of"])
     return replace(facts, scored_until=facts.target) if settled else facts
+
+
+# The index and the columns of counts of directions.
+KEY = ["protocol", "predictor", "target"]
+CELLS = ["true_rises", "false_rises", "false_falls", "true_falls"]
+
+
+def stored_counts(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the counts of the days of stored scores, from which each was computed.
+
+    As n = TR + FR + FF + TF, rises = TR + FF, predicted rises = TR + FR and correct = TR + TF, the
+    sum correct + rises + predicted rises - n is 2 TR.
+    """
+    correct = (scores["acc"].astype(float).fillna(0) * scores["n"]).round()
+    both = scores["rises"] + scores["predicted_rises"]
+    true_rises = (correct + both - scores["n"]) // 2
+    cells = (
+        true_rises,
+        scores["predicted_rises"] - true_rises,
+        scores["rises"] - true_rises,
+        correct - true_rises,
+    )
+    return scores[KEY].assign(**dict(zip(CELLS, cells, strict=True))).set_index(KEY).astype(int)

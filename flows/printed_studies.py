@@ -8,8 +8,9 @@ import pandas as pd
 from dtml.lookahead import audit as look_ahead
 from dtml.pages import backtest as backtest_pages
 from dtml.pages import benchmark as benchmark_pages
-from dtml.pages.figures import named, records
-from dtml.pages.survivorship import of_backtest
+from dtml.pages.figures import PROTOCOL_WORDS, Table
+from dtml.pages.rendering import said
+from dtml.pages.survivorship import of_study
 from flows.audit import SESSIONS, STOCKS
 from flows.backtest.walk import Result
 from flows.console import print_frame, print_scores, rendered
@@ -38,30 +39,27 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
     of stocks names survivors alone. `number` is the place of the benchmark among those of its set
     in the store, from 1: from the second on, print that the test span was read so many times.
     """
-    for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
-        rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
-        if rows:
-            table = pd.DataFrame([_lined_cells(row) for row in rows], columns=HEADINGS)
-            print_frame(
-                table,
-                f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}",
-                importance=HEADINGS,
-                prose=HEADINGS[:1],
-            )
+    for protocol, rows in benchmark_pages.score_rows(scores).items():
+        cells = benchmark_pages.brief_results(rows, is_for_print=False).cells
+        print_frame(
+            pd.DataFrame([[_in_lines(cell) for cell in row] for row in cells], columns=HEADINGS),
+            f"{benchmark['market']}, {PROTOCOL_WORDS[protocol]}: {said('sample', rows[0])}",
+            importance=HEADINGS,
+            prose=HEADINGS[:1],
+        )
     out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
     for name, words in (
         ("data", benchmark_pages.on_data(benchmark)),
-        ("list", benchmark_pages.survivorship(benchmark)),
-        ("reading", benchmark_pages.on_reading(benchmark, number)),
+        ("list", of_study(benchmark)),
+        ("reading", said("on_reading", benchmark, number)),
     ):
         if words:
             out.print(f"{name:10}{words}", markup=False)
 
 
-def _lined_cells(row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
-    cells = benchmark_pages.result_cells(row, is_for_print=False)
-    return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
+def _in_lines(cell: str) -> str:
+    """Return a cell with what is in brackets on its second line."""
+    return cell.replace(" ± ", "±").replace(" (", "\n(").replace(" [", "\n[")
 
 
 def print_backtest(result: Result) -> None:
@@ -75,18 +73,16 @@ def print_backtest(result: Result) -> None:
         "backtest.txt",
         row=row,
         folds=result.folds,
-        survivorship=of_backtest(row),
+        survivorship=of_study(row),
         vintage=backtest_pages.vintage(row),
     )
     out.print(text, end="")
     scores_of_all = result.scores[result.scores["slice"] == "all"]
     print_scores(scores_of_all.rename(columns={"days": "nights"}))  # the name that it expects
-    cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
-    portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
-    portfolios["portfolio"] = [named(name) for name in portfolios["portfolio"]]
+    columns = {**backtest_pages.BRIEF_PORTFOLIOS, "portfolio": "portfolio"}
     print_frame(
-        portfolios,
-        f"portfolios after costs; a year has {backtest_pages.sessions_of_a_year(row)} sessions",
+        Table.of(result.portfolios, columns).frame,
+        f"portfolios after costs; a year has {row['config']['sessions_a_year']} sessions",
         importance=(
             "portfolio",
             "return a year, net",

@@ -7,11 +7,13 @@ Vega, both from vl-convert's wheel). Colours are the page's CSS variables, so th
 dark mode. Dates are UTC.
 """
 
+import calendar
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
@@ -24,7 +26,7 @@ from markupsafe import Markup, escape
 from numpy import ndarray
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
-from dtml.pages.figures import WORDS, day, figure, named, percent
+from dtml.pages.figures import day, fmt, named, percent
 
 # Attributes that only a script reads.
 UNREAD_ATTRIBUTE = re.compile(
@@ -40,15 +42,11 @@ _SVG_WIDTH = re.compile(r'width="([\d.]+)"')
 
 def compact(svg: str) -> str:
     """Return a drawing as wide as its place, without attributes that only a script reads."""
-    svg = UNREAD_ATTRIBUTE.sub("", svg)
-    svg = EMPTY_PATH.sub("", svg)
+    svg = EMPTY_PATH.sub("", UNREAD_ATTRIBUTE.sub("", svg))
     svg = CIRCULAR_PATH.sub(r'<circle\1 r="\2"', svg)
-    width = _SVG_WIDTH.search(svg)
-    if width is None:
-        return svg
-    widest = 1.4 * float(width[1])  # a drawing is enlarged so far and no further
-    opening = f'<svg aria-hidden="true" style="max-width:{widest:.0f}px" '
-    return svg.replace("<svg ", opening, 1)
+    # A drawing is enlarged so far and no further.
+    widest = 1.4 * float(_SVG_WIDTH.findall(svg)[0])
+    return svg.replace("<svg ", f'<svg aria-hidden="true" style="max-width:{widest:.0f}px" ', 1)
 
 
 POINTS = 150  # of a line, at most, in a static chart
@@ -72,12 +70,10 @@ def thin(values: Float[ndarray, " sessions"], points: int = POINTS) -> Int[ndarr
     # Two values of each stretch, and the two ends.
     for stretch in np.array_split(np.arange(len(values)), points // 2 - 1):
         known = stretch[np.isfinite(values[stretch])]
-        if len(known) == 0:
+        if len(known):
+            places += [known[np.argmin(values[known])], known[np.argmax(values[known])]]
+        else:
             places.append(stretch[0])
-            continue
-        lowest = known[np.argmin(values[known])]
-        highest = known[np.argmax(values[known])]
-        places += [lowest, highest]
     return np.unique(places)
 
 
@@ -105,22 +101,16 @@ def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
     return frame.iloc[np.unique(np.concatenate(places_of_lines))]
 
 
-def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a row without missing values, each number with five digits."""
-    shortened = {str(name): short(value) for name, value in row.items()}
-    return {name: value for name, value in shortened.items() if value is not None}
-
-
 def short(value: Any) -> Any:
     """Return a number with five digits, None where it is missing or infinite; words unchanged."""
-    if pd.isna(value):
-        return None
-    if isinstance(value, (float, np.floating)):
-        rounded = float(f"{value:.5g}")  # the largest numbers become infinite, which JSON lacks
-        return rounded if np.isfinite(rounded) else None
+    if isinstance(value, str):
+        return value
     if isinstance(value, np.generic):
-        return value.item()
-    return value
+        value = value.item()
+    if isinstance(value, float):
+        value = float(f"{value:.5g}")  # the largest numbers become infinite, which JSON lacks
+        return value if np.isfinite(value) else None
+    return None if pd.isna(value) else value
 
 
 PALETTE = 10  # colours of lines
@@ -183,6 +173,10 @@ class Axis:
         percent_of_scale = 100 * (value - self.low) / (self.high - self.low)
         return f"{percent_of_scale:.2f}".rstrip("0").rstrip(".")
 
+    def inside(self, value: float) -> float:
+        """Return a value, or the end of the scale that it is beyond."""
+        return min(max(value, self.low), self.high)
+
 
 def probability_axis(values: Iterable[float]) -> Axis:
     """Return a scale of probabilities that holds all values, with one half in its middle.
@@ -227,12 +221,14 @@ class Chart:
     @property
     def svg(self) -> Markup:
         """Return the chart as SVG that fills its place; `thinned` leaves out rows of long lines."""
-        description = self._described(live=False)
         datasets = {}
         for name, frame in self.data.items():
-            rows = thinned(frame).to_dict("records")
-            datasets[name] = [known_values(row) for row in rows]
-        description["datasets"] = datasets
+            rows = [map(short, row) for row in thinned(frame).to_numpy(object)]
+            known = (zip(frame, row, strict=True) for row in rows)
+            datasets[name] = [
+                {key: value for key, value in row if value is not None} for row in known
+            ]
+        description = {**self._described(live=False), "datasets": datasets}
         return Markup(_drawn(json.dumps(description)))  # noqa: S704 - Vega escapes
 
     @property
@@ -241,13 +237,11 @@ class Chart:
 
         Its rows are lists without names, which `charts.js` adds.
         """
-        description = self._described(live=True)
         datasets = {}
         for name, frame in self.data.items():
-            shown = thinned(frame, LIVE_POINTS)
-            rows = [list(map(short, row)) for row in shown.to_numpy(object)]
+            rows = [list(map(short, row)) for row in thinned(frame, LIVE_POINTS).to_numpy(object)]
             datasets[name] = {"names": list(frame), "rows": rows}
-        description["datasets"] = datasets
+        description = {**self._described(live=True), "datasets": datasets}
         text = json.dumps(description, ensure_ascii=False, separators=(",", ":"))
         return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag can end the element
 
@@ -322,29 +316,9 @@ class Panel:
         line = line[~line.index.duplicated()].sort_index()  # as it is drawn: it may be newest first
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
-        last = self._written(float(line.iloc[-1]))  # of the newest session
-        low = self._written(float(line.min()))
-        high = self._written(float(line.max()))
+        kind = {"percent": "percent", "ratio": "coefficient"}.get(self.form, "ratio")
+        last, low, high = (fmt(each, kind) for each in (line.iloc[-1], line.min(), line.max()))
         return last, f"{low} to {high}"
-
-    def _written(self, value: float) -> str:
-        if self.form in ("price", "number"):
-            return figure(value, digits=2)
-        if self.form == "ratio":
-            return figure(value, digits=3)
-        return percent(value)
-
-
-class _LineInWords(NamedTuple):
-    """A line in words: its panel's title, its name, its last value and its extremes."""
-
-    panel: str
-    name: str
-    last: str
-    extremes: str
-
-    def __str__(self) -> str:
-        return f"{self.panel}, {named(self.name)}: {self.last} at the end, range {self.extremes};"
 
 
 def over_sessions(
@@ -355,36 +329,24 @@ def over_sessions(
     Each panel leaves out its lines without a value; `hidden` lines are drawn once a reader switches
     them on, `dashed` lines are drawn dashed. None where fewer than two days have a value.
     """
-    names: list[str] = []  # of the lines that have a value
-    for each in panels:
-        for name, of_name in each.lines.items():
-            if name not in names and of_name.notna().any():
-                names.append(name)
-    ids = {name: f"v{number}" for number, name in enumerate(names)}
-    drawn: list[tuple[Panel, pd.DataFrame]] = []
-    days: set[str] = set()
-    for panel in panels:
-        rows = panel.rows(ids)
-        if len(rows):
-            drawn.append((panel, rows))
-            days.update(rows["t"])
+    known = [
+        (panel, name) for panel in panels for name in panel.lines if panel.lines[name].notna().any()
+    ]
+    ids = {name: f"v{number}" for number, name in enumerate(dict.fromkeys(n for _, n in known))}
+    drawn = [(panel, rows) for panel in panels if len(rows := panel.rows(ids))]
+    days = sorted({day for _, rows in drawn for day in rows["t"]})
     if len(days) < 2:
         return None
-
-    lines: list[_LineInWords] = []
-    for panel, _ in drawn:
-        for name, line in panel.lines.items():
-            # A line may have values in another panel alone: equal returns have no Sharpe ratio.
-            if line.notna().any():
-                last, extremes = panel.in_words(name)
-                lines.append(_LineInWords(panel.title, name, last, extremes))
-    first_day = min(days)
-    last_day = max(days)
-    words = " ".join(str(line) for line in lines)
-    length = pd.Timestamp(last_day) - pd.Timestamp(first_day)
+    words = [f"{days[0]} to {days[-1]}."]
+    last: dict[str, str] = {}  # value in the first panel that has the line
+    for panel, name in known:
+        newest, extremes = panel.in_words(name)
+        last.setdefault(name, newest)
+        words.append(f"{panel.title}, {named(name)}: {newest} at the end, range {extremes};")
+    length = pd.Timestamp(days[-1]) - pd.Timestamp(days[0])
     return Chart(
         title=title,
-        words=f"{first_day} to {last_day}. {words}",
+        words=" ".join(words),
         file="sessions",
         data={f"panel{number}": rows for number, (_, rows) in enumerate(drawn)},
         values={
@@ -398,37 +360,20 @@ def over_sessions(
                 for panel, rows in drawn
             ],
             "thick": ids.get(MODEL, ""),
-            "last_day": last_day,
             "is_short": length <= pd.Timedelta(days=SHORT),
         },
-        keys=_keys(ids, lines, hidden=set(hidden), dashed=set(dashed)),
+        keys=[
+            Key(
+                id=line_id,
+                name=named(name),
+                colour=colour(name),
+                last=last[name],
+                is_shown=name not in set(hidden),
+                is_dashed=name in set(dashed),
+            )
+            for name, line_id in ids.items()
+        ],
     )
-
-
-def _keys(
-    ids: Mapping[str, str],
-    lines: Sequence[_LineInWords],
-    hidden: Collection[str],
-    dashed: Collection[str],
-) -> list[Key]:
-    """Return the legend's entry of each line in `ids`, which has the lines' ids by their names.
-
-    The last value is that in the first panel that has the line.
-    """
-    last: dict[str, str] = {}
-    for line in lines:
-        last.setdefault(line.name, line.last)
-    return [
-        Key(
-            id=line_id,
-            name=named(name),
-            colour=colour(name),
-            last=last[name],
-            is_shown=name not in hidden,
-            is_dashed=name in dashed,
-        )
-        for name, line_id in ids.items()
-    ]
 
 
 def square(
@@ -461,20 +406,26 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
     It shows the intervals `share_risen_low, share_risen_high` where a curve has them. All squares
     have one scale, which holds every point; wide intervals are cut off at its ends.
     """
-    domain = _domain(curves.values())
     short_names = {
         "mean_probability": "x",
         "share_risen": "y",
         "share_risen_low": "low",
         "share_risen_high": "high",
     }
+    drawn = {name: curve.rename(columns=short_names) for name, curve in curves.items()}
+    points = [curve[["x", "y"]].to_numpy(dtype=float).ravel() for curve in drawn.values()]
+    values = np.concatenate([[0.5], *points])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    margin = max(0.3 * max(high - 0.5, 0.5 - low), 0.02)  # room for parts of the intervals
+    domain = [round(max(low - margin, 0), 3), round(min(high + margin, 1), 3)]
     squares = {}
-    for name, curve in curves.items():
-        rows = curve.rename(columns=short_names)
+    for name, curve in drawn.items():
         # Without the columns of the ends, no interval is drawn.
-        rows = rows.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
-        points = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
-        words = [f"predicted {percent(x)}, rose {percent(y)} of {n:,.0f}" for x, y, n in points]
+        rows = curve.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
+        points_in_words = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
+        words = [
+            f"predicted {percent(x)}, rose {percent(y)} of {n:,.0f}" for x, y, n in points_in_words
+        ]
         squares[name] = square(
             title=f"Predicted and actual share of rises, {name}",
             words="; ".join(words),
@@ -483,21 +434,6 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
             domain=domain,
         )
     return squares
-
-
-def _domain(curves: Iterable[pd.DataFrame]) -> list[float]:
-    points = [
-        curve[["mean_probability", "share_risen"]].to_numpy(dtype=float).ravel() for curve in curves
-    ]
-    values = np.concatenate([np.array([0.5]), *points])
-    low = float(np.nanmin(values))
-    high = float(np.nanmax(values))
-    furthest = max(high - 0.5, 0.5 - low)
-    margin = max(0.3 * furthest, 0.02)  # room for parts of the intervals
-    return [
-        round(max(low - margin, 0), 3),
-        round(min(high + margin, 1), 3),
-    ]
 
 
 def stacked(
@@ -576,6 +512,36 @@ def cells(
     )
 
 
+def months_map(title: str, words: str, values: "pd.Series[float]", form: Form) -> Chart:
+    """Return a map of the values of months, indexed by year and month, with a row for each year."""
+    years = sorted({int(year) for year, _ in values.index})
+    rows = pd.DataFrame(
+        [
+            {"x": calendar.month_abbr[month], "y": str(year), "value": values.get((year, month))}
+            for year, month in product(years, range(1, 13))
+        ]
+    )
+    rows["value"] = rows["value"].astype(float)
+    side = (44, 24)  # width and height of a cell, in pixels
+    return cells(title, words, rows, side, form, is_signed=True, is_written=True)
+
+
+def histogram(
+    title: str,
+    words: str,
+    values: "pd.Series[float]",
+    *,
+    bars: int,
+    title_of_axis: str,
+    form: Form,
+) -> Chart:
+    """Return how often each value of a session occurred."""
+    counts, edges = np.histogram(values, bins=bars)
+    rows = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "sessions": counts})
+    axis = {"title": title_of_axis, "form": form}
+    return Chart(title, words, "histogram", {"rows": rows}, axis)
+
+
 @lru_cache(256)
 def _drawn(spec: str) -> str:
     """Return a description as SVG as wide as its place, without what only scripts read."""
@@ -602,29 +568,7 @@ def _descriptions() -> jinja2.Environment:
     return descriptions
 
 
-def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jinja2.Environment:
-    """Return the templates of `folder`, if given, and of this package.
-
-    They may use the functions of `figures` and `filters` as filters, and the test `missing` for
-    None and NaN. All values are escaped, and one that was not passed is an error.
-    """
-    folders = [folder, TEMPLATES] if folder else [TEMPLATES]
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for function in (*WORDS, *filters):
-        templates.filters[function.__name__] = function
-    templates.filters["zip"] = zip
-    templates.tests["missing"] = lambda value: bool(pd.isna(value))
-    templates.globals.update(palette=PALETTE, live=False)
-    return templates
-
-
-_SPARKLINE_WIDTH = 220  # of the drawing, in its own units
+WIDTH_OF_SPARKLINE = 220  # in its own units
 HEIGHT = 48
 MARGIN = 3  # so that a line at the edge is drawn whole
 
@@ -650,48 +594,33 @@ class Sparkline:
     def svg(self) -> Markup:
         """Return the drawing as SVG, as wide as its place; a line has one colour in all charts.
 
-        The main line is drawn last, above the others. A line without a value is left out, and a
-        value between two gaps is not visible.
+        The main line is drawn last, above the others. A value between two gaps is not visible.
         """
-        drawn = [name for name, values in self.lines.items() if np.isfinite(values).any()]
-        low, high = self._ends(drawn)
-        level = _height(self.base, low, high)
-        parts = [f'<line x1="0" x2="{_SPARKLINE_WIDTH}" y1="{level}" y2="{level}"/>']
-        for name in reversed(drawn):
-            values = np.asarray(self.lines[name], dtype=float)
-            steps = max(len(values) - 1, 1)
-            steps_drawn: list[str] = []
-            is_open = False
-            for place in thin(values):  # the places of the values to draw
-                value = float(values[place])
-                if not np.isfinite(value):
-                    is_open = False
-                    continue
-                x = f"{place / steps * _SPARKLINE_WIDTH:.1f}"
-                steps_drawn.append(f"{'L' if is_open else 'M'}{x},{_height(value, low, high)}")
-                is_open = True
-            path = "".join(steps_drawn)
-            kind = "main" if name == next(iter(self.lines)) else "other"
-            parts.append(f'<path class="{kind}" stroke="{colour(name)}" d="{path}"/>')
+        lines = {name: np.asarray(line, dtype=float) for name, line in self.lines.items()}
+        whole = np.concatenate([[self.base], *lines.values()])
+        low = float(np.nanmin(whole))
+        spread = max(float(np.nanmax(whole)) - low, 1e-9)
+
+        def height(value: float) -> str:
+            return f"{HEIGHT - MARGIN - (value - low) / spread * (HEIGHT - 2 * MARGIN):.1f}"
+
+        level = height(self.base)
+        parts = [f'<line x1="0" x2="{WIDTH_OF_SPARKLINE}" y1="{level}" y2="{level}"/>']
+        for number, (name, values) in reversed(list(enumerate(lines.items()))):
+            path = ""
+            pen = "M"
+            for place in thin(values):
+                if np.isfinite(values[place]):
+                    x = place / max(len(values) - 1, 1) * WIDTH_OF_SPARKLINE
+                    path += f"{pen}{x:.1f},{height(values[place])}"
+                    pen = "L"
+                else:
+                    pen = "M"
+            kind = "other" if number else "main"
+            if path:
+                parts.append(f'<path class="{kind}" stroke="{colour(name)}" d="{path}"/>')
         opening = (
             f'<svg class="spark" role="img" aria-label="{escape(self.words)}" '
-            f'viewBox="0 0 {_SPARKLINE_WIDTH} {HEIGHT}" preserveAspectRatio="none">'
+            f'viewBox="0 0 {WIDTH_OF_SPARKLINE} {HEIGHT}" preserveAspectRatio="none">'
         )
         return Markup(f"{opening}{''.join(parts)}</svg>")  # noqa: S704 - the words are escaped
-
-    def _ends(self, drawn: Sequence[str]) -> tuple[float, float]:
-        """Return the lowest and the highest value to draw, with the base among them.
-
-        They are never the same, so that `_height` can divide by their difference.
-        """
-        values = [np.asarray(self.lines[name], dtype=float) for name in drawn]
-        whole = np.concatenate([np.array([self.base]), *values])
-        low = float(np.nanmin(whole))
-        high = float(np.nanmax(whole))
-        return low, max(high, low + 1e-9)
-
-
-def _height(value: float, low: float, high: float) -> str:
-    """Return the place of a value in the drawing, counted from the top."""
-    share = (value - low) / (high - low)
-    return f"{HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN):.1f}"

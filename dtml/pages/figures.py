@@ -1,54 +1,65 @@
 """Write figures, dates and names in one way on pages, in reports, in charts and on the console.
 
-A share (an accuracy, a probability, a coverage, a return) is a percentage with one decimal, a
-coefficient (MCC, rank IC, AUC, a loss) has three decimals, a ratio (Sharpe, beta) two. Only
-differences have a plus sign. Whole numbers have no decimals. Dates are ISO 8601. Rules have names
-in words. CSV, JSON, Parquet, SQL and the Markdown of backtests and benchmarks keep the values and
-the names of the store.
-
-A missing value, NaN or None, is "-".
+`fmt` writes a value by its kind, `ci` a figure of a row with its 95 % interval. A share (an
+accuracy, a probability, a return) is a percentage with one decimal, a coefficient (MCC, rank IC,
+AUC, a loss) has three decimals, a ratio (Sharpe, beta) two. Only differences have a plus sign.
+Dates are ISO 8601. Rules have names in words. A missing value, NaN or None, is "-".
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # commands that only ask the store load no pandas
     import pandas as pd
 
-Row = Mapping[str, Any]  # a row of scores
-Kind = Literal["share", "points", "coefficient", "ratio"]
+Row = Mapping[str, Any]
 
-# The kinds of columns by name, without the beginnings and endings that `kind_of` removes; those of
-# no set, such as mcc, rank_ic and brier, are coefficients.
-SHARES = frozenset(
-    (
-        "acc",
-        "all_acc",
-        "best_acc",
-        "calibrated",
-        "coverage",
-        "decided",
-        "decided_acc",
-        "level",
-        "lowest",
-        "highest",
-        "max_drawdown",
-        "probability",
-        "probability_std",
-        "rising_share",
-        "same_direction",
-        "turnover",
-        "up_acc",
-        "validation_acc",
-        "volatility",
-        "weight",
-    )
-)
-POINTS = frozenset(("acc_gain",))  # differences of shares
-RATIOS = frozenset(
-    ("beta", "calmar", "deflated_sharpe", "expected_best", "index_gain", "sharpe", "sortino")
-)
-DIGITS: Mapping[Kind, int] = {"share": 1, "points": 1, "coefficient": 3, "ratio": 2}
+# The kinds of numbers: factor, decimals, unit, and whether they are differences, with a plus sign.
+NUMBERS: Mapping[str, tuple[int, int, str, bool]] = {
+    "percent": (100, 1, " %", False),
+    "whole_percent": (100, 0, " %", False),
+    "signed_percent": (100, 1, " %", True),
+    "points": (100, 1, " points", True),
+    "basis_points": (1, 1, " bp", False),
+    "coefficient": (1, 3, "", False),
+    "gain": (1, 3, "", True),
+    "ratio": (1, 2, "", False),
+    "ratio_gain": (1, 2, "", True),
+    "t": (1, 1, "", False),
+    "small_percent": (100, 2, " %", True),
+    "bp": (10_000, 1, "", True),  # of returns, below a heading with the unit
+    "bp_gain": (10_000, 1, " bp", True),
+    "fine": (1, 4, "", False),
+    "print": (1, 4, "", False),  # as papers do, in Markdown
+    "print_gain": (1, 4, "", True),
+}
+# The kinds of columns; those that are not here, such as mcc, rank_ic and brier, are coefficients.
+KINDS: Mapping[str, str] = {
+    name: kind
+    for kind, names in {
+        "percent": "acc all_acc best_acc calibrated coverage decided decided_acc level lowest "
+        "highest max_drawdown probability probability_std rising_share same_direction turnover "
+        "up_acc validation_acc volatility weight annual_return annual_volatility hit_rate gross "
+        "costs borrow value_at_risk expected_shortfall replaced depth",
+        "points": "acc_gain",
+        "gain": "gain mcc_gain model_gain rank_gain",
+        "ratio": "beta calmar deflated_sharpe expected_best sharpe sortino calibration_slope",
+        "ratio_gain": "index_gain",
+        "t": "t",
+        "basis_points": "break_even",
+        "count": "days n nights sessions seeds configurations predictions stocks group half "
+        "horizon number place",
+        "day": "first last lowest_day recovered as_of session target",
+        "named": "predictor portfolio",
+        "text": "symbol value year settings reason leg sector",
+    }.items()
+    for name in names.split()
+}
+WORDS = frozenset(("day", "moment", "duration", "named", "quoted", "text"))  # kinds of no numbers
+ENDS = {"print": "coefficient", "print_gain": "gain"}  # the kinds of the ends of intervals
 
 # The names of predictors and portfolios in words, by their names in the store.
 NAMES: Mapping[str, str] = {
@@ -69,17 +80,88 @@ NAMES: Mapping[str, str] = {
     "intraday_reversal": "intraday losers",
     "equal weight": "equal parts",
 }
+PROTOCOL_WORDS = {"published": "the published labels", "all": "all stock-days"}
+LEG_WORDS = {
+    "next_close": "from this close to the next",
+    "overnight": "from this close to the next open",
+    "intraday": "from the next open to its close",
+    "open_to_open": "from the next open to the one after",
+    "second_close": "from the next close to the one after",
+    "five_days": "from the next open to the open five sessions on",
+    "ten_days": "from the next open to the open ten sessions on",
+    "twenty_days": "from the next open to the open twenty sessions on",
+}
 NO_INTERVAL = "cannot be compared (there is no interval) with"  # where no verb compares
 RELATIVE = "_relative"  # ends the name of a ranker that learns relative returns
+
+
+def kind_of(column: str) -> str:
+    """Return the kind of a column, which `column:kind` names; else its name alone decides."""
+    names, _, kind = column.partition(":")
+    name = names.partition("±")[0]
+    for prefix in ("running_", "rolling_", "published_"):
+        name = name.removeprefix(prefix)
+    for suffix in ("_rule", "_mean"):
+        name = name.removesuffix(suffix)
+    return kind or KINDS.get(name, "coefficient")
+
+
+def side(column: str) -> str:
+    """Return the class of a column's cells: numbers are on the right, prose may be broken."""
+    kind = kind_of(column)
+    return {"text": "wrap"}.get(kind, "" if kind in WORDS else "number")
+
+
+def fmt(value: Any, kind: str = "coefficient", decimals: int | None = None) -> str:
+    """Return a value as its kind is written, such as 53.5 %, .021, 1.25, 7,398 or 2016-12-30.
+
+    A negative number that rounds to 0 keeps its sign: [-.000, .017] includes 0.
+    """
+    if value is None or value != value:  # noqa: PLR0124 - NaN and NaT differ from themselves
+        return "-"
+    if kind not in NUMBERS:
+        return OTHERS[kind](value)
+    factor, usual, unit, is_signed = NUMBERS[kind]
+    plus = "+" if is_signed and value > 0 else ""
+    # Adding 0 makes 0 of -0.
+    text = f"{factor * value + 0.0:{plus}.{usual if decimals is None else decimals}f}"
+    return (text if unit or factor > 1 else re.sub(r"^([+-]?)0\.", r"\1.", text)) + unit
+
+
+def between(low: Any, high: Any, kind: str = "coefficient", decimals: int | None = None) -> str:
+    """Return an interval without a unit, such as [.512, .561]; empty where an end is missing."""
+    ends = [fmt(end, kind, decimals).partition(" ")[0] for end in (low, high)]
+    return "" if "-" in ends else f"[{', '.join(ends)}]"
+
+
+def ci(row: Row, column: str) -> str:
+    """Return a figure and, where the row has one, its 95 % interval, such as 53.5 % [51.2, 56.1].
+
+    With the column of its standard deviation it is 57.4 % ± 1.9: `acc_mean±acc_sd`.
+    """
+    kind = kind_of(column)
+    name, _, deviation = column.partition(":")[0].partition("±")
+    value = fmt(row[name], kind)
+    if deviation:
+        spread = fmt(row[deviation], kind).partition(" ")[0]
+        return value if spread == "-" else f"{value} ± {spread}"
+    low, high = (row.get(f"{name}_{end}") for end in ("low", "high"))
+    return f"{value} {between(low, high, ENDS.get(kind, kind))}".strip()
+
+
+def interval(row: Row, name: str) -> str:
+    """Return the 95 % interval of a figure with its unit, [51.2, 56.1] %; empty without one."""
+    ends = between(row[f"{name}_low"], row[f"{name}_high"], kind_of(name))
+    unit = NUMBERS[kind_of(name)][2].replace(" ", "\u00a0")  # no unit begins a line
+    return f"{ends}{unit}" if ends else ""
 
 
 def named(name: Any) -> str:
     """Return a predictor, a rule or a portfolio in words, such as "every stock rises".
 
-    Names without words, such as those of portfolios and of own models, are returned unchanged. A
-    network that learns relative returns is named after the network.
+    A network that learns relative returns is named after the network; an own name stays.
     """
-    if name is None or _is_missing(name):
+    if name is None or name != name:  # noqa: PLR0124 - NaN differs from itself
         return "-"
     known = str(name).removesuffix(RELATIVE)
     ending = ", relative" if str(name).endswith(RELATIVE) else ""
@@ -91,175 +173,48 @@ def quoted(name: Any) -> str:
     return f'"{named(name)}"'
 
 
-def kind_of(name: str) -> Kind:
-    """Return the kind of a column of figures, which decides how its values are written."""
-    for prefix in ("running_", "rolling_", "published_"):
-        name = name.removeprefix(prefix)
-    for suffix in ("_rule", "_mean"):
-        name = name.removesuffix(suffix)
-    if name in SHARES:
-        return "share"
-    if name in POINTS:
-        return "points"
-    if name in RATIOS:
-        return "ratio"
-    return "coefficient"
+def _day(value: Any) -> str:
+    return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or bool(value != value)  # noqa: PLR0124 - NaN and NaT differ from themselves
+def _moment(value: Any) -> str:
+    """Return a time as 2026-01-20 08:12 UTC, in its own time zone if it has another; words stay."""
+    if not hasattr(value, "hour"):
+        return str(value)
+    text: str = value.isoformat(sep=" ", timespec="minutes")
+    return f"{text.removesuffix('+00:00')} UTC" if text.endswith("+00:00") else text
 
 
-def figure(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
-    """Return a number as .574, -.012 or, signed, +.021.
-
-    A negative number that rounds to 0 keeps its sign: [-.000, .017] includes 0.
-    """
-    if value is None or _is_missing(value):
-        return "-"
-    size = f"{abs(value):.{digits}f}"
-    return _sign(value, signed=signed) + (size[1:] if size.startswith("0.") else size)
+def _duration(seconds: float) -> str:
+    """Return seconds as 2 h 05 min, 3 min 20 s or 41 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def written(row: Row, name: str) -> str:
-    """Return the figure in a column of a row as its kind is written: 53.5 %, .021 or 1.25."""
-    kind = kind_of(name)
-    if kind == "share":
-        return percent(row[name])
-    if kind == "points":
-        return points(row[name])
-    return figure(row[name], DIGITS[kind])
+OTHERS: Mapping[str, Callable[[Any], str]] = {
+    "count": "{:,.0f}".format,
+    "day": _day,
+    "moment": _moment,
+    "duration": _duration,
+    "named": named,
+    "quoted": quoted,
+    "leg": lambda leg: LEG_WORDS.get(leg, leg),
+    "text": str,
+    "range": str,  # of numbers in words
+}
+# The kinds that Python writes most.
+percent = partial(fmt, kind="percent")
+signed_percent = partial(fmt, kind="signed_percent")
+count = partial(fmt, kind="count")
+day = partial(fmt, kind="day")
+duration = partial(fmt, kind="duration")
 
 
-def interval(row: Row, name: str, digits: int | None = None, *, signed: bool = False) -> str:
-    """Return the 95 % interval of a figure, such as [.512, .561] or [51.2, 56.1] %.
-
-    It is empty where there is none.
-    """
-    ends = _ends(row, name, digits, signed=signed)
-    # The blanks do not break: no unit begins a line.
-    unit = {"share": "\u00a0%", "points": "\u00a0points"}.get(kind_of(name), "")
-    return f"{ends}{unit}" if ends else ""
-
-
-def between(low: float, high: float, digits: int = 3, *, signed: bool = False) -> str:
-    """Return an interval, such as [.512, .561]; empty where an end is missing."""
-    if _is_missing(low) or _is_missing(high):
-        return ""
-    return f"[{figure(low, digits, signed=signed)}, {figure(high, digits, signed=signed)}]"
-
-
-def with_interval(row: Row, name: str, digits: int | None = None, *, signed: bool = False) -> str:
-    """Return a figure and its interval as the kind of the column is written.
-
-    Examples are 53.5 % [51.2, 56.1], .021 [.008, .034] and +1.4 points [-7.1, +10.2]. `digits` are
-    those of coefficients and ratios. A share that is `signed` is a difference of shares.
-    """
-    kind = kind_of(name)
-    if kind in ("coefficient", "ratio"):
-        value = figure(row[name], _digits(name, digits), signed=signed)
-    elif signed or kind == "points":
-        value = points(row[name])
-    else:
-        value = percent(row[name])
-    return f"{value} {_ends(row, name, digits, signed=signed)}".strip()
-
-
-def _ends(row: Row, name: str, digits: int | None, *, signed: bool) -> str:
-    """Return the interval of a figure without a unit, and empty where there is none."""
-    low = row[f"{name}_low"]
-    high = row[f"{name}_high"]
-    kind = kind_of(name)
-    if kind in ("coefficient", "ratio"):
-        return between(low, high, _digits(name, digits), signed=signed)
-    if _is_missing(low) or _is_missing(high):
-        return ""
-    has_sign = signed or kind == "points"
-    return f"[{_hundredfold(low, has_sign=has_sign)}, {_hundredfold(high, has_sign=has_sign)}]"
-
-
-def _digits(name: str, digits: int | None) -> int:
-    return DIGITS[kind_of(name)] if digits is None else digits
-
-
-def _hundredfold(share: float, *, has_sign: bool = False) -> str:
-    """Return a share times 100 with one decimal; if it rounds to 0 it keeps its sign."""
-    return f"{_sign(share, signed=has_sign)}{100 * abs(share):.1f}"
-
-
-def _sign(value: float, *, signed: bool) -> str:
-    if value < 0:
-        return "-"
-    return "+" if signed and value > 0 else ""
-
-
-def with_std(row: Row, mean: str, deviation: str) -> str:
-    """Return a mean and its standard deviation, 57.4 % ± 1.9; a single seed has none."""
-    value = written(row, mean)
-    if _is_missing(row[deviation]):
-        return value
-    if kind_of(mean) == "share":
-        return f"{value} ± {_hundredfold(row[deviation])}"
-    return f"{value} ± {figure(row[deviation])}"
-
-
-def in_print(row: Row, name: str, *, signed: bool = False) -> str:
-    """Return a figure and its interval as papers print them: .5353 [.512, .561].
-
-    It is for tables in Markdown, whose figures are compared with published ones.
-    """
-    value = figure(row[name], 4, signed=signed)
-    ends = between(row[f"{name}_low"], row[f"{name}_high"], signed=signed)
-    return f"{value} {ends}".strip()
-
-
-def in_print_with_std(row: Row, mean: str, deviation: str) -> str:
-    """Return a mean and its standard deviation as papers print them: .5744 ± .0194."""
-    if _is_missing(row[deviation]):
-        return figure(row[mean], 4)
-    return f"{figure(row[mean], 4)} ± {figure(row[deviation], 4)}"
-
-
-def percent(value: float | None) -> str:
-    """Return a share as 97.3 %."""
-    if value is None or _is_missing(value):
-        return "-"
-    return f"{_hundredfold(value)} %"
-
-
-def points(value: float | None) -> str:
-    """Return a difference of two shares as +1.4 points."""
-    if value is None or _is_missing(value):
-        return "-"
-    return f"{_hundredfold(value, has_sign=True)} points"
-
-
-def signed_percent(value: float | None, digits: int = 1) -> str:
-    """Return a change as +54.0 %."""
-    if value is None or _is_missing(value):
-        return "-"
-    return f"{100 * value:+.{digits}f} %"
-
-
-def whole_percent(value: float | None) -> str:
-    """Return a round share, such as a level, as 80 %."""
-    if value is None or _is_missing(value):
-        return "-"
-    return f"{100 * value:.0f} %"
-
-
-def basis_points(value: float | None) -> str:
-    """Return a cost as 12.3 bp."""
-    if value is None or _is_missing(value):
-        return "-"
-    return f"{value:.1f} bp"
-
-
-def count(value: float | None) -> str:
-    """Return a whole number as 7,398."""
-    if value is None or _is_missing(value):
-        return "-"
-    return f"{value:,.0f}"
+def figure(value: float | None, decimals: int = 3, *, signed: bool = False) -> str:
+    """Return a number as .574, -.012 or, signed, +.021."""
+    return fmt(value, "gain" if signed else "coefficient", decimals)
 
 
 def counted(number: int, noun: str) -> str:
@@ -273,9 +228,8 @@ def number(value: float, *, is_whole: bool = False) -> str:
     A whole number other than 0 has none, such as 7,398, and neither has any number of a column of
     whole numbers (`is_whole`).
     """
-    if is_whole or (float(value).is_integer() and abs(value) >= 1):
-        return count(value)
-    return figure(float(value), 4)
+    has_decimals = not is_whole and (value % 1 != 0 or abs(value) < 1)
+    return fmt(float(value), "print" if has_decimals else "count")
 
 
 def are_whole(values: "pd.Series[Any]") -> bool:
@@ -283,43 +237,11 @@ def are_whole(values: "pd.Series[Any]") -> bool:
     from pandas.api.types import is_numeric_dtype
 
     known = values.dropna()
-    if known.empty or not is_numeric_dtype(known):
-        return False
-    return bool((known.astype(float) % 1 == 0).all())
-
-
-def day(value: Any) -> str:
-    """Return a date as 2016-12-30, from a date, a timestamp or words."""
-    if value is None or _is_missing(value):
-        return "-"
-    return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
-
-
-def moment(value: Any) -> str:
-    """Return a time as 2026-01-20 08:12 UTC, in its own time zone if it has another; words stay."""
-    if not hasattr(value, "hour"):
-        return str(value)
-    text: str = value.isoformat(sep=" ", timespec="minutes")
-    return f"{text.removesuffix('+00:00')} UTC" if text.endswith("+00:00") else text
-
-
-def duration(seconds: float | None) -> str:
-    """Return seconds as 2 h 05 min, 3 min 20 s or 41 s."""
-    if seconds is None or _is_missing(seconds):
-        return "-"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    if minutes:
-        return f"{minutes} min {rest:02d} s"
-    return f"{rest} s"
+    return bool(len(known) and is_numeric_dtype(known) and (known.astype(float) % 1 == 0).all())
 
 
 def of_source(source: Any) -> str:
-    """Say what a reader must know of a price source before any figure; empty for real prices.
-
-    `source` is its name, or None where the store does not know it.
-    """
+    """Say what a reader must know of a price source before any figure; empty for real prices."""
     if source != "simulated":
         return ""
     return (
@@ -328,41 +250,46 @@ def of_source(source: Any) -> str:
     )
 
 
-WORDS: tuple[Callable[..., str], ...] = (
-    figure,
-    interval,
-    with_interval,
-    with_std,
-    written,
-    named,
-    quoted,
-    percent,
-    points,
-    signed_percent,
-    whole_percent,
-    basis_points,
-    count,
-    counted,
-    number,
-    day,
-    moment,
-    duration,
-    of_source,
-)
+# What templates write with, by the names of their filters.
+FILTERS: Mapping[str, Callable[..., str]] = {
+    **{kind: partial(fmt, kind=kind) for kind in (*NUMBERS, *OTHERS)},
+    **{
+        function.__name__: function
+        for function in (ci, interval, side, figure, counted, number, of_source)
+    },
+}
 
 
-def markdown(cells: Iterable[str]) -> str:
-    """Return a row of a Markdown table."""
-    escaped = (cell.replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
+@dataclass(frozen=True)
+class Table:
+    """Rows, and the column below each heading as `ci` writes it: `column` or `column:kind`."""
 
+    rows: Sequence[Row]
+    columns: Mapping[str, str]
 
-def markdown_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table below its title."""
-    rule = markdown("---" for _ in columns)
-    body = [markdown(row) for row in rows]
-    lines = [title, "", markdown(columns), rule, *body]
-    return "\n".join(lines) + "\n"
+    @classmethod
+    def of(cls, frame: "pd.DataFrame", columns: Mapping[str, str]) -> "Table":
+        """Return a table of the rows of a frame."""
+        return cls(records(frame), columns)
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """Return the texts of the rows."""
+        return [[ci(row, column) for column in self.columns.values()] for row in self.rows]
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """Return the texts as a frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.cells, columns=list(self.columns))
+
+    def markdown(self, title: str = "") -> str:
+        """Return the table in Markdown, below its title."""
+        lines = [list(self.columns), ["---"] * len(self.columns), *self.cells]
+        escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+        table = [f"| {' | '.join(line)} |" for line in escaped]
+        return "\n".join([title, "", *table] if title else table)
 
 
 def records(frame: "pd.DataFrame") -> list[dict[str, Any]]:

@@ -1,115 +1,80 @@
 """The report of a night: one self-contained HTML page, readable in ten years.
 
-It runs no scripts and makes no requests. Missing values, NaN or None, are printed as "-".
+It runs no scripts and makes no requests.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 
 from dtml.attention import KEPT, Attention
-from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.baselines.naive_rules import MODEL
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, recalibrated
-from dtml.markets.definition import Leg
 from dtml.pages.backtest import directions_verdict, predictor_charts
-from dtml.pages.benchmark import PROTOCOL_WORDS
-from dtml.pages.charts import (
-    Axis,
-    Chart,
-    cells,
-    environment,
-    probability_axis,
-    square,
-    stacked,
-)
+from dtml.pages.charts import Axis, Chart, cells, probability_axis, square, stacked
 from dtml.pages.charts import calibration as calibration_charts
 from dtml.pages.figures import (
+    PROTOCOL_WORDS,
     Row,
-    counted,
+    Table,
     figure,
-    named,
+    fmt,
     percent,
-    quoted,
     records,
-    whole_percent,
-    with_interval,
 )
+from dtml.pages.rendering import page, said
 
 SHOWN = 10  # stocks of each end
-LEG_WORDS: Mapping[Leg, str] = {
-    "next_close": "from this close to the next",
-    "overnight": "from this close to the next open",
-    "intraday": "from the next open to its close",
-    "open_to_open": "from the next open to the one after",
-    "second_close": "from the next close to the one after",
-    "five_days": "from the next open to the open five sessions on",
-    "ten_days": "from the next open to the open ten sessions on",
-    "twenty_days": "from the next open to the open twenty sessions on",
+NAMES = ("symbol", "name", "sector")
+FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
+DIRECTION_COLUMNS = (*NAMES, *FIGURES)
+SCORE_COLUMNS = {
+    "predictor": "predictor",
+    "nights": "nights",
+    "stock-days": "n",
+    "ACC [95 %]": "acc",
+    "MCC [95 %]": "mcc",
 }
+FIRST_DRIVERS = 3  # drivers that a direction is shown with: the stocks that it looks at most
+LISTED = 12  # stocks that the others look at most
+MOST = 40  # stocks on a map: more would leave no room for their names
+WIDE = 720  # width of a map without its names, in pixels
+SMALLEST, LARGEST = 12, 30  # bounds of a cell's side, in pixels
+UNFOLDED = 60  # the most stocks without a direction whose table is not collapsed
+NO_SECTOR = "no sector"
+Sectors = Mapping[str, Any]  # of symbols; None, NaN or no entry is no sector
 
 
-def ranking_words(
-    ranking: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
-) -> str:
+def ranking_words(ranking: pd.DataFrame, scores: pd.DataFrame, champion: Row | None = None) -> str:
     """Say which ranker ranked a night's stocks, and how good its rankings have been.
 
     Its rankings are compared with those of the rule that has been the best so far. `ranking` has
     `predictor, leg` and at least one row. `scores` has the columns of table `rank_score`, for each
-    predictor those over all nights on which it was scored so far, which may be other nights for
-    each; only those of the ranking's leg count. `champion` is the
-    row of table `champion` that holds on this night, if there is one; if it is of this ranker, its
-    promotion is told too.
+    predictor those over all nights on which it was scored so far; after a change of the market's
+    leg, only those of the ranking's leg count. `champion` is the row of table `champion` that holds
+    on this night; if it is of this ranker, its promotion is told too.
     """
-    name = ranking["predictor"].iloc[0]
-    leg = ranking["leg"].iloc[0]
-    leg_words = LEG_WORDS[leg]
-    words = (
-        f"{len(ranking)} stocks are ranked by {named(name)} for the return {leg_words}, best first"
-    )
-    if champion and champion["predictor"] == name:
-        words = f"{words}. {promotion_words(champion)}"
-    # After a change of the market's leg, the newest scores may still be those of the old one.
-    of_leg = scores[scores["leg"] == leg]
-    ranker_scores = of_leg[of_leg["predictor"] == name]
-    if of_leg.empty:
-        return f"{words}. No ranking has an outcome yet."
-    if ranker_scores.empty or not ranker_scores["days"].iloc[0]:
-        return f"{words}. No ranking by {named(name)} was scored on the last scored night."
-    score = records(ranker_scores)[0]
-    rules = of_leg[of_leg["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
-    rule = records(rules)[0]  # there is one, as every night that is scored scores the rules too
-    # A ranker that is new has fewer nights than the rules.
-    rule_nights = "" if rule["days"] == score["days"] else f" over {counted(rule['days'], 'night')}"
-    return (
-        f"{words}. Over {counted(score['days'], 'night')}, "
-        f"its rank IC is {with_interval(score, 'rank_ic')}; "
-        f"that of the best rule, {quoted(rule['predictor'])}, is {with_interval(rule, 'rank_ic')}"
-        f"{rule_nights}. "
-        "0 means no skill."
+    shown = records(ranking)[0]
+    of_leg = records(scores[scores["leg"] == shown["leg"]].sort_values("rank_ic", ascending=False))
+    own = [row for row in of_leg if row["predictor"] == shown["predictor"] and row["days"]]
+    rules = [row for row in of_leg if row["is_rule"]]
+    is_champion = champion and champion["predictor"] == shown["predictor"]
+    return said(
+        "ranking_words", len(ranking), shown, champion if is_champion else None, of_leg, own, rules
     )
 
 
-def promotion_words(champion: Mapping[str, Any]) -> str:
+def promotion_words(champion: Row) -> str:
     """Say which ranker has been champion since when, and on what evidence: a row of `champion`."""
-    champion_since = f"{named(champion['predictor'])} has been champion since {champion['since']}"
-    if not champion["replaced"]:
-        return f"{champion_since}, the best of a walk of {champion['nights']} sessions"
-    replaced = named(champion["replaced"])
-    return (
-        f"{champion_since} instead of {replaced}: over {champion['nights']} nights it "
-        f"gained {figure(champion['gain'], signed=True)} in rank IC, and its bets reached a wealth "
-        f"of {champion['stake']:.0f}, where {champion['needed']:.0f} was needed"
-    )
+    return said("promotion", champion)
 
 
 def ranking_part(
-    ranking: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
+    ranking: pd.DataFrame, scores: pd.DataFrame, champion: Row | None = None
 ) -> dict[str, Any]:
     """Return a page's values of a night's ranking; they are empty where no stock was ranked."""
     return {
@@ -123,21 +88,6 @@ def ends(ranking: pd.DataFrame) -> list[dict[str, Any]]:
     if len(ranking) <= 2 * SHOWN:
         return records(ranking)
     return records(pd.concat([ranking.head(SHOWN), ranking.tail(SHOWN)]))
-
-
-NAMES = ("symbol", "name", "sector")
-FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
-DIRECTION_COLUMNS = (*NAMES, *FIGURES)
-GROUPS = ("rise", "fall", "none")
-FIRST_DRIVERS = 3  # drivers that a direction is shown with: the stocks that it looks at most
-LISTED = 12  # stocks that the others look at most
-Sectors = Mapping[str, Any]  # of symbols; None, NaN or no entry is no sector
-MOST = 40  # stocks on a map: more would leave no room for their names
-NO_SECTOR = "no sector"
-WIDE = 720  # width of a map without its names, in pixels
-SMALLEST = 12  # bounds of a cell's side, in pixels
-LARGEST = 30
-UNFOLDED = 60  # the most stocks without a direction whose table is not collapsed
 
 
 def night_report(
@@ -162,6 +112,7 @@ def night_report(
     second_source: Sequence[str] = (),
     frozen: object | None = None,
     survivorship: str = "",
+    served: bool = False,
 ) -> str:
     """Render a night as one HTML page. All frames but `directions` may be empty.
 
@@ -179,54 +130,60 @@ def night_report(
     - `rejected` has `symbol, session, reason, value` of the last `rejected_sessions`, `warnings`
       has `symbol, reason, value`; `receipt` says how predictions were made, with its `config`;
     - these are words: `drift` on changes since the training, `second_source` on where another
-      source differs, `survivorship` on whom the list names.
+      source differs, `survivorship` on whom the list names;
+    - a page `served` by the dashboard has its menu.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
-    weekday = pd.Timestamp(night["target"]).day_name()
+    sectors = {row["symbol"]: row["sector"] for row in rows}
+    drivers = attention.drivers()
     # An empty frame may have no columns.
     with_outcome = coverage[coverage["n"] > 0] if len(coverage) else coverage
-    bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, by_run)}
     curves = {}
-    for name, counts in bins_by_name.items():
-        curve = curve_with_intervals(counts) if len(counts) else counts
-        if len(curve):
+    for name, counts in {"uncalibrated": bins, "calibrated": recalibrated(bins, by_run)}.items():
+        if len(counts) and len(curve := curve_with_intervals(counts)):
             curves[name] = curve
-    return _template().render(
+    return page(
+        "night.html",
+        served=served,
         title=title,
         drift=drift,
         night=night,
-        weekday=weekday,
+        weekday=pd.Timestamp(night["target"]).day_name(),
         frozen=frozen,
-        **_directions(rows, level, threshold),
+        level=level,
+        **_directions(rows, threshold),
         **_scores(title, scores, rolling),
         curves=calibration_charts(curves),
         curve_nights=bins["target"].nunique() if len(bins) else 0,
         coverage=records(with_outcome),
         kept_chart=coverage_chart(with_outcome, level) if len(with_outcome) else None,
-        **_attention(rows, attention),
+        attention=attention,
+        map=heat_map(attention, sectors),
+        most=MOST,
+        sectors=sector_map(attention, sectors),
+        most_looked_at=list(attention.looked_at.head(LISTED).items()),
+        own=pd.Series(attention.own, dtype=float).mean(),
+        drivers=[
+            (symbol, own, drivers[symbol])
+            for symbol, own in zip(attention.symbols, attention.own, strict=True)
+        ],
+        kept=max(map(len, drivers.values()), default=0),
         **ranking,
-        rejected=records(rejected),
-        warnings=records(warnings),
+        gaps=Table(night["gaps"], {"stock": "symbol", "why": "reason"}),
+        rejected=Table(
+            records(rejected),
+            {"stock": "symbol", "session": "session", "reason": "reason", "value": "value"},
+        ),
+        warnings=Table(
+            records(warnings), {"stock": "symbol", "reason": "reason", "value": "value"}
+        ),
         rejected_sessions=rejected_sessions,
         second_source=second_source,
         survivorship=survivorship,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
     )
-
-
-@cache
-def _template() -> jinja2.Template:
-    """Compile the template once a process, for nights that are caught up one after the other."""
-    pages = environment()
-    pages.globals.update(
-        rules=NAIVE_RULES,
-        model=MODEL,
-        protocols=PROTOCOL_WORDS,
-        window=ROLLING_SESSIONS,
-    )
-    return pages.get_template("night.html")
 
 
 def direction_rows(
@@ -250,97 +207,40 @@ def direction_rows(
     frame = directions.reindex(columns=[*DIRECTION_COLUMNS, "direction"])
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
     is_calibrated = bool(frame["calibrated"].notna().any())
-    frame["shown"] = frame["calibrated"] if is_calibrated else frame["probability"]
-    frame["low"] = _on_shown_scale(frame["lowest"], calibration, is_calibrated)
-    frame["high"] = _on_shown_scale(frame["highest"], calibration, is_calibrated)
+    frame["shown"] = frame["calibrated" if is_calibrated else "probability"]
+    for end, seeds in {"low": "lowest", "high": "highest"}.items():
+        # A run that has a calibration has calibrated probabilities, and they are what is shown;
+        # where it is not known, the range of its seeds is not either.
+        if calibration is not None:
+            frame[end] = calibration.apply(frame[seeds].to_numpy())
+        else:
+            frame[end] = np.nan if is_calibrated else frame[seeds]
     if threshold is None or not is_calibrated:
         shown = frame["shown"]
         frame["direction"] = np.select([shown > 0.5, shown.notna()], ["rise", "fall"], "none")
     drivers = attention.drivers(FIRST_DRIVERS)
-    sources: dict[str, list[str]] = {}
-    for symbol, weighted_sources in drivers.items():
-        sources[symbol] = [source for source, _ in weighted_sources]
-    frame["drivers"] = [sources.get(symbol, []) for symbol in frame["symbol"]]
+    frame["drivers"] = [
+        [source for source, _ in drivers.get(symbol, ())] for symbol in frame["symbol"]
+    ]
     return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
 
 
-def _on_shown_scale(
-    probability: "pd.Series[float]", calibration: Calibration | None, is_calibrated: bool
-) -> Any:
-    """Return an end of the seeds' range on the scale of what is shown.
-
-    It is NaN where calibrated probabilities are shown and their calibration is not known.
-    """
-    end = probability.to_numpy(dtype=float)
-    # A run that has a calibration has calibrated probabilities, and they are what is shown.
-    if calibration is not None:
-        return calibration.apply(end)
-    return np.nan if is_calibrated else end
-
-
-def _directions(
-    rows: list[dict[str, Any]], level: float, threshold: float | None
-) -> dict[str, Any]:
+def _directions(rows: list[dict[str, Any]], threshold: float | None) -> dict[str, Any]:
     """Return the page's values of the directions.
 
     The stocks are in groups by direction, the most certain first (those without one: the most
     probable rise first), and all on one scale. `has` says which columns have any value.
     """
-    is_calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
+    has = {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS}
     # The threshold is one of calibrated probabilities: others are decided by one half.
-    threshold_in_use = threshold if is_calibrated else None
-    band = None if threshold_in_use is None else (1 - threshold_in_use, threshold_in_use)
-    axis = _axis(rows, threshold_in_use)
-    groups: dict[str, list[dict[str, Any]]] = {group: [] for group in GROUPS}
-    for row in rows:
-        groups[row["direction"]].append(row)
+    band = (1 - threshold, threshold) if threshold is not None and has["calibrated"] else None
+    axis = _axis(rows, band)
+    groups = {
+        group: [row for row in rows if row["direction"] == group]
+        for group in ("rise", "fall", "none")
+    }
     groups["fall"].reverse()  # the rows begin with the most probable rise
     undecided = len(groups["none"])
-    has_values = {}
-    for name in DIRECTION_COLUMNS:
-        has_values[name] = any(not pd.isna(row[name]) for row in rows)
-    return {
-        "groups": groups,
-        "stocks": len(rows),
-        "calibrated": is_calibrated,
-        "axis": axis,
-        "abstention_band": band,
-        "shaded": _shading(axis, threshold_in_use),
-        "level": level,
-        "marks": _marks(rows, groups, axis, band),
-        # A long table is folded, unless it is the only one because no stock has a direction.
-        "unfolded": undecided <= UNFOLDED or undecided == len(rows),
-        "has": has_values,
-    }
-
-
-def _axis(rows: list[dict[str, Any]], threshold: float | None) -> Axis:
-    """Return the scale that holds every stock with the range of its seeds.
-
-    It holds the abstention band too, unless that would compress the stocks.
-    """
-    values: list[float] = []
-    for row in rows:
-        values += [row["shown"], row["low"], row["high"]]
-    axis = probability_axis(values)
-    if threshold is None:
-        return axis
-    reach_of_stocks = axis.high - 0.5
-    reach_of_band = threshold - 0.5
-    if reach_of_band > 2 * reach_of_stocks:  # the stocks would fill less than half of the scale
-        return axis
-    return probability_axis([*values, threshold])
-
-
-def _marks(
-    rows: list[dict[str, Any]],
-    groups: Mapping[str, list[dict[str, Any]]],
-    axis: Axis,
-    band: tuple[float, float] | None,
-) -> Chart | None:
-    """Return the chart with a mark for each stock that has a probability; None without stocks."""
-    if not rows:
-        return None
     marks = pd.DataFrame(
         {
             "value": [row["shown"] for row in rows],
@@ -349,26 +249,30 @@ def _marks(
         }
     )
     sizes = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
-    return stacked("Probability of a rise, one mark a stock", sizes, marks, axis, band)
+    drawing = "Probability of a rise, one mark a stock"
+    return {
+        "groups": groups,
+        "stocks": len(rows),
+        "calibrated": has["calibrated"],
+        "axis": axis,
+        "abstention_band": band,
+        "marks": stacked(drawing, sizes, marks, axis, band) if rows else None,
+        # A long table is folded, unless it is the only one because no stock has a direction.
+        "unfolded": undecided <= UNFOLDED or undecided == len(rows),
+        "has": has,
+    }
 
 
-def _shading(axis: Axis, threshold: float | None) -> str:
-    """Return the background of a row's scale in CSS.
+def _axis(rows: list[dict[str, Any]], band: tuple[float, float] | None) -> Axis:
+    """Return the scale that holds every stock with the range of its seeds.
 
-    The abstention band is shaded, one half a thin line.
+    It holds the abstention band too, unless the stocks would fill less than half of the scale.
     """
-    half = (
-        "linear-gradient(to right, transparent calc(50% - .75px), "
-        "var(--line) 0 calc(50% + .75px), transparent 0)"
-    )
-    if threshold is None:
-        return half
-    low = axis.at(min(max(1 - threshold, axis.low), axis.high))
-    high = axis.at(min(max(threshold, axis.low), axis.high))
-    return (
-        f"{half}, linear-gradient(to right, transparent {low}%, "
-        f"var(--shaded) 0 {high}%, transparent 0)"
-    )
+    values = [row[name] for row in rows for name in ("shown", "low", "high")]
+    axis = probability_axis(values)
+    if band is None or band[1] - 0.5 > 2 * (axis.high - 0.5):
+        return axis
+    return probability_axis([*values, *band])
 
 
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
@@ -380,22 +284,21 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     """
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
-    tables = {}
-    for protocol in reversed(PROTOCOL_WORDS):  # all stock-days before the published labels
-        rows = records(ordered[ordered["protocol"] == protocol])
-        if rows:
-            tables[protocol] = rows
-    # `directions_verdict` reads a backtest's scores, so the newest running scores get the columns
-    # of those.
-    whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
-    has_rolling = not rolling.empty
-    drawn = rolling if has_rolling else running
+    drawn = running if rolling.empty else rolling
     return {
-        "so_far": directions_verdict({"market": title}, whole),
-        "scored": tables,
+        # The newest running scores, with the columns of a backtest's.
+        "so_far": directions_verdict(
+            title, latest.assign(slice="all", value="").rename(columns={"nights": "days"})
+        ),
+        "scored": {  # all stock-days before the published labels
+            protocol: Table.of(ordered[ordered["protocol"] == protocol], SCORE_COLUMNS)
+            for protocol in reversed(PROTOCOL_WORDS)
+            if (ordered["protocol"] == protocol).any()
+        },
         "scored_until": latest["target"].max() if len(latest) else None,
-        "rolls": has_rolling,
+        "rolls": not rolling.empty,
+        "window": ROLLING_SESSIONS,
         "lines": predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
     }
 
@@ -406,49 +309,22 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
     `rows` are those of `dtml.evaluation.calibration.coverage`. The page's own `level` has another
     colour.
     """
-    short_names = {
-        "level": "x",
-        "coverage": "y",
-        "coverage_low": "low",
-        "coverage_high": "high",
-    }
-    points = rows.rename(columns=short_names)[["x", "y", "low", "high"]]
+    columns = ["level", "coverage", "coverage_low", "coverage_high"]
+    points = rows[columns].set_axis(["x", "y", "low", "high"], axis=1)
     # Few days have no interval: without the columns of its ends, the chart draws none.
     drawn = points.astype(float).dropna(axis=1, how="all")
-    lowest = float(drawn.min(axis=None))  # type: ignore[arg-type]
-    low = max(lowest - 0.03, 0)
     words = "; ".join(
-        f"nominal {whole_percent(x)}, actual {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
+        f"nominal {fmt(x, 'whole_percent')}, actual {percent(y)}"
+        for x, y in drawn[["x", "y"]].to_numpy()
     )
     return square(
         "Nominal and actual coverage of each level",
         words,
         drawn.assign(chosen=drawn["x"] == level),
         axes=("level", "coverage"),
-        domain=[round(low, 2), 1.0],
+        domain=[round(max(float(np.nanmin(drawn)) - 0.03, 0), 2), 1.0],
         joined=False,
     )
-
-
-def _attention(rows: list[dict[str, Any]], attention: Attention) -> dict[str, Any]:
-    """Return the page's values of the attention."""
-    sectors = {row["symbol"]: row["sector"] for row in rows}
-    drivers = attention.drivers()
-    to_itself = attention.own[np.isfinite(attention.own)]  # by stock, where it is known
-    return {
-        "attention": attention,
-        "map": heat_map(attention, sectors),
-        "most": MOST,
-        "sectors": sector_map(attention, sectors),
-        "most_looked_at": list(attention.looked_at.head(LISTED).items()),
-        "own": to_itself.mean() if len(to_itself) else np.nan,
-        "drivers": [
-            (symbol, own, drivers[symbol])
-            for symbol, own in zip(attention.symbols, attention.own, strict=True)
-        ],
-        # Columns of the table of drivers; the template fills shorter rows with "-".
-        "kept": max((len(sources) for sources in drivers.values()), default=0),
-    }
 
 
 def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart | None:
@@ -462,9 +338,8 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     if not chosen:
         return None
     # A frame whose rows look at its columns, then a row for each pair that has a weight.
-    places = pd.Index(attention.symbols).get_indexer(pd.Index(chosen))
-    weights_of_chosen = attention.weights[np.ix_(places, places)]
-    weights = pd.DataFrame(weights_of_chosen, index=chosen, columns=chosen)
+    weights = pd.DataFrame(attention.weights, attention.symbols, attention.symbols)
+    weights = weights.loc[chosen, chosen]
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     of_others = rows[rows["x"] != rows["y"]]
     # As many pairs are named as drivers are kept of a stock.
@@ -507,11 +382,6 @@ def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
 
 
 def _sector_key(sectors: Sectors, symbol: str) -> tuple[bool, str]:
-    """Return a key that sorts stocks by sector, those without one last.
-
-    Its second part is the sector's name.
-    """
+    """Return a key that sorts stocks by sector, those without one last, and the sector's name."""
     name = sectors.get(symbol)
-    if name is None or pd.isna(name):
-        return True, NO_SECTOR
-    return False, str(name)
+    return (True, NO_SECTOR) if name is None or pd.isna(name) else (False, str(name))

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import pandas as pd
 import typer
 
 from db.engine import open_store, reading
@@ -13,6 +12,7 @@ from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages import benchmark as benchmark_pages
 from dtml.pages import ranking as ranking_pages
+from dtml.pages.survivorship import of_study
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.benchmark.published import PublishedExperiment, stored_benchmark
@@ -132,16 +132,17 @@ def print_csi300(
     table = ranking_pages.published_table(found)
     assert table is not None  # `run_csi300` stores the published figures with each result
     if as_markdown:
-        return print_text(f"{table.markdown}\n\n{ranking_pages.verdict(found)}")
-    out.print(f"[bold]{found.row['id']}[/bold]\n{table.sentence}")
+        report = ranking_pages.published_markdown(found, table)
+        return print_text(f"{report}\n\n{ranking_pages.verdict(found)}")
+    out.print(f"[bold]{found.row['id']}[/bold]\n{ranking_pages.about_published(found)}")
     print_frame(
-        pd.DataFrame(table.cells, columns=list(table.columns)),
+        table.frame,
         "Qlib's table of CSI 300",
-        importance=table.columns,
-        prose=table.columns[:1],
+        importance=list(table.columns),
+        prose=("model",),
     )
     out.print(ranking_pages.verdict(found), markup=False, soft_wrap=True)
-    for words in (ranking_pages.survivorship(found), *table.differences):
+    for words in (of_study(found.row), *found.row["config"]["table"]["differences"]):
         out.print(words, markup=False, soft_wrap=True)
     out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)
     return None

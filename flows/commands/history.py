@@ -16,7 +16,7 @@ from db.rows import predictions
 from dtml.errors import UsageError
 from dtml.markets import Market, market_names
 from dtml.markets.definition import SourceName
-from dtml.pages.figures import counted, figure, named, percent, quoted, records, signed_percent
+from dtml.pages.figures import counted, figure, fmt, named, percent, quoted, records
 from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import print_frame, print_json
@@ -124,7 +124,7 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
         formats={
             "probability": percent,
             "calibrated": percent,
-            "return": partial(signed_percent, digits=2),
+            "return": partial(fmt, kind="small_percent"),
         },
     )
     counts_by_model = rows["run_id"].value_counts(sort=False).items()

@@ -18,7 +18,9 @@ from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages import ranking as page
-from dtml.pages.figures import counted, figure, percent, records, with_interval
+from dtml.pages.figures import Table, counted, percent
+from dtml.pages.rendering import said
+from dtml.pages.survivorship import of_study
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
 from flows.commands.options import DAY, AsJson, of_a_market
@@ -327,33 +329,28 @@ def print_ranking(found: page.Ranking) -> None:
     of survivorship in the list of stocks, and the path of the page.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
-    cells = pd.DataFrame(page.order_cells(found), columns=list(page.COLUMNS))
     print_frame(
-        cells,
+        page.order_table(found).frame,
         "how well each day's stocks were ranked",
-        importance=page.COLUMNS[:4],
+        importance=list(page.ORDER)[:4],
         prose=("predictor",),
     )
-    out.print(page.LEGEND, markup=False, soft_wrap=True)
+    out.print(said("legend"), markup=False, soft_wrap=True)
     scores = found.scores
     is_headline = (scores["predictor"] == page.HEADLINE) & (scores["slice"] == "all")
-    by_leg = [
-        (each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1))
-        for each in records(scores[is_headline])
-    ]
+    by_leg = Table.of(scores[is_headline], {"leg": "leg", "rank IC [95 %]": "rank_ic", "t": "t"})
     print_frame(
-        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]),
+        by_leg.frame,
         f"{page.HEADLINE}, by leg",
         importance=("leg",),
     )
-    net_returns = pd.DataFrame(page.net_cells(found), columns=list(page.NET_COLUMNS))
     print_frame(
-        net_returns,
+        page.net_table(found).frame,
         f"the {page.HEADLINE} after costs, traded at the next open",
         importance=("way to trade", "net a year", "over equal parts [95 %]", "Sharpe [95 %]"),
         prose=("way to trade",),
     )
     out.print(f"{page.verdict(found)} {page.net_sentence(found)}", markup=False, soft_wrap=True)
-    if page.survivorship(found):
-        out.print(page.survivorship(found), markup=False, soft_wrap=True)
+    if of_study(found.row):
+        out.print(of_study(found.row), markup=False, soft_wrap=True)
     out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)

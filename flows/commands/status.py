@@ -9,7 +9,7 @@ import typer
 
 from db.engine import open_engine, open_reader
 from db.errors import StoreError
-from dtml.pages.figures import counted, named, with_interval, written
+from dtml.pages.figures import ci, counted, named
 from flows.commands.options import AsJson, MarketFiles, TestedDevice, with_request
 from flows.console import print_frame, print_json
 from flows.service.alerts import tell_of
@@ -213,13 +213,13 @@ def _skill(measure: str, skill: Skill | None) -> str | None:
     if skill is None:
         return None
     row = {measure: skill.value, f"{measure}_low": skill.low, f"{measure}_high": skill.high}
-    return with_interval(row, measure)
+    return ci(row, measure)
 
 
 def _rule(measure: str, skill: Skill | None) -> str | None:
     if skill is None or skill.rule is None:
         return None
-    return f"{named(skill.rule)} {written({measure: skill.rule_value}, measure)}"
+    return f"{named(skill.rule)} {ci({measure: skill.rule_value}, measure)}"
 
 
 @commands.command()

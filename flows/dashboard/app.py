@@ -46,7 +46,8 @@ from db.engine import reading
 from db.errors import StoreError, StoreUsageError
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
-from dtml.pages.charts import environment, script
+from dtml.pages.charts import script
+from dtml.pages.rendering import environment
 from flows.dashboard import monitoring
 from flows.dashboard.explore import (
     FORMS,

@@ -25,7 +25,7 @@ from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import predictor_charts
 from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
-from dtml.pages.night import LEG_WORDS, ranking_words
+from dtml.pages.night import ranking_words
 from flows.dashboard.briefing import (
     Shown,
     account_line,
@@ -321,7 +321,6 @@ def _ranking_of_night(
         "ranking": records(ranking),
         "ranking_words": words,
         "disagreeing": records(ranking[ranking["disagrees"]]),
-        "leg_words": LEG_WORDS,
         "rank_scores": records(best_first),
         "ranked": ranking_of_day(ranked_night, shown),
         "skill_line": line,

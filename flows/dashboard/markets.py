@@ -385,7 +385,7 @@ def _after_costs_of_study(row: Row, *, beside: str, source: str, link: str) -> d
     stocks, in spite of its name.
     """
     sharpe_gain = row["index_gain"]
-    gain_interval = interval(row, "index_gain", 2, signed=True)
+    gain_interval = interval(row, "index_gain")
     return {
         "left": told_apart(row["index_gain_low"], row["index_gain_high"]),
         "left_beside": beside,

@@ -7,7 +7,7 @@ from db.read import read, read_row
 from db.rows import nights
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
-from dtml.pages.figures import counted, named, with_interval
+from dtml.pages.figures import ci, counted, named
 from dtml.pages.ranking import HEADLINE, ranking_page
 from flows.dashboard.briefing import Shown
 from flows.dashboard.markets import NotThereError, ranking_of_day
@@ -95,7 +95,7 @@ def _of_nights(conn: Connection, market: str) -> str:
     if ranked["rank_ic"] is None:
         return ""
     other = "" if ranked["ranker"] == HEADLINE else "another model, "
-    rank_ic = with_interval(ranked, "rank_ic", 3)
+    rank_ic = ci(ranked, "rank_ic")
     return (
         f"rank by {other}{named(ranked['ranker'])}: rank IC {rank_ic} over "
         f"{counted(ranked['rank_days'], 'night')}."

@@ -19,6 +19,7 @@ from dtml.evaluation.metrics import gain_in_mcc, score_days
 from dtml.markets.definition import LABEL_PROTOCOLS
 from dtml.prices.returns import published_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
+from flows.night_facts import CELLS, KEY, stored_counts
 from flows.nightly.context import Tonight
 from flows.nightly.fetch import OVERLAP
 from flows.nightly.ranking import AWAITED, score_rankings
@@ -39,11 +40,6 @@ class Scored:
     outcomes: int
     nights: list[date]
     unresolved: int
-
-
-# The cells of a confusion matrix, and the key of a day's: a frame of counts has this index.
-CELLS = ["true_rises", "false_rises", "false_falls", "true_falls"]
-KEY = ["protocol", "predictor", "target"]
 
 
 def score(tonight: Tonight) -> Scored:
@@ -118,7 +114,7 @@ def record_outcomes(
     changed: set[pd.Timestamp] = set()
     if days_to_count:
         counted = day_counts(conn, tonight, last=days_to_count[-1], first=days_to_count[0])
-        stored = _stored_counts(read(conn, "score", market=context.name, span="night"))
+        stored = stored_counts(read(conn, "score", market=context.name, span="night"))
         # The rules are counted on the same stock-days: that a restated index turns the direction of
         # a rule is not noticed.
         of_model = counted[counted.index.get_level_values("predictor") == MODEL]
@@ -135,24 +131,6 @@ def record_outcomes(
     settled = query(conn, "settled_directions", market=context.name, first=days[0], last=days[-1])
     settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
     save_counts(conn, settled)
-
-
-def _stored_counts(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the counts of the days of stored scores, from which each was computed.
-
-    As n = TR + FR + FF + TF, rises = TR + FF, predicted rises = TR + FR and correct = TR + TF, the
-    sum correct + rises + predicted rises - n is 2 TR.
-    """
-    correct = (scores["acc"].astype(float).fillna(0) * scores["n"]).round()
-    both = scores["rises"] + scores["predicted_rises"]
-    true_rises = (correct + both - scores["n"]) // 2
-    cells = (
-        true_rises,
-        scores["predicted_rises"] - true_rises,
-        scores["rises"] - true_rises,
-        correct - true_rises,
-    )
-    return scores[KEY].assign(**dict(zip(CELLS, cells, strict=True))).set_index(KEY).astype(int)
 
 
 def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:

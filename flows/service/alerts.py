@@ -23,7 +23,7 @@ from db.save import save
 from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
-from dtml.pages.figures import quoted, with_interval
+from dtml.pages.figures import ci, quoted
 from dtml.pages.night import promotion_words
 from dtml.pages.second_source import comparison_words, grave_words
 from flows.night_facts import night_facts
@@ -256,9 +256,9 @@ def _message_if_beaten(scores: pd.DataFrame) -> str | None:
         return None
     best_rule = better.iloc[-1]
     return (
-        f"running MCC {with_interval(dict(model), 'mcc')} over {model['nights']} nights "
+        f"running MCC {ci(dict(model), 'mcc')} over {model['nights']} nights "
         f"is below that of the rule {quoted(best_rule['predictor'])}, "
-        f"{with_interval(dict(best_rule), 'mcc')}"
+        f"{ci(dict(best_rule), 'mcc')}"
     )
 
 

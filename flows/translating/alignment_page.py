@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dtml.pages.charts import environment
+from dtml.pages.rendering import environment
 from flows.settings import write_page
 from translation.cards import Card
 from translation.translate import Attention, Translation

@@ -98,7 +98,7 @@ def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said
 
     beside = published_table(found)
     assert beside is not None
-    cells = {row[0]: row for row in beside.cells}
+    cells = {row[0]: tuple(row) for row in beside.cells}
     published = cells["LightGBM, Alpha158 (published: Qlib, examples/benchmarks/README.md)"]
     assert published[1:] == (".0469", ".3877", ".0448", ".3660")
     page = page_of("ranking", found.row).read_text(encoding="utf-8")

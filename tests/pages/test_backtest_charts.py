@@ -56,7 +56,7 @@ def test_the_best_and_the_worst_sessions_and_months_are_those_of_the_returns() -
     assert rows[4]["worst_month_return"] == pytest.approx(months.nsmallest(5).iloc[-1])
     few = extremes(line[:3])
     assert len(few) == 1
-    assert few[0]["best_month"] is None
+    assert pd.isna(few[0]["best_month"])
     assert extremes(line[:1]) == []
 
 

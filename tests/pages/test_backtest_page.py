@@ -24,10 +24,11 @@ from dtml.pages.backtest import (
     verdict,
 )
 from dtml.pages.figures import figure, named, percent, quoted
-from dtml.pages.survivorship import of_backtest
+from dtml.pages.survivorship import of_study
 from tests.support.backtest_page import (
     BACKTEST,
     FREE_ONES,
+    LIST,
     NAN,
     PORTFOLIOS,
     RULES,
@@ -378,11 +379,10 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
 
 
 def test_survivorship_is_said_in_a_line() -> None:
-    facts = ("Survivorship: ", "snapshot of 2022-12-30. ", "1.2 %", " 10,000 constituent-days")
-    assert re.match(in_order(*facts), of_backtest(BACKTEST))
-    dated = BACKTEST | {"list_is_snapshot": False, "constituent_days": 0, "without_price": 0}
-    assert "the list is dated" in of_backtest(dated)
-    assert "- of 0 constituent-days" in of_backtest(dated)
+    facts = ("Survivorship: ", "snapshot of 2022-12-30, ", "1.2 %", " 10,000 constituent-days")
+    assert re.match(in_order(*facts), of_study(BACKTEST))
+    none = BACKTEST | {"config": BACKTEST["config"] | {"list": LIST | {"constituent_days": 0}}}
+    assert "- of 0 constituent-days" in of_study(none)
 
 
 def test_the_readme_tables_are_exact() -> None:
@@ -415,13 +415,13 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
     assert (deepest["first"], deepest["lowest"], deepest["recovered"]) == (
         days[1],
         days[1],
-        days[2],
+        "2018-01-03",
     )
     assert (deepest["depth"], deepest["sessions"]) == (-0.5, 1)
     assert (latest["first"], latest["lowest"], latest["recovered"], latest["sessions"]) == (
         days[4],
         days[5],
-        None,
+        "not yet",
         2,
     )
     assert latest["depth"] == in_float64(0.81 - 1)

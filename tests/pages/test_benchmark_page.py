@@ -18,7 +18,7 @@ from dtml.pages.benchmark import (
     verdict,
 )
 from dtml.pages.charts import probability_axis
-from dtml.pages.figures import duration, figure, named, quoted
+from dtml.pages.figures import figure, named, quoted
 from tests.support.benchmark_page import (
     BENCHMARK,
     ENSEMBLE,
@@ -87,7 +87,7 @@ def shown(predictors: list[str], **known: Any) -> str:
 def test_the_page_holds_every_predictor_and_figure() -> None:
     scores = random_scores(["dtml", "lstm"])
     read = Reader(shown(["dtml", "lstm"], scores=scores, curves={"dtml": curve(), "lstm": curve()}))
-    for row in score_rows(scores):
+    for row in [row for rows in score_rows(scores).values() for row in rows]:
         assert named(row["predictor"]) in read.seen
         for name, value in row.items():
             if name in FIGURES and not pd.isna(value):
@@ -161,24 +161,6 @@ def test_the_verdict_follows_the_interval_of_the_paired_gain(
     assert "not among the predictors" in verdict(BENCHMARK, scores.assign(predictor="lstm"))
 
 
-def test_a_gain_over_a_rule_chosen_beforehand_is_no_gain_over_the_strongest() -> None:
-    """As earlier versions stored it: over index_reversal, which always_up is better than."""
-    gain = {"acc_gain": 0.05, "acc_gain_low": 0.03, "acc_gain_high": 0.07, "acc_gain_p": 0.001}
-    scores = pd.DataFrame(
-        [
-            score_row("dtml", "published", acc=0.55, **gain),
-            score_row("always_up", "published", acc=0.56, acc_gain=0.06),
-            score_row("index_reversal", "published", acc=0.5),
-        ]
-    ).assign(acc_gain_p=[0.001, 0.001, NAN])
-    rule = quoted("always_up")
-    facts = ("DTML cannot be compared", f" {rule} (ACC gain", " -1.0 points)")
-    assert re.search(in_order(*facts), verdict(BENCHMARK, scores))
-    lines = readme_table(BENCHMARK, scores).splitlines()
-    assert next(line for line in lines if "(strongest rule)" in line).startswith("| always_up ")
-    assert not any("▲" in line for line in lines)
-
-
 def test_the_page_is_whole_alone_and_accessible() -> None:
     text = without_script(page(["dtml", "lstm"], curves={"dtml": curve()}))
     read = Reader(text)
@@ -208,7 +190,7 @@ def test_every_row_and_every_member_has_its_mark() -> None:
     members = random_members(["dtml", "lstm"])
     drawn = seeds_chart(members)
     assert len(drawn.data["rows"]) == len(members)
-    rows = [row for row in score_rows(random_scores(["dtml", "lstm"])) if row["protocol"] == "all"]
+    rows = score_rows(random_scores(["dtml", "lstm"]))["all"]
     found = forest(rows, "all stock-days")
     assert found.data["rows"]["predictor"].tolist() == [named(row["predictor"]) for row in rows]
     assert found.svg.count('aria-hidden="true"') == 1
@@ -298,38 +280,9 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
     assert re.search("50 stocks\n.*benchmark 3 of", sentence, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("value", "signed", "said"),
-    [
-        (0.5744, False, ".574"),
-        (-0.0121, False, "-.012"),
-        (0.021, True, "+.021"),
-        (-1e-9, False, "-.000"),
-        (-1e-9, True, "-.000"),
-        (0.0, True, ".000"),
-        (1.0, False, "1.000"),
-        (NAN, False, "-"),
-        (None, True, "-"),
-    ],
-)
-def test_figures_have_no_leading_zero_and_no_nan(
-    value: float | None, signed: bool, said: str
-) -> None:
-    assert figure(value, signed=signed) == said
-
-
 def test_an_axis_holds_its_values() -> None:
     axis = probability_axis([0.47, NAN, 0.58])
     assert axis.low < 0.42
     assert axis.high > 0.58
     assert (axis.at(axis.low), axis.at(axis.high)) == ("0", "100")
     assert (probability_axis([]).at(0.5), probability_axis([0.5]).at(0.5)) == ("50", "50")
-
-
-def test_durations_are_read_at_a_glance() -> None:
-    assert [duration(seconds) for seconds in (41.2, 200, 7512.3, None)] == [
-        "41 s",
-        "3 min 20 s",
-        "2 h 05 min",
-        "-",
-    ]

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from dtml.evaluation.tear_sheet import answers
-from dtml.pages.ranking import Ranking, markdown_report, sheet_answers, verdict
+from dtml.pages.ranking import Ranking, answer_words, markdown_report, verdict
+from dtml.pages.rendering import said as sentence
 from tests.support.facts import in_order
 from tests.support.tear_sheets import sheet
 
@@ -88,11 +89,8 @@ def test_a_blend_that_equals_a_rule_does_not_beat_the_rules(
     assert said in report
     assert "low volatility (strongest rule)" in report
     assert "250 days" in report.splitlines()[0]
-    answers_of_sheet = sheet_answers(answers(sheet(0.3)), "days", found.strongest)
-    assert (answers_of_sheet[-1].question, answers_of_sheet[-1].word) == (
-        "Beats rules?",
-        "Not proven",
-    )
+    words = answer_words(answers(sheet(0.3)), found.strongest)
+    assert list(words.items())[-1] == ("Beats rules?", "Not proven")
 
 
 def test_a_blend_that_beats_the_strongest_rule_alone_does_not_beat_the_rules() -> None:
@@ -107,9 +105,8 @@ def test_a_blend_that_beats_the_strongest_rule_alone_does_not_beat_the_rules() -
         " +.010 ",
     )
     assert re.search(in_order(*facts), verdict(found))
-    answer = sheet_answers(answers(sheet(0.3)), "days", found.strongest)[-1]
-    assert answer.word == "Not proven"
-    assert re.search(r"adjusted p \.0100.*not proven", answer.unit)
+    assert answer_words(answers(sheet(0.3)), found.strongest)["Beats rules?"] == "Not proven"
+    assert "adjusted p .0100" in sentence("strongest_rule", found.strongest)
 
 
 def test_an_interval_is_said_to_be_widened_only_where_it_is() -> None:

@@ -17,7 +17,7 @@ from db.engine import open_engine, reading, transaction, upgrade
 from db.read import read
 from db.rows.rankings import last_rank_scores
 from db.save import save
-from dtml.pages.night import LEG_WORDS
+from dtml.pages.figures import LEG_WORDS
 from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.ranking import market_ranking_page

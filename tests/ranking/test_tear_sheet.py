@@ -31,7 +31,8 @@ from dtml.evaluation.tear_sheet import (
 )
 from dtml.markets.definition import FREE, Costs
 from dtml.pages.figures import figure
-from dtml.pages.ranking import sheet_answers
+from dtml.pages.ranking import answer_words
+from dtml.pages.rendering import said
 from tests.support.bounds import in_float64
 from tests.support.tear_sheets import DAYS, SECTORS, SESSIONS, made, sheet
 
@@ -234,13 +235,12 @@ def test_a_ranking_is_compared_with_the_strongest_rule_on_the_same_days(
     assert (strongest["other"], strongest["rules"]) == ("rule", 2)
     assert strongest["gain"] == in_float64(own.mean() - of_rule.mean())
     found = answers(sheet(0.3))
-    answer = sheet_answers(found, "days", strongest)[-1]
-    assert answer.word == word
+    assert answer_words(found, strongest)["Beats rules?"] == word
     # The p-value is adjusted for the rules, not for all pairs; a gain that never varies has none.
     p = strongest["gain_p"]
     how = "interval .* 2 rules" if np.isnan(p) else f"adjusted p {figure(p, 4)}"
-    assert re.match(rf'above "rule",.*hindsight.* 2 rules \({how}\)$', answer.unit)
-    assert len(sheet_answers(found, "days")) == 3
+    assert re.match(rf'"rule",.*hindsight.* 2 rules \({how}\)$', said("strongest_rule", strongest))
+    assert len(answer_words(found)) == 3
     assert beside_rules(daily["own"].to_numpy(), {}) is None
 
 

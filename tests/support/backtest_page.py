@@ -24,6 +24,16 @@ TIMES = {
     "data_watermark": pd.Timestamp("2026-01-19", tz="UTC"),
     "created_at": pd.Timestamp("2026-01-20", tz="UTC"),
 }
+LIST = {
+    "list_date": "2022-12-30",
+    "is_dated": False,
+    "names": 25,
+    "first_names": 25,
+    "last_names": 25,
+    "first_priced": 24,
+    "constituent_days": 10_000,
+    "without_price": 123,
+}
 LISTED = {
     "list_is_snapshot": True,
     "list_as_of": date(2022, 12, 30),
@@ -40,7 +50,7 @@ BACKTEST: dict[str, Any] = {
     "tried": 7,
 }
 BACKTEST |= {
-    "config": {"note": "<script>alert(1)</script>", "sessions_a_year": 252},
+    "config": {"note": "<script>alert(1)</script>", "sessions_a_year": 252, "list": LIST},
     "seeds": [0, 1],
     "code_version": "0.3.0",
 }

@@ -1,0 +1,62 @@
+"""Make pages of templates, and sentences of the macros that pages, console and Markdown share."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.pages.charts import PALETTE, TEMPLATES, script
+from dtml.pages.figures import FILTERS, NO_INTERVAL, PROTOCOL_WORDS
+
+
+def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja2.Environment:
+    """Return the templates of `folder`, if given, and of this package.
+
+    They write with the kinds and functions of `figures` as filters; a value that was not passed is
+    an error.
+    """
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
+        autoescape=autoescape,  # noqa: S701 - off for plain text alone
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {**FILTERS, "zip": zip}
+    templates.tests["missing"] = lambda value: bool(pd.isna(value))
+    templates.globals |= {
+        "palette": PALETTE,
+        "live": False,
+        "served": False,
+        "script": script,
+        "model": MODEL,
+        "rules": NAIVE_RULES,
+        "protocols": PROTOCOL_WORDS,
+        "no_interval": NO_INTERVAL,
+    }
+    return templates
+
+
+@cache
+def _pages() -> jinja2.Environment:
+    return environment()
+
+
+@cache
+def _sentences() -> Any:
+    return environment(autoescape=False).get_template("sentences.txt").module
+
+
+def page(template: str, /, **values: Any) -> str:
+    """Return the page that a template makes of these values: one file, everything escaped."""
+    return _pages().get_template(template).render(values)
+
+
+def said(sentence: str, /, *values: Any, **named_values: Any) -> str:
+    """Return the sentence that a macro of `sentences.txt` makes of these values, as plain text."""
+    text = str(getattr(_sentences(), sentence)(*values, **named_values))
+    return re.sub(r"[ \n]+", " ", text).strip()
