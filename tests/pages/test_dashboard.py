@@ -143,8 +143,8 @@ def what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> N
 def names_of_all_kinds_are_escaped(visit: Visit) -> None:
     drawn = "svg g line path rect circle text title defs clippath script"
     laid_out = (
-        "html head meta style body header footer nav main section div form h1 h2 h3 p ul li dl dt dd "
-        "figure figcaption br article progress"
+        "html head meta style body header footer nav main section div form h1 h2 h3 p ul li dl dt "
+        "dd figure figcaption br article progress"
     )
     written = (
         "a span small strong code pre table caption thead tbody tr th td label input select option "

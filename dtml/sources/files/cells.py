@@ -348,7 +348,6 @@ class Cells:
     - read: returns a column by its position, [rows]; parquet is read a column at a time;
     - separator: what separates the fields of a text; empty for parquet;
     - row_in_file: the row of the file, from 0, of each row here; None unless it was reshaped;
-    - left_out: lines that are no rows, such as a footer, in words.
     """
 
     header: Sequence[str]
@@ -356,7 +355,6 @@ class Cells:
     read: Callable[[int], pa.ChunkedArray]
     separator: str = ""
     row_in_file: ndarray | None = field(default=None, compare=False)
-    left_out: str = ""
 
     @classmethod
     def of_table(
@@ -366,7 +364,6 @@ class Cells:
         *,
         separator: str = "",
         row_in_file: ndarray | None = None,
-        left_out: str = "",
     ) -> "Cells":
         """Return the cells of an Arrow table, whose columns get the names of `header`."""
         return cls(
@@ -375,7 +372,6 @@ class Cells:
             read=table.column,
             separator=separator,
             row_in_file=row_in_file,
-            left_out=left_out,
         )
 
     def row_number(self, row: int) -> int:

@@ -37,11 +37,7 @@ OPENERS: dict[bytes, Callable[[BytesIO], Any]] = {  # by the first bytes of what
 ZIP = b"PK\x03\x04"
 PARQUET = b"PAR1"
 WORKBOOK = "xl/workbook.xml"  # the member that makes a zip archive an .xlsx
-DEEPEST = 3  # packings in one another; what is packed deeper is not unpacked
-# A file may unpack to so many bytes or, if it is large, to so many times its own size: prices are
-# packed to a tenth at best.
-LEAST_BOUND = 2_000_000_000
-GROWTH = 20
+BOUND = 2_000_000_000  # bytes to which a file may unpack, all its tables together
 MOST_TABLES = 15_000  # of an archive
 CHUNK = 1 << 24  # bytes
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -51,12 +47,12 @@ class AdvisedError(ValueError):
     """A fault of a table whose message says what the user can do."""
 
 
-def require_room(size: int, bound: int) -> None:
-    """Raise AdvisedError for a table of more bytes than its file may unpack to."""
-    if size > bound:
+def require_room(size: int) -> None:
+    """Raise AdvisedError for a table of more bytes than a file may unpack to."""
+    if size > BOUND:
         raise AdvisedError(
-            f"it unpacks to more than {bound / 1e9:.3g} GB, the most for a file of its size: give "
-            "its prices as plain CSV, in several files of a folder"
+            f"it unpacks to more than {BOUND / 1e9:.3g} GB, the most for a file: give its prices "
+            "as plain CSV, in several files of a folder"
         )
 
 
@@ -64,14 +60,12 @@ def require_room(size: int, bound: int) -> None:
 class Container:
     """One table as it is stored: a file, or a member of a zip archive.
 
-    The archive stays open, as one of thousands of members takes long to open; its members share it,
-    and `grown`, the size of each that was packed once more.
+    The archive stays open, as one of thousands of members takes long to open; its members share it.
     """
 
     file: Path
     member: str | None = None
     archive: zipfile.ZipFile | None = field(default=None, compare=False, repr=False)
-    grown: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def place(self) -> Path:
@@ -94,11 +88,6 @@ class Container:
         }
 
     @property
-    def bound(self) -> int:
-        """Return the bytes that the file, all of its tables together, may unpack to."""
-        return max(LEAST_BOUND, GROWTH * self.file.stat().st_size)
-
-    @property
     def is_note(self) -> bool:
         """Say whether the name is that of a text which may hold no table."""
         return ".txt" in self.place.name.lower()
@@ -113,14 +102,9 @@ class Container:
     def content(self) -> bytes:
         """Return the bytes of the table, unpacked; those of a workbook are a zip archive."""
         with self.readable():
-            if self.archive is None or self.member is None:
-                return _unpacked(self.file.read_bytes(), self.bound)
-            packed = self.archive.read(self.member)
-            content = _unpacked(packed, self.bound)
-            if content is not packed:
-                self.grown[self.member] = len(content)
-                require_room(sum(self.grown.values()), self.bound)
-            return content
+            if self.archive is not None and self.member is not None:
+                return self.archive.read(self.member)
+            return _unpacked(self.file.read_bytes())
 
     @contextmanager
     def readable(self) -> Iterator[None]:
@@ -171,9 +155,8 @@ def containers_of(file: Path) -> list[Container]:
                 f"it holds {len(names):,} tables, and of an archive at most {MOST_TABLES:,} are "
                 "read: unpack it into a folder, and give the folder"
             )
-        require_room(sum(archive.getinfo(name).file_size for name in names), whole.bound)
-    grown: dict[str, int] = {}
-    tables = [Container(file, name, archive, grown) for name in names]
+        require_room(sum(archive.getinfo(name).file_size for name in names))
+    tables = [Container(file, name, archive) for name in names]
     if not tables:
         raise UsageError(
             f"{file}: the archive holds no table: put a file in it that ends in one of {ENDINGS}, "
@@ -217,77 +200,59 @@ def _endings(name: str) -> str:
     return name[len(inner) - len(table) :]
 
 
-def _unpacked(content: bytes, bound: int) -> bytes:
-    """Return the content without its packings, of which up to `DEEPEST` may be in one another.
-
-    Raises AdvisedError once it has more bytes than `bound`.
-    """
-    for _ in range(DEEPEST):
-        opener = next(
-            (opened for begin, opened in OPENERS.items() if content.startswith(begin)), None
-        )
-        if opener is not None:
-            with opener(BytesIO(content)) as stream:
-                chunks = []
-                size = 0
-                while chunk := stream.read(CHUNK):
-                    size += len(chunk)
-                    require_room(size, bound)
-                    chunks.append(chunk)
-                content = b"".join(chunks)
-        elif content.startswith(ZIP):
-            only_member = _only_member(content, bound)
-            if only_member is None:  # a workbook stays packed
-                return content
-            content = only_member
-        else:
-            return content
-    return content
+def _unpacked(content: bytes) -> bytes:
+    """Return the content of a packed file; a workbook stays packed."""
+    if content.startswith(ZIP):
+        return _only_member(content)
+    opener = next((opener for begin, opener in OPENERS.items() if content.startswith(begin)), None)
+    if opener is None:
+        return content
+    unpacked = BytesIO()
+    with opener(BytesIO(content)) as stream:
+        while chunk := stream.read(CHUNK):
+            unpacked.write(chunk)
+            require_room(unpacked.tell())
+    return unpacked.getvalue()
 
 
-def _only_member(content: bytes, bound: int) -> bytes | None:
-    """Return the one table of a zip archive; None for a workbook.
+def _only_member(content: bytes) -> bytes:
+    """Return the one table of a zip archive, or a workbook as it is.
 
     Raises AdvisedError for an archive of no table or of several.
     """
     with zipfile.ZipFile(BytesIO(content)) as archive:
         names = archive.namelist()
         if WORKBOOK in names:
-            return None
+            return content
         tables = [name for name in names if is_table(PurePosixPath(name))]
-        if not tables:
+        if len(tables) != 1:
             raise AdvisedError(
-                f"it is a zip archive that holds no file ending in {', '.join(TABLES)}: put a "
-                "table in its place, or leave it out"
+                f"it is a zip archive that holds {len(tables)} files ending in "
+                f"{', '.join(TABLES)}, where one is expected: put a table in its place"
             )
-        if len(tables) > 1:
-            raise AdvisedError(
-                f"it is a zip archive of {len(tables)} tables, where one is expected: put its "
-                "tables in its place"
-            )
-        require_room(archive.getinfo(tables[0]).file_size, bound)
+        require_room(archive.getinfo(tables[0]).file_size)
         return archive.read(tables[0])
 
 
 CELL = 100  # bytes, about what one takes in memory
 
 
-def csv_of_workbook(content: bytes, bound: int) -> bytes:
+def csv_of_workbook(content: bytes) -> bytes:
     """Return the one sheet of a workbook that holds something, as CSV in UTF-8.
 
     A number that a spreadsheet shows as a whole one is written as such, and a date as in ISO 8601.
     Raises ValueError where openpyxl is missing or cannot read the workbook, unless exactly one
-    sheet holds something, and once it has more bytes than `bound`, unpacked or as cells.
+    sheet holds something, and once it has more bytes than `BOUND`, unpacked or as cells.
     """
     with ZipFile(BytesIO(content)) as archive:
-        require_room(sum(member.file_size for member in archive.infolist()), bound)
+        require_room(sum(member.file_size for member in archive.infolist()))
     try:
         import openpyxl
 
         book = openpyxl.load_workbook(BytesIO(content), read_only=True, data_only=True)
         filled = {}
         for sheet in book.worksheets:
-            text = _csv_of_sheet(sheet, bound)
+            text = _csv_of_sheet(sheet)
             if text.strip("\n,"):
                 filled[sheet.title] = text
     except AdvisedError:
@@ -307,14 +272,14 @@ def csv_of_workbook(content: bytes, bound: int) -> bytes:
     return text.encode()
 
 
-def _csv_of_sheet(sheet: Any, bound: int) -> str:
+def _csv_of_sheet(sheet: Any) -> str:
     """Return the rows of a sheet as CSV, all as long as the longest; empty ones at its end go."""
     sheet.reset_dimensions()  # what the file says of them may be wrong
     rows: list[list[str]] = []
     cells = 0
     for row in sheet.iter_rows(values_only=True):
         cells += len(row) + 1
-        require_room(cells * CELL, bound)
+        require_room(cells * CELL)
         rows.append([_written(value) for value in row])
     while rows and not any(rows[-1]):
         rows.pop()

@@ -61,8 +61,6 @@ def remark_on(
         sentences.append(f"read as {reading.replace('...', how_many, 1)}")
     sentences += _closes_alone(files)
     sentences += _columns_left_out(files)
-    footers = sorted({f"{file.left_out} is left out" for file in files if file.left_out})
-    sentences += _first(footers, "footers")
     restored = {short: full for file in files for short, full in file.restored_symbols().items()}
     if restored:
         short, full = next(iter(restored.items()))

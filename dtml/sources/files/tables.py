@@ -112,11 +112,6 @@ class TableFile:
         """Return what the columns mean."""
         return self._table[1]
 
-    @property
-    def left_out(self) -> str:
-        """Return the lines that are no rows, in words."""
-        return self._table[0].left_out
-
     def require_prices(self, *, with_symbol: bool) -> None:
         """Raise UsageError for a table that cannot be read, or lacks dates, closes or any row.
 
@@ -288,7 +283,7 @@ class TableFile:
             if content.startswith(PARQUET):
                 return self._parquet(pa.BufferReader(content))
             if content.startswith(ZIP):  # a workbook, which `content` leaves packed
-                content = csv_of_workbook(content, self.container.bound)
+                content = csv_of_workbook(content)
                 # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
                 stated = replace(stated, encoding=None, separator=",")
             elif ".parquet" in self.container.place.name.lower():
@@ -309,7 +304,7 @@ class TableFile:
                 names: list[str] = opened.schema_arrow.names
                 rows = opened.metadata.num_rows
                 # A value that is repeated takes next to nothing in the file, but 8 bytes in memory.
-                require_room(8 * rows * len(names), self.container.bound)
+                require_room(8 * rows * len(names))
             cells = Cells(header=names, rows=rows, read=read)
             return reshaped_parquet(cells) if pairs_of_parquet(names) else cells
 

@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from dtml.markets.definition import Columns
 from dtml.sources.files.cells import BLANK, Cells, no_rows, plain
-from dtml.sources.files.containers import AdvisedError
+from dtml.sources.files.containers import OPENERS, AdvisedError
 from dtml.sources.files.layouts import NAMES, dialects, header_key
 
 HEADER_ROWS = 3  # fields, tickers, and the name of the dates
@@ -157,7 +157,6 @@ def _one_row_per_ticker_and_date(
         table,
         separator=cells.separator,
         row_in_file=row_in_file,
-        left_out=cells.left_out,
     )
 
 
@@ -201,12 +200,10 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WEB_PAGE = (b"<!doctype html", b"<html", b"<?xml")
 JSON = (b"{", b"[")
 OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"  # the first bytes of an .xls file
-LONGEST_FOOTER = 5  # lines
 OTHER_ENCODING = (
     "if the text is not UTF-8, save it as UTF-8, or name its encoding in the market's file, such "
     'as [columns] encoding = "cp1252"'
 )
-FEWEST_WORDS = 4  # of a footer, which a row that was cut off does not have
 
 
 def read_text(content: bytes, stated: Columns) -> Cells:
@@ -218,8 +215,6 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     """
     _refuse_other_formats(content)
     text = _in_utf8(content, stated.encoding)
-    if b"\n" not in text:  # the line ends of old Macs
-        text = text.replace(b"\r", b"\n")
     separator, text = _from_header(text, stated)
     if b"\n#" in text:  # comments below the header
         first_line, *lines = text.split(b"\n")
@@ -238,14 +233,13 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     beginning = list(_first_records(text, separator, HEADER_ROWS if may_have_several else 1))
     has_several = has_header_rows(beginning)
     rows = _after_lines(text, HEADER_ROWS if has_several else 1)
-    rows, left_out = _without_footer(rows, separator, len(header))
     table = _table(rows, separator, len(header))
-    cells = Cells.of_table(header, table, separator=separator, left_out=left_out)
+    cells = Cells.of_table(header, table, separator=separator)
     return reshaped(beginning, cells) if has_several else cells
 
 
 def _refuse_other_formats(content: bytes) -> None:
-    """Raise ValueError for a web page, JSON or an old workbook, whatever the file's name."""
+    """Raise ValueError for what is no text of a table, whatever the file's name."""
     beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     if beginning.startswith(WEB_PAGE):
         raise AdvisedError(
@@ -253,6 +247,8 @@ def _refuse_other_formats(content: bytes) -> None:
         )
     if beginning.startswith(JSON):
         raise AdvisedError("this is JSON, not a table: save it as CSV or Parquet")
+    if content.startswith(tuple(OPENERS)):
+        raise AdvisedError("it is packed within a packed file: unpack it once")
     if beginning.startswith(OLD_WORKBOOK):
         raise AdvisedError("this file is in the old Excel format (.xls): save it as .xlsx or CSV")
 
@@ -384,27 +380,6 @@ def _first_records(text: bytes, separator: str, count: int) -> Iterator[list[str
         if line:
             yield _record(line, separator)
         text = _after_lines(text, 1)
-
-
-def _without_footer(text: bytes, separator: str, fields: int) -> tuple[bytes, str]:
-    """Return the rows without a footer, and the words "the footer" with its text.
-
-    A footer is the last lines, at most `LONGEST_FOOTER`, that are sentences. Without one, the words
-    are empty. It is not looked for in a text with a single column, whose rows may be sentences too.
-    """
-    footer: list[str] = []
-    rest = text.rstrip(b"\r\n")
-    while fields > 1 and len(footer) < LONGEST_FOOTER:
-        above, _, last_line = rest.rpartition(b"\n")
-        words = last_line.decode("utf-8", errors="replace").strip()
-        is_sentence = len(words.split()) >= FEWEST_WORDS
-        if not is_sentence or len(_record(words, separator)) > 1:
-            break
-        footer.insert(0, words)
-        rest = above.rstrip(b"\r\n")
-    if not footer:
-        return text, ""
-    return rest + b"\n", f"the footer {' '.join(footer)!r}"
 
 
 def _table(rows: bytes, separator: str, fields: int) -> pa.Table:
