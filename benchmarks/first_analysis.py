@@ -36,7 +36,7 @@ def busy_fall(bars):
     return -bars.close.pct_change(fill_method=None) * busy
 """
 )
-study.audit("idea.py")
+study.features("2023-06-01", code="idea.py").describe()
 
 # %% [markdown]
 # ## Is it worth anything?

@@ -1,8 +1,9 @@
 """The interface for notebooks.
 
-It gives a market's bars and features, walks estimators forward, and audits a file of own code.
+It gives a market's bars and features, and walks estimators and files of own code forward.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from html import escape
 from pathlib import Path
@@ -15,7 +16,6 @@ from dtml.errors import UsageError
 from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics, score_ranking
 from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Leg
-from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, fit, scored
 from dtml.own.process import IsolatedCode
 from dtml.pages.figures import between, counted, figure
@@ -148,20 +148,21 @@ class Study:
         """Return the features as of a day (None: the last), a row a stock.
 
         They are the ranks of the built-in features, -0.5 to 0.5, or, with `code`, the values of the
-        features in a file of your own, computed in a separate process from all bars, later ones
-        too: `audit` says whether they look ahead. Raises KeyError for a day that is no session of
-        the bars, and DtmlError where that file cannot be read or fails.
+        features in a file of your own, computed from the bars up to that day. Raises KeyError for a
+        day that is no session of the bars, and DtmlError where that file cannot be read or fails.
         """
-        names = list(FEATURE_SETS[self.market.features])
-        values = self._history.features
+        sessions = self._panel.sessions
+        row: Any = len(sessions) - 1 if day is None else sessions.get_loc(pd.Timestamp(day))
+        names: Sequence[str] = list(FEATURE_SETS[self.market.features])
+        values = self._history.features[row]
         if code is not None:
-            description, values = _own(code).values(self._panel)
-            names = description["features"]
-        row = -1 if day is None else self._panel.sessions.get_loc(pd.Timestamp(day))
+            own = _own(code)
+            names = own.description["features"]
+            (values,) = own.values(self._panel, [row])
         return pd.DataFrame(
-            values[row],
+            values,
             index=pd.Index(self._panel.symbols, name="symbol"),
-            columns=names,
+            columns=list(names),
         )
 
     def walk(self, estimator: Any, first: Day, last: Day | None = None) -> Walked:
@@ -202,11 +203,6 @@ class Study:
         is_named = isinstance(estimator, str | Path)
         name = str(estimator) if is_named else type(estimator).__name__
         return Walked(name, self._frame(scores, days), self.outcomes[days], self.leg)
-
-    def audit(self, code: str | Path) -> pd.DataFrame:
-        """Look for look-ahead in a file of your own: rows check, what, passed, detail."""
-        findings = admit(_own(code), past_of(self.market, self.bars), self.leg)
-        return pd.DataFrame(findings)
 
     def __repr__(self) -> str:
         sessions = self._panel.sessions

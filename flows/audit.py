@@ -22,11 +22,8 @@ from db.rows.runs import latest_trained
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead import pipeline
 from dtml.lookahead.audit import EarlierList, Finding, audit_list
-from dtml.lookahead.pipeline import History, Pipeline, Said
+from dtml.lookahead.pipeline import History, Pipeline, Said, past_of
 from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking
-from dtml.own.admission import admit, past_of
-from dtml.own.code import OWN, OwnCode
-from dtml.own.process import IsolatedCode
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.walk import Fold, Nights
@@ -50,11 +47,11 @@ def audit_market(
     """Audit the way from bars to predictions and rankings, on the last SESSIONS up to a day.
 
     Nights are run on stores of their own. The list of constituents is audited if it is dated, the
-    latest model and rankers of the market's store if there are any, and the user's own code if the
-    market has some. The market's store is only read. `tell` is called with the name of each step.
-    Returns a row for each finding, with the columns `audited, check, at, passed, detail`; the last
-    four are those of `dtml.lookahead.audit.Finding`. Raises DtmlError for a history that is too
-    short, and where the user's own code fails.
+    latest model and rankers of the market's store if there are any. A user's own code is not: its
+    features see no later session (`dtml.own.process`). The market's store is only read. `tell` is
+    called with the name of each step. Returns a row for each finding, with the columns `audited,
+    check, at, passed, detail`; the last four are those of `dtml.lookahead.audit.Finding`. Raises
+    DtmlError for a history that is too short.
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
@@ -88,9 +85,6 @@ def audit_market(
         # The checks ask a path to train: this one answers with the stored rankers.
         path_of_stored = replace(path, fit=lambda *_: stored)
         rows += _finding_rows(ranker["id"], audit_ranking(path_of_stored, history, trains=False))
-    if market.code:
-        for finding in admit(IsolatedCode(OwnCode.read(market.code)), history, market.leg):
-            rows.append({"audited": OWN, "at": pd.Timestamp(as_of), **finding})
     return pd.DataFrame(rows, columns=["audited", "check", "at", "passed", "detail"])
 
 

@@ -19,6 +19,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOGGED_EPOCHS = 10  # so many of a member's epochs get a line in a log, or up to twice as many
+TOLD_SECONDS = 30.0  # between two lines about work of many days
 PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last five minutes
 
 
@@ -118,6 +119,27 @@ def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
             log.info(
                 "%s: %s, training %d of %d, done after %.0f s", what, name, done, total, spent_s
             )
+
+        yield report
+
+
+@contextmanager
+def day_progress(what: str) -> Iterator[Callable[[], None]]:
+    """Yield the function that work of many days calls after each; what takes long is logged."""
+    begun = told = time.monotonic()
+    done = 0
+    progress = _bar(f"{what}, {{task.completed:.0f}} sessions")
+    bar = progress.add_task(what, total=None)
+    with progress if err.is_interactive else nullcontext():
+
+        def report() -> None:
+            nonlocal done, told
+            done += 1
+            progress.update(bar, completed=done)
+            now = time.monotonic()
+            if now - told >= TOLD_SECONDS:
+                told = now
+                log.info("%s: %d sessions after %.0f s", what, done, now - begun)
 
         yield report
 

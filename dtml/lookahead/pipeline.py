@@ -18,6 +18,7 @@ from dtml.experiments import Experiment
 from dtml.inference import predict
 from dtml.markets import Constituent, Market
 from dtml.prices.bars import PRICES
+from dtml.prices.sessions import next_session, sessions_between
 from dtml.training.fit import fit_members, stack_members
 from dtml.windows import Windows, build_windows
 
@@ -263,3 +264,15 @@ def days_around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
     """Return the day of a date, and up to `back` days before it and `LOOK_AHEAD` after it."""
     place = int(windows.as_of.searchsorted(at))
     return windows.days(slice(max(0, place - back), place + 1 + LOOK_AHEAD))
+
+
+def past_of(market: Market, bars: pd.DataFrame) -> History:
+    """Return a market's bars as the history that the audit cuts and changes."""
+    first = bars["session"].min().date()
+    # A `History` has the sessions of its bars and at least one after them.
+    last = next_session(market.calendar, bars["session"].max().date())
+    return History(
+        bars=bars,
+        sessions=sessions_between(market.calendar, first, last),
+        market=market,
+    )

@@ -8,9 +8,8 @@ import hashlib
 import inspect
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -37,38 +36,28 @@ Arrays = dict[str, ndarray]
 class Bars:
     """The input of a feature: a frame for each of PRICES, a row a session, a column a stock.
 
-    NaN where there is no bar; prices are adjusted, `value` is the unadjusted close times the
-    volume. The last row is the day whose feature is computed. A frame is created when it is first
-    read: most features read one or two, and creating a frame takes as long as a mean.
+    NaN where there is no bar. The last row is the session whose feature is computed. Prices are
+    multiples of the stock's last close, `value` is in currency units, and `volume` is in shares
+    times that close: so no frame tells of a dividend or a split after that session.
     """
 
-    def __init__(self, panel: Panel) -> None:
-        self._sessions = panel.sessions
-        # A view, so that a name set on it does not appear on the cached index.
-        self._symbols = _index_of(panel.symbols).view()
-        # Copies, so that a feature that writes into its bars affects no other feature, and no view
-        # of them gives access to a later day.
-        self._prices = {name: getattr(panel, name).copy() for name in PRICES}
+    def __init__(self, window: Panel) -> None:
+        self._sessions = window.sessions
+        self._symbols = pd.Index(window.symbols)
+        self._prices = _in_last_closes(window)
 
     def __getattr__(self, name: str) -> pd.DataFrame:
         if name not in PRICES:
             raise AttributeError(f"bars have no {name}: they have {', '.join(PRICES)}")
-        frame = pd.DataFrame(self._prices[name], index=self._sessions, columns=self._symbols)
-        setattr(self, name, frame)  # Python calls `__getattr__` only for what is not set
-        return frame
-
-    def is_shaped(self, answer: pd.DataFrame) -> bool:
-        """Return whether a frame's index and columns are the very objects of these bars.
-
-        A frame whose index is only equal gives False, and is read in a slower way.
-        """
-        return answer.index.is_(self._sessions) and answer.columns.is_(self._symbols)
+        # A frame of its own for each feature, which may write into it.
+        return pd.DataFrame(self._prices[name].copy(), self._sessions, self._symbols)
 
 
-@cache
-def _index_of(symbols: tuple[str, ...]) -> pd.Index:
-    """Return the columns of a panel; creating them takes as long as four frames."""
-    return pd.Index(symbols)
+def _in_last_closes(window: Panel) -> dict[str, Grid]:
+    adjusted = pd.DataFrame(window.close).ffill().to_numpy()[-1]  # [stocks]
+    traded = pd.DataFrame(window.value / window.volume).ffill().to_numpy()[-1]  # as it was then
+    prices = {name: getattr(window, name) / adjusted for name in ("open", "high", "low", "close")}
+    return prices | {"volume": window.volume * traded, "value": window.value}
 
 
 Feature = Callable[[Bars], Any]
@@ -170,108 +159,37 @@ def _is_feature(name: str, value: Any) -> bool:
     return list(inspect.signature(value).parameters) == ["bars"]
 
 
-def cut(panel: Panel, days: slice) -> Panel:
-    """Return some sessions of a panel."""
-    return replace(
-        panel,
-        sessions=panel.sessions[days],
-        **{name: getattr(panel, name)[days] for name in PRICES},
-    )
+def window_of(panel: Panel, day: int, history: int) -> Panel:
+    """Return the last `history` sessions of a panel up to the session at position `day`."""
+    return panel.cut(slice(max(0, day + 1 - history), day + 1))
 
 
-def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -> Features:
-    """Return every feature of these days of a panel (None: of all days): [days stocks features].
+def values_of(loaded: Loaded, window: Panel) -> Float[ndarray, "stocks features"]:
+    """Return every feature of the last session of a window; NaN where missing or infinite.
 
-    Missing and infinite values are NaN. A feature that returns a frame reads the whole panel,
-    whatever the days; one that returns a series is called for each of the days (`_values`).
+    In a window of fewer than HISTORY sessions, a feature that fails is missing. Raises OwnCodeError
+    for an answer that is no frame and no series of the stocks, and otherwise what a feature raises.
     """
-    rows = range(len(panel.sessions)) if days is None else days
-    grids = [
-        _values(name, feature, loaded, panel, rows) for name, feature in loaded.features.items()
-    ]
-    values = np.stack(grids, axis=-1)
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-def nights_of(
-    loaded: Loaded, panel: Panel, days: Sequence[int], windows: Mapping[str, int]
-) -> Features:
-    """Return the features that nights would have computed, from the sessions up to each day alone.
-
-    They are [days stocks features], NaN where missing or infinite. `windows` maps the features that
-    are computed to the number of sessions that each may read; others are NaN. A feature that may
-    read fewer sessions than HISTORY is NaN where it fails; the error of one that may read as many
-    as HISTORY is raised.
-    """
-    values = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
-    # Each past is cut once, for all features that read as many sessions.
-    pasts: dict[tuple[int, int], Panel] = {}
-    for sessions in set(windows.values()):
-        for day in days:
-            pasts[day, sessions] = _up_to(panel, day, sessions)
+    bars = Bars(window)
+    values = np.full((len(window.symbols), len(loaded.features)), np.nan)
     for column, (name, feature) in enumerate(loaded.features.items()):
-        if name not in windows:
-            continue
-        for row, day in enumerate(days):
-            past = pasts[day, windows[name]]
-            try:
-                values[row, :, column] = _last_row(name, feature, past)
-            except Exception:
-                # A short window was only a try; with its whole history a feature must not fail.
-                if windows[name] >= loaded.history:
-                    raise
+        try:
+            values[:, column] = _last_row(name, feature(bars), window.symbols)
+        except Exception:
+            if len(window.sessions) >= loaded.history:
+                raise
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _up_to(panel: Panel, day: int, sessions: int) -> Panel:
-    """Return the last sessions of a panel up to a day, at most `sessions` of them."""
-    stop = day + 1
-    return cut(panel, slice(max(0, stop - sessions), stop))
-
-
-def _values(name: str, feature: Feature, loaded: Loaded, panel: Panel, days: Sequence[int]) -> Grid:
-    """Return a feature of some days, [days stocks], from one call or from a call for each day.
-
-    If the feature returns a frame, that covers all sessions, and its rows of these days are
-    returned. If it returns a series, that is the last row alone: the feature is called once more
-    for each day, with the last HISTORY sessions up to that day.
-    """
-    answer = feature(Bars(panel))
-    if not isinstance(answer, pd.Series):
-        return _grid(name, answer, panel.sessions[list(days)], panel)
-    rows = []
-    for day in days:
-        past = _up_to(panel, day, loaded.history)
-        rows.append(_last_row(name, feature, past))
-    return np.stack(rows)
-
-
-def _last_row(name: str, feature: Feature, panel: Panel) -> Float[ndarray, " stocks"]:
-    """Return a feature's values in the last session; it may return a frame or only its last row."""
-    bars = Bars(panel)
-    answer = feature(bars)
-    if isinstance(answer, pd.DataFrame) and bars.is_shaped(answer):  # faster than a reindex
-        last: Float[ndarray, " stocks"] = answer.to_numpy(dtype=float, na_value=np.nan)[-1]
-        return last
-    last_session = panel.sessions[-1:]
-    if isinstance(answer, pd.Series):
-        answer = pd.DataFrame([answer], index=last_session)
-    row: Float[ndarray, " stocks"] = _grid(name, answer, last_session, panel)[0]
-    return row
-
-
-def _grid(name: str, answer: Any, sessions: pd.DatetimeIndex, panel: Panel) -> Grid:
-    """Return a feature's frame on these sessions and the stocks of a panel, NaN where it has none.
-
-    Raises OwnCodeError if the feature did not return a frame.
-    """
-    if not isinstance(answer, pd.DataFrame):
+def _last_row(name: str, answer: Any, symbols: tuple[str, ...]) -> Float[ndarray, " stocks"]:
+    row = answer.iloc[-1] if isinstance(answer, pd.DataFrame) else answer
+    if not isinstance(row, pd.Series) or row.index.intersection(list(symbols)).empty:
         raise OwnCodeError(
             f"{name} returned {type(answer).__name__}: "
             "return a frame like bars.close, or a Series like its last row"
         )
-    rows = answer.reindex(index=sessions, columns=list(panel.symbols))
-    return rows.to_numpy(dtype=float, na_value=np.nan)
+    stocks: Float[ndarray, " stocks"] = row.reindex(list(symbols)).to_numpy(float, na_value=np.nan)
+    return stocks
 
 
 def ranks_of(values: Features, there: There) -> Features:
@@ -344,19 +262,16 @@ def _fresh(model: Any) -> Any:
     return model() if isinstance(model, type) else copy.deepcopy(model)
 
 
-def scored(model: Any, ranks: Features, there: There, *, backwards: bool = False) -> Grid:
-    """Return the scores, [days stocks], of a model that scores one day at a time, as in nights.
+def scored(model: Any, ranks: Features, there: There) -> Grid:
+    """Return the scores, [days stocks], of a model that is asked for one day at a time.
 
-    `ranks` are [days stocks features]. Scores are NaN where `there`, [days stocks], is false. With
-    `backwards`, the days are scored from the last to the first; the rows of the result keep their
-    order.
+    `ranks` are [days stocks features]. Scores are NaN where `there`, [days stocks], is false.
     """
     scores = np.full(there.shape, np.nan)
     if isinstance(model, Boosting):  # it scores each row alone, so all days can go at once
         scores[there] = model.score(ranks[there])
         return scores
-    days = np.flatnonzero(there.any(axis=1))
-    for day in days[::-1] if backwards else days:
+    for day in np.flatnonzero(there.any(axis=1)):
         is_there = there[day]
         filled = np.nan_to_num(ranks[day][is_there])
         if hasattr(model, "forward"):

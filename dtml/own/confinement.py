@@ -46,7 +46,7 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
 NEEDED = (Path("/dev/null"), Path("/dev/shm"))  # noqa: S108 - no file is made here
 
 
-POLL_S = 0.01  # between two looks at a process
+POLL_S = 0.002  # between two looks at a process
 
 Answer = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 

@@ -1,9 +1,8 @@
 """The program that runs a user's own code: it reads a task in a folder and leaves an answer there.
 
-Tasks: `values` (the features of a panel), `nights` (the features that nights would have computed
-for some days), `ranks` (the features' ranks), `fits` (fits and scores by folds, from ranks),
-`night` (scores of the last day, from ranks). A model runs in another process than the features, and
-never sees a price.
+Tasks: `describe` (what the file holds), `values` (the features of the last session of a window),
+`fold` (fits a model and scores days) and `night` (scores a day). A model runs in another process
+than the features: it sees ranks, never a price, and no outcome of a day that it scores.
 """
 
 import importlib
@@ -69,83 +68,54 @@ def _error_in_words(error: Exception, code: own.OwnCode) -> str:
     return message
 
 
-def _panel(task: Task, arrays: own.Arrays) -> Panel:
-    return Panel(
-        sessions=pd.DatetimeIndex(task["sessions"]),
-        symbols=tuple(task["symbols"]),
-        open=arrays["open"],
-        high=arrays["high"],
-        low=arrays["low"],
-        close=arrays["close"],
-        volume=arrays["volume"],
-        value=arrays["value"],
-    )
+def _describe(*_: Any) -> own.Arrays:
+    return {}
 
 
 def _values(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
-    return {"values": own.values_of(loaded, _panel(task, arrays), task["days"])}
+    window = Panel(
+        sessions=pd.DatetimeIndex(task["sessions"]), symbols=tuple(task["symbols"]), **arrays
+    )
+    return {"values": own.values_of(loaded, window)}
 
 
-def _nights(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
-    panel = _panel(task, arrays)
-    return {"values": own.nights_of(loaded, panel, task["days"], task["windows"])}
+def _fold(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -> own.Arrays:
+    """Return the `scores` of a fold's days, and the arrays of its model, named "own.…".
 
-
-def _ranks(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
-    values = own.values_of(loaded, _panel(task, arrays))
-    return {"ranks": own.ranks_of(values, arrays["there"])}
-
-
-def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
-    """Fit and score each fold; return all `scores`, and the arrays of the last fold's model.
-
-    A fold is four positions: the first day trained on and the one after the last, then the same of
-    the days scored. Ranks are [sessions stocks features], `there` and `relative` [sessions stocks].
-    Scores are NaN on the days that no fold scores. The names of the model's arrays begin with
-    "own.". The task's `backwards` says whether the last day of a fold is scored first.
+    The prefix tells the model's arrays from the scores here, and in a checkpoint from the arrays of
+    other rankers.
     """
-    ranks = arrays["ranks"]
-    there = arrays["there"]
-    relative = arrays["relative"]
-    scores = np.full(there.shape, np.nan)
-    learnt_arrays: own.Arrays = {}
-    for train_start, train_stop, start, stop in task["folds"]:
-        own.seed(code)  # a fold's model must not depend on what was fitted before it
-        trained = slice(train_start, train_stop)
-        days = slice(start, stop)
-        model = own.fit(loaded.model, ranks, relative, trained)
-        scores[days] = own.scored(model, ranks[days], there[days], backwards=task["backwards"])
-        learnt_arrays = own.kept(model, ranks, relative, trained)  # of the last fold, in the end
-    # The prefix tells the model's arrays from the scores here, and in a checkpoint from the arrays
-    # of other rankers.
-    answers = {"scores": scores}
-    for name, array in learnt_arrays.items():
-        answers[f"own.{name}"] = array
-    return answers
+    learnt = arrays["learnt"], arrays["relative"], slice(None)
+    model = own.fit(loaded.model, *learnt)
+    own.seed(code)  # as each night begins
+    scores = own.scored(model, arrays["ranks"], arrays["there"])
+    of_model = {f"own.{name}": array for name, array in own.kept(model, *learnt).items()}
+    return {"scores": scores, **of_model}
 
 
 def _night(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -> own.Arrays:
-    own.seed(code)  # as each fold of a walk begins
     learnt_arrays = {
         name.removeprefix("own."): array
         for name, array in arrays.items()
         if name.startswith("own.")
     }
     model = own.restored(loaded, learnt_arrays)
+    own.seed(code)
     return {"scores": own.scored(model, arrays["ranks"], arrays["there"])}
 
 
-TASKS = {"values": _values, "nights": _nights, "ranks": _ranks, "fits": _fits, "night": _night}
+MODEL_TASKS = ("fold", "night")
+TASKS = {"describe": _describe, "values": _values, "fold": _fold, "night": _night}
 
 
 def _import_libraries(folder: Path) -> None:
-    """Import, of `LIBRARIES`, that of the default model and those that a task's text names.
+    """Import, of `LIBRARIES`, those that a task's text names, and the default model's if used.
 
     The server keeps them, so that every later child has them without importing them again.
     """
-    text = json.loads((folder / "task.json").read_text())["text"]
+    task = json.loads((folder / "task.json").read_text())
     for name in LIBRARIES:
-        if name in text or name == DEFAULT_MODEL_LIBRARY:
+        if name in task["text"] or (name == DEFAULT_MODEL_LIBRARY and task["task"] in MODEL_TASKS):
             importlib.import_module(name)
 
 

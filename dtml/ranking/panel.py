@@ -40,6 +40,15 @@ class Panel:
         """Return whether a stock has a bar."""
         return np.asarray(np.isfinite(self.close))
 
+    def cut(self, days: slice) -> "Panel":
+        """Return some sessions of the panel."""
+        grids = ("open", "high", "low", "close", "volume", "value")
+        return Panel(
+            sessions=self.sessions[days],
+            symbols=self.symbols,
+            **{name: getattr(self, name)[days] for name in grids},
+        )
+
 
 def panel_of(
     bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns

@@ -1,4 +1,4 @@
-"""Audit a user's own code when it is new, train it, and ask it for scores in a market's nights.
+"""Train a user's own code, and ask it for scores in a market's nights.
 
 If the own code fails, a night goes on without it.
 
@@ -8,23 +8,23 @@ once gave it in a market's file (`flows.markets.files`).
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
-from dtml.own.admission import past_of, require_admitted
 from dtml.own.code import OWN, OwnCode, OwnCodeError
+from dtml.own.plausible import doubt
 from dtml.own.process import Fitted, IsolatedCode
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import Rankers, slope_of, spans_of
 from dtml.ranking.walk import History
 from flows.markets.files import file_of, is_trusted, keep, trusted_folder
 from flows.nightly.context import MarketContext
+from flows.progress import day_progress
+from flows.settings import data_folder
 
 log = logging.getLogger(__name__)
 
@@ -76,18 +76,13 @@ def _record_in_words(record: Mapping[str, Any]) -> str:
 
 
 def train_own(
-    context: MarketContext,
-    history: History,
-    bars: pd.DataFrame,
-    rankers: Rankers,
-    previous_config: Mapping[str, Any],
+    context: MarketContext, history: History, rankers: Rankers
 ) -> tuple[Rankers, dict[str, Any]]:
     """Return the rankers with the market's own model added, and what is recorded of it.
 
-    The code is audited, unless the config of the previous training recorded the same code without
-    a refusal. If the audit refuses the code, or if the code fails or cannot be read, the rankers
-    come back as they are, and the record says why under "refused". Otherwise the text joins those
-    that may run (`trust`). The record is empty for a market without own code.
+    If the code fails or cannot be read, the rankers come back as they are, and the record says why
+    under "refused"; a rank IC on the validation days that is too good to be true is under "doubt".
+    The text joins those that may run (`trust`). The record is empty for a market without own code.
     """
     if context.market.code is None:
         return rankers, {}
@@ -95,58 +90,47 @@ def train_own(
     record = {"file": context.market.code.name, "sha256": None}
     try:
         record = own_code_record(context)[OWN]
-        previous_record = previous_config.get(OWN, {})
-        was_refused = "refused" in previous_record
-        has_same_record = _record_in_words(previous_record) == _record_in_words(record)
-        is_audited = has_same_record and not was_refused
         split, whole = spans_of(history)
         # The first fold gives scores on validation days, from which the slope is measured. The
         # second one scores no day: its model, fitted on the whole history, is the one returned.
         folds = [(split.trained, split.scored), (whole, slice(0, 0))]
-        scores, model = walk_own(context, history, bars, folds, audited=is_audited)
-        relative = history.relative[split.scored]
-        slope = slope_of(ranked(scores[split.scored]), relative)
+        scores, model = walk_own(context, history, folds)
+        scores_then = scores[split.scored]
+        slope = slope_of(ranked(scores_then), history.relative[split.scored])
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
         trust(model.code)  # it is the user's own file, so later nights and replays may run it
-        return rankers, {OWN: {**record, "features": model.description["features"]}}
+        record = {**record, "features": model.description["features"]}
+        doubt = doubt_of(context, history, scores_then, split.scored)
+        return rankers, {OWN: {**record, "doubt": doubt} if doubt else record}
     except (OwnCodeError, UsageError) as error:
         return rankers, {OWN: {**record, "refused": str(error)}}
 
 
+def doubt_of(context: MarketContext, history: History, scores: Grid, days: slice) -> str:
+    """Say why the scores of own code on some days are too good to be true; empty where not."""
+    market = context.market
+    outcome = history.outcome[days]
+    found = doubt(market, history.panel, market.leg, scores, outcome)
+    return f"{market.code.name}: {found}" if found and market.code else ""
+
+
 def walk_own(
-    context: MarketContext,
-    history: History,
-    bars: pd.DataFrame,
-    folds: Sequence[Any],
-    *,
-    audited: bool = False,
-    workers: int = 1,
+    context: MarketContext, history: History, folds: Sequence[tuple[slice, slice]]
 ) -> tuple[Grid, Fitted]:
     """Return the own model's scores over the days of all folds, and the model of the last fold.
 
     A fold is a pair of slices of the history's days: those fitted and those scored. Other days have
-    NaN. Each of the `workers` asks for a part of the folds, which does not change the scores: the
-    random numbers begin anew in each fold. The code is audited first, unless it is `audited`.
-    Raises OwnCodeError if the audit refuses it or if it fails, UsageError if its file cannot be
-    read.
+    NaN. Raises OwnCodeError if the code fails, UsageError if its file cannot be read.
     """
     assert context.market.code is not None
-    code = IsolatedCode(OwnCode.read(context.market.code))
-    if not audited:
-        require_admitted(code, past_of(context.market, bars), context.market.leg)
+    code = IsolatedCode(OwnCode.read(context.market.code), values_folder())
+    with day_progress(f"features of {code.code.name}") as on_day:
+        return code.walk(history.panel, history.there, history.relative, folds, on_day)
 
-    def walk(part: Sequence[Any]) -> tuple[Grid, Fitted]:
-        return code.walk(history.panel, history.there, history.relative, part)
 
-    # Fold number n goes to part n % workers.
-    parts = [folds[start::workers] for start in range(min(workers, len(folds)))]
-    with ThreadPoolExecutor(len(parts)) as pool:
-        walked = list(pool.map(walk, parts))
-    # Each day is scored by one part and NaN in the others, which `fmax` passes over.
-    scores = np.fmax.reduce([part_scores for part_scores, _ in walked])
-    part_of_last_fold = (len(folds) - 1) % workers
-    _, last_model = walked[part_of_last_fold]
-    return scores, last_model
+def values_folder() -> Path:
+    """Return the folder that keeps the values of users' own features."""
+    return data_folder() / "own"
 
 
 def ask_own(
@@ -166,7 +150,8 @@ def ask_own(
         ):
             require_trusted(fitted.code)
         # [1 day, stocks]
-        scores = IsolatedCode(fitted.code).night(history.panel, history.there, fitted)
+        code = IsolatedCode(fitted.code, values_folder())
+        scores = code.night(history.panel, history.there, fitted)
         return {OWN: scores[0]}, ""
     except DtmlError as error:
         night = history.panel.sessions[-1].date()

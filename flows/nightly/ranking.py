@@ -284,11 +284,12 @@ def _why_due(context: MarketContext, latest: Mapping[str, Any] | None, as_of: da
 
 
 def _note(context: MarketContext, before: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Say how own code has changed since the training with the settings `before`, and if refused.
+    """Say how own code has changed since the training with the settings `before`, and its faults.
 
     `config` are the settings of the rankers that serve the night.
     """
-    notes = (change(context, before)[1], config.get(OWN, {}).get("refused"))
+    own = config.get(OWN, {})
+    notes = (change(context, before)[1], own.get("refused"), own.get("doubt"))
     return "; ".join(dict.fromkeys(note for note in notes if note))  # each text once
 
 
@@ -296,10 +297,9 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
     """Train on what is stored up to a night, as it knows it, and record it.
 
     The checkpoint is written to the data folder, and its row to the store. `previous` is the row of
-    the rankers trained before; None if there are none. Own code that they were trained with is not
-    audited again. A market whose ranker is "earned" and that has no champion among its candidates
-    gets one, which is stored too (`choose_ranker`). Raises DtmlError where there are no bars, or
-    too few.
+    the rankers trained before; None if there are none. A market whose ranker is "earned" and that
+    has no champion among its candidates gets one, which is stored too (`choose_ranker`). Raises
+    DtmlError where there are no bars, or too few.
     """
     context, as_of = tonight.context, tonight.as_of
     market = context.market
@@ -308,8 +308,7 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
     asked = RankersConfig.for_rankers(market.leg, *market.eligible_rankers)
     config = _config(context)
     rankers = fit_rankers(history, asked)
-    previous_config = previous["config"] if previous else {}
-    rankers, own_record = train_own(context, history, bars, rankers, previous_config)
+    rankers, own_record = train_own(context, history, rankers)
     settings = {
         "market": context.name,
         "chosen": choose_ranker(context, as_of, history),

@@ -61,7 +61,7 @@ from flows.nightly.context import (
     stored_bars,
 )
 from flows.nightly.night import Stage, directly
-from flows.nightly.own_code import own_code_record, walk_own
+from flows.nightly.own_code import doubt_of, own_code_record, walk_own
 from flows.nightly.ranking import history_of
 from flows.progress import rankings_progress, reporting
 from flows.ranking.tear_sheet import stored_ranking, walk_sheet, walked_days, write_sheet
@@ -285,7 +285,7 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     processes of this machine train side by side, which does not change the figures. The scores of
     each training, except those of own code, are kept in a folder until the ranking is stored, so
     that an interrupted walk resumes. Raises DtmlError for days that cannot be walked
-    (`dtml.ranking.walk.folds`), and for own code that its audit refuses or that fails.
+    (`dtml.ranking.walk.folds`), and for own code that fails.
     """
     stored = stored_ranking(walk.context.engine, walk.id)
     if stored is not None:
@@ -322,7 +322,7 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
         reported = reporting(once, on_training)
         scores = stage("walk", lambda: walk_rankers(walk.history, splits, walk.rankers, reported))
     if walk.context.market.code:
-        scores[OWN] = stage("own code", lambda: _own_scores(walk, splits, workers))
+        scores[OWN] = stage("own code", lambda: _own_scores(walk, splits))
     portfolios = stage("portfolios", lambda: _portfolios(walk, splits, scores[HEADLINE], once))
     stage("score", lambda: _score_and_store(walk, splits, scores, portfolios, start))
     shutil.rmtree(folder, ignore_errors=True)
@@ -355,11 +355,13 @@ def _tear_sheet(walk: Walk, splits: list[Split], scores: Grid, stored: Ranking) 
     )
 
 
-def _own_scores(walk: Walk, splits: list[Split], workers: int) -> Grid:
-    """Return the scores of the user's own model, [sessions stocks]; `walk_own` audits it first."""
-    bars, _watermark = walk.bars
+def _own_scores(walk: Walk, splits: list[Split]) -> Grid:
+    """Return the scores of the user's own model, [sessions stocks]; warn of doubtful ones."""
     spans = [(fold.trained, fold.scored) for fold in splits]
-    scores, _last_model = walk_own(walk.context, walk.history, bars, spans, workers=workers)
+    scores, _last_model = walk_own(walk.context, walk.history, spans)
+    days = slice(splits[0].scored.start, splits[-1].scored.stop)
+    if doubt := doubt_of(walk.context, walk.history, scores[days], days):
+        log.warning("%s", doubt)
     return scores
 
 

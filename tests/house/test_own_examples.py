@@ -5,13 +5,16 @@ import re
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.notebook import notebook_of
 from dtml.markets import load_market, load_market_file
-from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, load
 from dtml.own.process import IsolatedCode
+from dtml.ranking.outcomes import outcomes
+from dtml.ranking.panel import ranked
+from dtml.ranking.walk import market_panel
 from dtml.sources import simulated
 from tests.support.nights import SIMULATED
 from tests.support.places import ROOT
@@ -21,7 +24,6 @@ pytestmark = pytest.mark.slow
 PAGE = (ROOT / "dtml" / "own" / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 FILES = {block.split("\n")[0][2:]: block for block in BLOCKS if block.startswith("# ")}
-MARKET = load_market("simulated").with_symbols(SIMULATED.market.symbols)
 
 
 @pytest.fixture
@@ -53,11 +55,13 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     ],
 )
-def test_every_file_of_the_page_is_admitted(name: str) -> None:
-    past = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
-    found = admit(IsolatedCode(OwnCode(name, FILES[name])), past, "next_close")
-    assert [each["detail"] for each in found if not each["passed"]] == []
-    assert found[-1]["what"] == "MODEL"
+def test_every_file_of_the_page_scores_a_day(name: str) -> None:
+    market = load_market("simulated").with_symbols(SIMULATED.market.symbols)
+    panel = market_panel(market, SIMULATED.bars(date(2023, 12, 29)))
+    relative = ranked(np.where(panel.observed, outcomes(panel, "next_close"), np.nan))
+    own = IsolatedCode(OwnCode(name, FILES[name]))
+    scores, _ = own.walk(panel, panel.observed, relative, [(slice(300, 420), slice(430, 432))])
+    assert np.isfinite(scores[430:432]).all()
 
 
 def test_fifty_features_and_boosting_take_at_most_forty_lines() -> None:
@@ -77,7 +81,6 @@ def test_what_the_page_does_in_a_notebook_runs(
     assert re.fullmatch(r"Ridge:.*IC .+\[.+\], t.+ days", said[0])
     assert "pairs.py: rank IC ." in said[1]
     assert re.fullmatch("home: complete, 9 .*2024-07-02", said[2])
-    assert held["study"].audit("mine.py")["passed"].all()
     assert set(held["store"].rankings("home")["predictor"]) == {
         "ridge",
         "boosting",

@@ -1,13 +1,15 @@
-"""A user's own file: which features the audit admits and which it refuses, and
-how a fitted model is kept.
+"""A user's own file: no value of a session depends on a later one, each is computed once, and a
+fitted model is kept without a pickle.
 """
 
-import re
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -17,64 +19,158 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn import Linear, ReLU, Sequential
 
 from dtml.evaluation.ranking import rank_ics
-from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
-from dtml.own import admission, process
-from dtml.own.admission import admit, past_of
-from dtml.own.code import OwnCode, fit, kept, load, ranks_of, restored, scored, values_of
+from dtml.own import process
+from dtml.own.code import (
+    PRICES,
+    OwnCode,
+    OwnCodeError,
+    fit,
+    kept,
+    load,
+    ranks_of,
+    restored,
+    scored,
+    values_of,
+    window_of,
+)
+from dtml.own.plausible import doubt
 from dtml.own.process import IsolatedCode
 from dtml.ranking.outcomes import outcomes
-from dtml.ranking.panel import ranked
-from dtml.sources.simulated import SimulatedMarket, SimulatedSource
+from dtml.ranking.panel import Panel, ranked
 from tests.support.own_code import HONEST, LEAKS
-from tests.support.own_code_ideas import FILES, IDEAS
+from tests.support.own_code_ideas import FILES
 from tests.support.own_code_leaks import LEAKS as LEAKS_BY_KIND
-from tests.support.own_code_market import large_market, refusal
+from tests.support.own_code_leaks import STATE
+from tests.support.own_code_market import large_panel, sees_later
 from tests.support.panels import made_bars, made_panel
 
 pytestmark = pytest.mark.slow
 
 PANEL = made_panel(made_bars(9))
 THERE = PANEL.observed
-SIMULATED = SimulatedSource(market=SimulatedMarket(leaders=3, followers=2, start=date(2022, 1, 3)))
-MARKET = load_market("simulated").with_symbols(SIMULATED.market.symbols)
-PAST = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
+ALL_LEAKS = LEAKS | {name: text for leaks in LEAKS_BY_KIND.values() for name, text in leaks.items()}
 
 
-def refused(text: str) -> dict[str, str]:
-    """What the audit refuses in a file, with its reason."""
-    found = admit(IsolatedCode(OwnCode("mine.py", text)), PAST, "next_close")
-    return {each["what"]: each["detail"] for each in reversed(found) if not each["passed"]}
+@pytest.fixture(scope="module")
+def large() -> Panel:
+    return large_panel()
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("leak", LEAKS)
-def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_much(
-    leak: str,
+@pytest.mark.one_case("return to be predicted")
+@pytest.mark.parametrize("name", ALL_LEAKS)
+def test_no_value_of_a_session_depends_on_a_later_one(name: str, large: Panel) -> None:
+    assert not sees_later(ALL_LEAKS[name], large)
+
+
+@pytest.mark.soak
+def test_what_a_file_would_keep_at_home_is_not_there(
+    large: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = refused(LEAKS[leak])
-    assert found, leak
-    ((what, said),) = found.items()
-    assert what == ("MODEL" if "MODEL" in LEAKS[leak] else "f")
-    assert said.startswith((f"{what} looked ahead: ", "f depends on later ", "MODEL "))
-    if "looked ahead" in said:
-        assert "but " in said.split(" is ")[1], said
+    # New processes, which find that home.
+    monkeypatch.setattr(process, "SANDBOX", replace(process.SANDBOX, idle=[]))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not [text for text in STATE.values() if sees_later(text, large)]
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.soak
-def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    # some answer session by session, which takes its time
-    monkeypatch.setattr(admission, "SESSIONS", 330)
-    monkeypatch.setattr(admission, "YEAR", 21)
+def whole(panel: Panel) -> Any:
+    """All bars at once, in currency units."""
+    frames = {
+        name: pd.DataFrame(getattr(panel, name), panel.sessions, list(panel.symbols))
+        for name in PRICES
+    }
+    return SimpleNamespace(**frames)
+
+
+@pytest.mark.one_case("features, 1")
+@pytest.mark.parametrize("name", [name for name in FILES if "feature" in name or name == "long"])
+def test_honest_features_have_the_values_that_one_pass_over_all_bars_gives(
+    name: str, large: Panel
+) -> None:
+    loaded = load(OwnCode("mine.py", FILES[name]))
+    days = [620, 777, 1000]
+    own = IsolatedCode(OwnCode("mine.py", FILES[name])).values(large, days)
+    for column, feature in enumerate(loaded.features.values()):
+        expected = feature(whole(large)).iloc[days].to_numpy(dtype=float)
+        found = own[:, :, column]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_file_describes_its_features_and_its_history() -> None:
     assert len(load(OwnCode("mine.py", HONEST)).features) == 20
-    assert refused(HONEST) == {}
+    text = "HISTORY = 310\ndef old(bars):\n    return bars.close / bars.close.shift(300)\n"
+    own = IsolatedCode(OwnCode("mine.py", text))
+    assert own.description["features"] == ["old"]
+    assert np.isfinite(own.values(PANEL, [400])).any()
+    short = IsolatedCode(OwnCode("mine.py", text.replace("310", "290")))
+    assert np.isnan(short.values(PANEL, [400])).all()  # it has no such bar
 
 
-@pytest.mark.soak
-def test_a_feature_that_reads_further_back_than_a_night_is_refused_until_its_file_says_it() -> None:
-    text = "def old(bars):\n    return bars.close / bars.close.shift(300)\n"
-    assert "more than HISTORY" in refused(text)["old"]
-    assert refused(f"HISTORY = 310\n{text}") == {}
+def test_a_feature_that_fails_is_missing_only_while_there_are_fewer_sessions_than_it_may_read() -> (
+    None
+):
+    own = IsolatedCode(
+        OwnCode("mine.py", "HISTORY = 30\ndef f(bars):\n    return bars.close.iloc[-21]")
+    )
+    found = own.values(PANEL, [10, 25, 80])
+    assert np.isnan(found[0]).all()
+    assert np.isfinite(found[1:]).any(axis=(1, 2)).all()
+    bad = IsolatedCode(OwnCode("mine.py", "HISTORY = 30\ndef f(bars):\n    return 1 / 0"))
+    with pytest.raises(OwnCodeError, match=r"mine\.py, line 3: ZeroDivisionError"):
+        bad.values(PANEL, [80])
+
+
+@pytest.mark.parametrize("answer", ["'high'", "bars.close.to_numpy()", "bars.close.iloc[:, 0]"])
+def test_an_answer_that_is_not_of_the_stocks_is_refused(answer: str) -> None:
+    own = IsolatedCode(OwnCode("mine.py", f"def f(bars):\n    return {answer}\n"))
+    with pytest.raises(OwnCodeError, match="f returned "):
+        own.values(PANEL, [300])
+
+
+def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = IsolatedCode._ask
+
+    def ask(own: IsolatedCode, task: str, *arrays: Any, **details: Any) -> Any:
+        asked.append(task)
+        return real(own, task, *arrays, **details)
+
+    monkeypatch.setattr(IsolatedCode, "_ask", ask)
+
+    def values(text: str, panel: Panel, days: Sequence[int]) -> tuple[np.ndarray, int]:
+        asked.clear()
+        found = IsolatedCode(OwnCode("mine.py", text), tmp_path).values(panel, days)
+        return found, asked.count("values")
+
+    text = "def f(bars):\n    return bars.close / bars.open\n"
+    first, computed = values(text, PANEL, [300, 301])
+    assert computed == 2
+    again, computed = values(text, PANEL, [300, 301, 302])
+    assert computed == 1
+    np.testing.assert_array_equal(again[:2], first)
+    restated = PANEL.close.copy()
+    restated[301] *= 2
+    changed, computed = values(text, replace(PANEL, close=restated), [300, 301])
+    assert computed == 1
+    np.testing.assert_allclose(changed[1], 2 * first[1])
+    assert values(text.replace("open", "high"), PANEL, [300])[1] == 1
+
+
+def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores() -> None:
+    own = IsolatedCode(OwnCode("mine.py", HONEST))
+    relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
+    folds = [(slice(200, 300), slice(310, 320)), (slice(210, 310), slice(320, 330))]
+    known = relative.copy()
+    known[310:] = np.nan
+    scores, fitted = own.walk(PANEL, THERE, relative, folds)
+    blind, _ = own.walk(PANEL, THERE, known, folds)
+    np.testing.assert_array_equal(scores, blind)
+    assert np.isfinite(scores[310:330]).sum() == THERE[310:330].sum()
+    (night,) = own.night(PANEL.cut(slice(0, 330)), THERE[:330], fitted)
+    np.testing.assert_array_equal(night, scores[329])
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
@@ -87,103 +183,34 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     assert marked.sha256 == plain.sha256
 
 
-def test_a_model_that_is_not_seeded_is_refused() -> None:
-    text = (
-        "import secrets\n\n\ndef session(bars):\n    return bars.close / bars.open\n\n\n"
-        "class Model:\n    def fit(self, features, outcome):\n        return self\n\n"
-        "    def predict(self, features):\n        return [secrets.randbelow(100) for _ in "
-        "features]\n\n\nMODEL = Model"
-    )
-    assert "fitted again" in refused(text)["MODEL"]
+def test_what_ranks_far_better_than_any_rule_is_doubted_unless_the_market_file_allows_it() -> None:
+    market = load_market("simulated")
+    outcome = outcomes(PANEL, "next_close")
 
+    def doubted(scores: np.ndarray, **checks: float) -> str:
+        allowing = replace(market, checks=replace(market.checks, max_rank_ic=None, **checks))
+        return doubt(allowing, PANEL, "next_close", scores, outcome)
 
-SUBTLE_LEAKS = [(kind, name) for kind, leaks in LEAKS_BY_KIND.items() for name in leaks]
-
-
-@pytest.fixture(scope="module")
-def large() -> History:
-    return large_market()
-
-
-@pytest.fixture
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder, for leaks that would keep files there."""
-    monkeypatch.setattr(process, "_idle", [])  # a new process, which finds it
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize(("kind", "name"), SUBTLE_LEAKS)
-def test_a_leak_is_refused(kind: str, name: str, large: History, at_home: Path) -> None:
-    assert refusal(LEAKS_BY_KIND[kind][name], large)
-    assert list(at_home.iterdir()) == []
-
-
-@pytest.mark.by_quarters
-@pytest.mark.soak
-@pytest.mark.parametrize("name", FILES)
-def test_honest_ideas_are_admitted(name: str, large: History) -> None:
-    assert refusal(FILES[name], large) == ""
-
-
-def test_leaks_of_four_kinds_and_honest_ideas_are_many() -> None:
-    assert {kind: len(leaks) for kind, leaks in LEAKS_BY_KIND.items()} == {
-        "state": 10,
-        "size": 10,
-        "rarity": 10,
-        "range": 10,
-    }
-    assert len(IDEAS) == 30
-
-
-def test_what_ranks_far_better_than_any_rule_is_refused_until_the_market_file_allows_it() -> None:
-    text = "def f(bars):\n    return bars.close / bars.open\n"
-    strict = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=1e-4)))
-    why = refusal(text, strict)
-    assert re.match(r"f is .*rank IC.*±0\.0001", why)
+    why = doubted(outcome)
+    assert "+1.000 [1.000, 1.000]" in why
     assert "max_rank_ic in [checks]" in why
-    lifted = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=0.9)))
-    assert refusal(text, lifted) == ""
-
-
-def test_what_a_file_of_later_prices_says_is_too_good_to_be_true(tmp_path: Path) -> None:
-    closes = PAST.bars.pivot(index="session", columns="symbol", values="adj_close")
-    file = tmp_path / "later.pickle"
-    (closes.shift(-1) / closes).to_pickle(file)
-    text = f"import pandas as pd\n\n\ndef f(bars):\n    return pd.read_pickle({str(file)!r})\n"
-    unsaid = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=None)))
-    why = refusal(text, unsaid)
-    assert re.search(r"f is .*IC.*\+1\.000 \[1\.000, 1\.000\]", why)
+    assert doubted(PANEL.close / PANEL.open) == ""
 
 
 def test_a_rank_ic_that_chance_explains_is_believed_however_large_it_is() -> None:
     """Five stocks whose returns over twenty days overlap: 37 of 400 such rank ICs exceed .3."""
+    market = load_market("simulated")
+    bounded = replace(market, checks=replace(market.checks, max_rank_ic=0.3))
     random = np.random.default_rng(3)
-    believed, largest = [], 0.0
+    largest = 0.0
     for _ in range(40):
         idea = np.repeat(random.standard_normal((1, 5)), 126, axis=0)
         price = random.standard_normal((146, 5)).cumsum(axis=0)
         outcome = price[20:] - price[:-20]
         largest = max(largest, abs(float(rank_ics(idea, outcome).mean())))
-        found = admission._plausibility("f", idea, outcome, 0.3, "twenty_days")
-        believed.append(found["passed"])
+        assert doubt(bounded, PANEL, "twenty_days", idea, outcome) == ""
     assert largest > 0.3
-    assert all(believed)
-    assert not admission._plausibility("f", outcome, outcome, 0.3, "twenty_days")["passed"]
-
-
-@pytest.mark.soak
-def test_a_mean_that_never_forgets_is_refused_and_the_message_says_how_to_write_it() -> None:
-    body = "bars.close.ewm(span=200).mean() / bars.close"
-    why = refusal(f"def f(bars):\n    return {body}\n", PAST)
-    assert "`.iloc[-1]`" in why
-    assert refusal(f"def f(bars):\n    return ({body}).iloc[-1]\n", PAST) == ""
-
-
-def test_a_history_that_the_market_does_not_have_is_refused() -> None:
-    text = "HISTORY = 480\n\n\ndef f(bars):\n    return bars.close / bars.open\n"
-    assert "HISTORY is 480 sessions" in refusal(text, PAST)
+    assert doubt(bounded, PANEL, "twenty_days", outcome, outcome)
 
 
 MODELS = (
@@ -207,7 +234,9 @@ def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last
     model: object,
 ) -> None:
     loaded = replace(load(OwnCode("mine.py", HONEST)), model=model)
-    ranks = ranks_of(values_of(loaded, PANEL), THERE)
+    days = np.arange(len(PANEL.sessions))
+    values = [values_of(loaded, window_of(PANEL, day, 130)) for day in days]
+    ranks = ranks_of(np.stack(values), THERE)
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
     fitted = fit(model, ranks, relative, slice(0, 300))
     again = restored(loaded, kept(fitted, ranks, relative, slice(0, 300)))

@@ -13,7 +13,7 @@ import pytest
 from dtml.own import confinement
 from dtml.own.code import OwnCode, OwnCodeError
 from dtml.own.confinement import allow_writing, write_only_in
-from dtml.own.process import IsolatedCode, limit_of
+from dtml.own.process import SANDBOX, IsolatedCode
 from tests.support.panels import made_bars, made_panel
 
 pytestmark = pytest.mark.slow
@@ -124,7 +124,7 @@ def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
         "bars.close\n"
     )
     with pytest.raises(OwnCodeError, match=r"mine\.py, line 2: .*write.*folder"):
-        IsolatedCode(OwnCode("mine.py", text)).values(PANEL)
+        IsolatedCode(OwnCode("mine.py", text)).values(PANEL, [300])
 
 
 STARTED = """
@@ -144,7 +144,7 @@ def f(bars):
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system tells whose an orphan was")
 def test_what_own_code_started_ends_with_it_whatever_its_session() -> None:
     with pytest.raises(OwnCodeError, match="ValueError: ") as error:
-        IsolatedCode(OwnCode("mine.py", STARTED)).values(PANEL)
+        IsolatedCode(OwnCode("mine.py", STARTED)).values(PANEL, [300])
     with pytest.raises(ProcessLookupError):
         os.kill(int(str(error.value).rpartition(" ")[2]), 0)
 
@@ -162,10 +162,10 @@ def test_own_code_that_is_late_is_ended_and_the_next_question_is_answered(
 ) -> None:
     monkeypatch.setenv("DTML_CODE_SECONDS", "1")
     with pytest.raises(OwnCodeError, match="DTML_CODE_SECONDS"):
-        IsolatedCode(OwnCode("mine.py", ENDLESS)).values(PANEL)
+        IsolatedCode(OwnCode("mine.py", ENDLESS)).values(PANEL, [300])
     monkeypatch.delenv("DTML_CODE_SECONDS")
     honest = OwnCode("mine.py", "def f(bars):\n    return bars.close\n")
-    assert IsolatedCode(honest).values(PANEL)[0]["features"] == ["f"]
+    assert IsolatedCode(honest).description["features"] == ["f"]
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-1", "inf", "nan"])
@@ -174,5 +174,5 @@ def test_a_limit_that_is_no_number_above_0_is_named(
 ) -> None:
     monkeypatch.setenv("DTML_CODE_SECONDS", value)
     with pytest.raises(OwnCodeError, match=f"^DTML_CODE_SECONDS={value}: "):
-        IsolatedCode(OwnCode("mine.py", "")).values(PANEL)
-    assert limit_of("DTML_CODE_GIGABYTES", "4", OwnCodeError) == 4
+        SANDBOX.ask("mine.py", {}, {})
+    assert SANDBOX.limit("GIGABYTES", "4") == 4

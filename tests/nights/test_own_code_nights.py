@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from sqlalchemy import text
@@ -17,16 +16,8 @@ from db.read import read, read_row
 from db.rows.runs import latest_trained
 from dtml.errors import UsageError
 from dtml.experiments import vary
-from dtml.lookahead.audit import Finding
-from dtml.lookahead.pipeline import History
 from dtml.markets import load_market_file
-from dtml.markets.definition import Leg
-from dtml.own.code import OwnCodeError
-from dtml.own.process import IsolatedCode
 from dtml.prices.sessions import next_session
-from dtml.ranking.walk import folds
-from flows import audit
-from flows.nightly import own_code
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.ranking.walk import Plan, Walk, run_ranking
@@ -63,13 +54,6 @@ def owned(context: MarketContext, mine: Path) -> MarketContext:
     return replace(
         context, market=market, experiment=vary(context.experiment, {"train_sessions": 400})
     )
-
-
-@pytest.fixture
-def trusted(owned: MarketContext, monkeypatch: pytest.MonkeyPatch) -> MarketContext:
-    """The same without the audit, which other tests are of."""
-    monkeypatch.setattr(own_code, "require_admitted", lambda *_: None)
-    return owned
 
 
 def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
@@ -121,20 +105,20 @@ def test_own_features_order_a_night_are_stored_scored_and_replayed(
 
 @pytest.mark.soak
 def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_older(
-    trusted: MarketContext, archive: Archive, mine: Path, caplog: pytest.LogCaptureFixture
+    owned: MarketContext, archive: Archive, mine: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_night(trusted, AS_OF)
-    first = recorded(trusted)["sha256"]
-    assert run_night(trusted, AS_OF).changed == ""
+    run_night(owned, AS_OF)
+    first = recorded(owned)["sha256"]
+    assert run_night(owned, AS_OF).changed == ""
     mine.write_text(
         MINE + "\n\ndef spread(bars):\n    return (bars.high - bars.low) / bars.close\n"
     )
-    assert "own code changed: mine.py" in run_night(trusted, AS_OF).changed
+    assert "own code changed: mine.py" in run_night(owned, AS_OF).changed
     with caplog.at_level(logging.WARNING):
-        run_night(trusted, TARGET)
-    assert recorded(trusted)["features"] == ["near_high", "reversal", "spread"]
-    assert recorded(trusted)["sha256"] != first
-    assert "own code changed: mine.py" in str(reason(trusted, TARGET))
+        run_night(owned, TARGET)
+    assert recorded(owned)["features"] == ["near_high", "reversal", "spread"]
+    assert recorded(owned)["sha256"] != first
+    assert "own code changed: mine.py" in str(reason(owned, TARGET))
     assert f"was mine.py ({str(first)[:12]})" in caplog.text
     assert replay_of(archive, archive.night(AS_OF)).reasons == []
     assert replay_of(archive, archive.night(TARGET)).reasons == []
@@ -142,11 +126,11 @@ def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_o
 
 @pytest.mark.soak
 def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
-    trusted: MarketContext, mine: Path
+    owned: MarketContext, mine: Path
 ) -> None:
-    run_night(trusted, AS_OF)
+    run_night(owned, AS_OF)
     mine.unlink()
-    never = replace(trusted, market=replace(trusted.market, retrain="never"))
+    never = replace(owned, market=replace(owned.market, retrain="never"))
     run_night(never, TARGET)
     assert len(said(never, next_session("XNYS", TARGET))) == 9
     assert "code cannot be read" in str(reason(never, TARGET))
@@ -154,15 +138,15 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
 
 @pytest.mark.soak
 def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
-    trusted: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    owned: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run_night(trusted, AS_OF)
+    run_night(owned, AS_OF)
     # The same store before somebody who never had the file.
     mine.unlink()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    run_night(trusted, TARGET)
-    assert said(trusted, next_session("XNYS", TARGET)).empty
-    why = str(reason(trusted, TARGET))
+    run_night(owned, TARGET)
+    assert said(owned, next_session("XNYS", TARGET)).empty
+    why = str(reason(owned, TARGET))
     assert "came with the store" in why
     (refused,) = (tmp_path / "home").rglob("refused/*.py")
     assert refused.read_text() == MINE
@@ -171,30 +155,25 @@ def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
     assert f"move it to {known} " in why
     refused.rename(known)
     after = next_session("XNYS", TARGET)
-    run_night(trusted, after)
-    assert len(said(trusted, next_session("XNYS", after))) == 9
+    run_night(owned, after)
+    assert len(said(owned, next_session("XNYS", after))) == 9
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
-def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
-    owned: MarketContext, monkeypatch: pytest.MonkeyPatch
+def test_what_is_too_good_to_be_true_is_ranked_with_a_warning_until_the_market_file_allows_it(
+    owned: MarketContext,
 ) -> None:
-    def believe(_: IsolatedCode, history: History, __: Leg) -> None:
-        if not history.market.checks.max_rank_ic:
-            raise OwnCodeError("reversal is too good")
-
-    def with_bound(max_rank_ic: float | None) -> MarketContext:
+    def with_bound(max_rank_ic: float) -> MarketContext:
         checks = replace(owned.market.checks, max_rank_ic=max_rank_ic)
         return replace(owned, market=replace(owned.market, checks=checks))
 
-    monkeypatch.setattr(own_code, "require_admitted", believe)
-    run_night(with_bound(None), AS_OF)
-    assert "reversal is too good" in str(reason(owned))
+    run_night(with_bound(-1.0), AS_OF)
+    assert "mine.py: its rank IC of " in str(reason(owned))
+    assert len(said(owned)) == 9
     run_night(with_bound(0.6), TARGET)
     assert "max_rank_ic 0.6, was mine.py" in str(reason(owned, TARGET))
-    assert "refused" not in recorded(owned)
-    assert len(said(owned, next_session("XNYS", TARGET))) == 9
+    assert "doubt" not in recorded(owned)
 
 
 BAD = {
@@ -202,7 +181,6 @@ BAD = {
     "while True:\n    pass": "more than 6 s",
     "import numpy\nx = numpy.ones((10**5, 10**6))": "mine.py, line 13: MemoryError",
     "import os\nos.kill(os.getpid(), 9)": "was killed by SIGKILL",
-    "def ahead(bars):\n    return bars.close.shift(-1) / bars.close": "audit: ahead looked ahead: ",
     "def word(bars):\n    return 'high'": "word returned str: ",
     "import os\nx = os.environ['DTML_DATA']": "KeyError: 'DTML_DATA'",
 }
@@ -236,29 +214,29 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_a_night_in_which_the_code_breaks_says_why_and_the_next_asks_it_again(
-    trusted: MarketContext, mine: Path
+    owned: MarketContext, mine: Path
 ) -> None:
     broken = (
         "\n\ndef fussy(bars):\n    assert str(bars.close.index[-1].date()) != '{}'\n    "
         "return bars.close / bars.open\n"
     )
     mine.write_text(MINE + broken.format(TARGET))
-    run_night(trusted, AS_OF)
-    run_night(trusted, TARGET)
+    run_night(owned, AS_OF)
+    run_night(owned, TARGET)
     after = next_session("XNYS", TARGET)
-    run_night(trusted, after)
-    assert [len(said(trusted, next_session("XNYS", day))) for day in (AS_OF, TARGET, after)] == [
+    run_night(owned, after)
+    assert [len(said(owned, next_session("XNYS", day))) for day in (AS_OF, TARGET, after)] == [
         9,
         0,
         9,
     ]
-    assert reason(trusted, TARGET) == "mine.py, line 13: AssertionError: "
+    assert reason(owned, TARGET) == "mine.py, line 13: AssertionError: "
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
-def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead(
-    owned: MarketContext, mine: Path
+def test_a_walk_compares_own_code_with_the_built_in(
+    owned: MarketContext,
 ) -> None:
     run_night(owned, date(2024, 12, 2))
     walk = Walk(owned, Plan(FIRST, LAST))
@@ -269,23 +247,6 @@ def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead
         (found.differences["predictor"] == "own") & (found.differences["other"] == "boosting")
     ]
     assert gains["gain"].notna().all()
-    spans = [
-        (each.trained, each.scored)
-        for each in folds(walk.history, *map(pd.Timestamp, (FIRST, LAST)))
-    ]
-    assert len(spans) == 2
-    one, two = (
-        own_code.walk_own(owned, walk.history, walk.bars[0], spans, audited=True, workers=workers)
-        for workers in (1, 2)
-    )
-    np.testing.assert_array_equal(one[0], two[0])
-    assert one[1].arrays.keys() == two[1].arrays.keys()
-    assert all((one[1].arrays[name] == two[1].arrays[name]).all() for name in one[1].arrays)
-    mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
-    again = Walk(owned, walk.plan)
-    assert again.id != found.row["id"]
-    with pytest.raises(OwnCodeError, match="ahead looked ahead: "):
-        run_ranking(again)
 
 
 def test_a_market_file_names_own_code_beside_it(tmp_path: Path) -> None:
@@ -296,20 +257,3 @@ def test_a_market_file_names_own_code_beside_it(tmp_path: Path) -> None:
         file.write_text(f"{wrong}\n{small_market()}")
         with pytest.raises(UsageError, match=r"home\.toml: code: "):
             load_market_file(file)
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-@pytest.mark.soak
-def test_the_audit_of_a_market_audits_its_own_code(
-    owned: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_night(owned, AS_OF)
-    mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
-    honest = Finding("spans_apart", pd.Timestamp(AS_OF), passed=True, detail="")
-    monkeypatch.setattr(audit.look_ahead, "audit", lambda *_, **__: [honest])
-    monkeypatch.setattr(audit.look_ahead, "audit_model", lambda *_, **__: [honest])
-    monkeypatch.setattr(audit, "stored_nights", lambda *_: honest)
-    findings = audit.audit_market(owned, AS_OF, lambda _: None)
-    failed = findings[findings["passed"].eq(False)]
-    assert set(failed["audited"]) == {"own"}
-    assert failed["detail"].str.startswith("ahead looked ahead: ").all()

@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dtml.own import process
 from dtml.own.code import OwnCode
 from dtml.own.process import IsolatedCode
 from flows.settings import prepare_prefect
@@ -89,11 +91,10 @@ def test_the_process_of_own_code_opens_no_file_of_a_stranger(
 ) -> None:
     theirs = fill_as_a_stranger(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dtml.own.process._idle", [])
+    monkeypatch.setattr(process, "SANDBOX", replace(process.SANDBOX, idle=[]))
     with opened_files(tmp_path) as opened:
-        _, values = IsolatedCode(OwnCode("own.py", "def f(bars):\n    return bars.close")).values(
-            made_panel()
-        )
+        own = IsolatedCode(OwnCode("own.py", "def f(bars):\n    return bars.close"))
+        values = own.values(made_panel(), [300])
     assert np.isfinite(values).any()
     assert {str(file) for file in opened & theirs} == set()
 

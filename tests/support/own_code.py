@@ -1,4 +1,4 @@
-"""Users' files: leaks that the audit must refuse, and honest features that it must admit."""
+"""Users' files: attempts to look ahead, and honest features."""
 
 LEAKS = {
     "the return to be predicted": "def f(bars):\n    return bars.close.shift(-1) / bars.close - 1",

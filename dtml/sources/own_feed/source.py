@@ -5,31 +5,26 @@ market's file names, and may use the network. This keeps mistakes from a night, 
 read whatever its user may read.
 """
 
-import json
 import os
-import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dtml.errors import UsageError
 from dtml.markets.definition import Market
-from dtml.own.process import Server, limit_of
+from dtml.own.sandbox import Sandbox
 from dtml.prices.bars import bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
 from dtml.sources.own_feed.code import FeedCode, FeedError
 
-# Limits per question; the environment variables DTML_FEED_SECONDS and DTML_FEED_GIGABYTES change
-# them. An hour, because some vendors answer five requests a minute.
-SECONDS = "3600"
-GIGABYTES = "4"
+# An hour for a question, because some vendors answer five requests a minute.
+SANDBOX = Sandbox(
+    program="dtml.sources.own_feed.work", limits="DTML_FEED", seconds="3600", error=FeedError
+)
 Description = Mapping[str, Any]
 
 
@@ -54,8 +49,12 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
     `details` must fit into JSON. Raises FeedError where the code fails, takes too long or too much
     memory, and UsageError where an environment variable of the market's file is not set.
     """
-    seconds = limit_of("DTML_FEED_SECONDS", SECONDS, FeedError)
-    gigabytes = limit_of("DTML_FEED_GIGABYTES", GIGABYTES, FeedError)
+    for name in market.feed.environment:
+        if name not in os.environ:
+            raise UsageError(
+                f"{code.name} needs {name}, which is not set: set this environment variable where "
+                "the command or service starts"
+            )
     market_file, market_text = market.file or ("", "")
     question = {
         **details,
@@ -65,89 +64,10 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
         "market_file": str(market_file),
         "market_text": market_text,
         "environment": market.feed.environment,
-        "memory": int(gigabytes * 2**30),
     }
-    with TemporaryDirectory(prefix="dtml-feed-", ignore_cleanup_errors=True) as temporary:
-        folder = Path(temporary)
-        (folder / "task.json").write_text(json.dumps(question))
-        exit_status = _run(folder, code, market, seconds)
-        if exit_status is None:
-            raise FeedError(
-                f"{code.name} took more than {seconds:g} s: raise the environment variable "
-                "DTML_FEED_SECONDS to allow more"
-            )
-        return _answer_in(folder, exit_status, code, gigabytes)
-
-
-def _run(folder: Path, code: FeedCode, market: Market, seconds: float) -> int | None:
-    """Run the task of a folder; return its exit status, None where it took too long.
-
-    Raises UsageError where a variable that the market's file names is not set.
-    """
-    named = market.feed.environment
-    for name in named:
-        if name not in os.environ:
-            raise UsageError(
-                f"{code.name} needs {name}, which is not set: set this environment variable where "
-                "the command or service starts"
-            )
-    server = Server("dtml.sources.own_feed.work", named)
-    try:
-        return server.run(folder, seconds)
-    except (OSError, ValueError) as error:
-        raise FeedError(f"the server of {code.name} was killed: fetch again") from error
-    finally:
-        server.end()
-
-
-def _answer_in(folder: Path, exit_status: int, code: FeedCode, gigabytes: float) -> Answer:
-    """Read the answer that a process left in a folder.
-
-    Raises FeedError where there is none, and where it is an error of the code. A feed that could
-    not be reached gives an answer: its `status` says so. The exit status is minus the number of the
-    signal that killed the process, if one did.
-    """
-    file = folder / "answer.json"
-    answer_text = file.read_text() if file.exists() else ""
-    if exit_status < 0:
-        killer = signal.Signals(-exit_status).name
-        raise FeedError(
-            f"the process of {code.name} was killed by {killer} before it answered: run the "
-            "feed by itself to see whether a library crashes or memory runs out (the process "
-            f"may use {gigabytes:g} GiB; the environment variable DTML_FEED_GIGABYTES changes "
-            "this limit)"
-        )
-    if exit_status or not answer_text:
-        raise FeedError(
-            f"the process of {code.name} ended with exit status {exit_status} before it "
-            "answered: check that its code does not end the process, as sys.exit does, and "
-            "that the folder for temporary files has free space"
-        )
-    description = json.loads(answer_text)
-    if "status" in description:
-        return Answer(
-            description=description,
-            bars=no_bars(),
-            status=description["status"],
-            detail=description["error"],
-        )
-    if "error" in description:
-        error = description["error"]
-        if "MemoryError" in error:
-            error = (
-                f"{error} (it may use {gigabytes:g} GiB: raise the environment variable "
-                "DTML_FEED_GIGABYTES to allow more)"
-            )
-        raise FeedError(error)
-    return Answer(description=description, bars=_bars(folder / "answer.npz"))
-
-
-def _bars(file: Path) -> pd.DataFrame:
-    """Return the bars of an answer; none where it has no arrays."""
-    with np.load(file) as arrays:
-        if not arrays.files:
-            return no_bars()
-        return bars_frame(pd.DataFrame({name: arrays[name] for name in arrays.files}))
+    description, arrays = SANDBOX.ask(code.name, question, {}, market.feed.environment)
+    bars = bars_frame(pd.DataFrame(arrays)) if arrays else no_bars()
+    return Answer(description, bars, description.get("status", ""), description.get("error", ""))
 
 
 @dataclass(frozen=True)
