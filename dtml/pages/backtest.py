@@ -6,7 +6,6 @@ of `backtest`, its `config` with the experiment and the plan; `folds`, `scores`,
 Returns are shares of the equity at the fill; a year has the sessions of the calendar.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -35,37 +34,6 @@ YARDSTICKS = (INDEX, EQUAL_WEIGHT)  # the portfolios that follow no prediction
 # Ends the name of a portfolio filled at the close before its predictions: not tradable.
 PAPER_SUFFIX = "(the paper's)"
 BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictors without skill
-SCORES = {"stock-days": "n", "ACC [95 %]": "acc", "MCC [95 %]": "mcc"}
-FOLDS = {
-    "fold": "number",
-    "trained as of": "as_of",
-    "predicts": "span:day",
-    "predictions": "predictions",
-    "validation ACC": "validation_acc",
-    "ACC [95 %]": "acc",
-    "MCC [95 %]": "mcc",
-}
-PORTFOLIOS = {  # on the page
-    "portfolio": "portfolio",
-    "sessions": "days",
-    "value of 1": "end",
-    "return a year, net": "annual_return",
-    "return a year, gross": "gross",
-    "volatility a year": "annual_volatility",
-    "Sharpe, net [95 %]": "sharpe",
-    "deflated Sharpe": "deflated_sharpe",
-    "largest drawdown": "max_drawdown",
-    "sessions above 0": "hit_rate",
-    "turnover a session": "turnover",
-    "costs a year": "costs",
-    "borrowing a year": "borrow",
-    "break-even cost": "break_even",
-    "Sortino": "sortino",
-    "Calmar": "calmar",
-    "beta": "beta",
-    "value at risk": "value_at_risk",
-    "shortfall": "expected_shortfall",
-}
 BRIEF_SCORES = {
     "predictor": "predictor:text",
     "ACC [95 %]": "acc:print",
@@ -81,18 +49,6 @@ BRIEF_PORTFOLIOS = {  # in Markdown and on the console
     "days above 0": "hit_rate",
     "turnover a day": "turnover",
     "break-even": "break_even",
-}
-DRAWDOWN_COLUMNS = {
-    "below a peak from": "first",
-    "lowest": "lowest:day",
-    "recovered": "recovered",
-    "sessions": "sessions",
-    "depth": "depth",
-}
-EXTREME_COLUMNS = {"place": "place"} | {
-    f"{name.replace('day', 'session').replace('_', ' ')}{of_what}": f"{name}{kind}"
-    for name in ("best_day", "worst_day", "best_month", "worst_month")
-    for of_what, kind in (("", ":day"), (", return", "_return:percent"))
 }
 SHOWN = 10  # stocks at either end of the table
 ROLLED = 63  # sessions of a rolling ratio
@@ -420,84 +376,44 @@ def backtest_page(
     shown = {name: net[name] for name in (best, EQUAL_WEIGHT, INDEX) if name in net}
     hidden = set(net) - set(shown) if best else ()
     dashed = {name for name in net if name.endswith(PAPER_SUFFIX)}
-    curve = curve.dropna(subset=["mean_probability", "share_risen"]) if len(curve) else curve
-    returns = pd.DataFrame(
-        {
-            name: (1 + line).groupby(pd.DatetimeIndex(line.index).year).prod() - 1
-            for name, line in net.items()
-        }
-    )
-    of_years = {"year": "year"} | {named(name): f"{name}:percent" for name in net}
-    by_year = {"year": "value", "predictor": "predictor", **SCORES}
-    held = [
-        {
-            **row,
-            **yearly(tracks, row["portfolio"], year),
-            **ratios(net.get(row["portfolio"]), net.get(INDEX), year),
-        }
-        for row in ordered(performances)
-    ]
+    years = {
+        name: (1 + line).groupby(pd.DatetimeIndex(line.index).year).prod() - 1
+        for name, line in net.items()
+    }
     return page(
         "backtest.html",
+        *(sliced, fold_rows, stock_rows, extremes, drawdowns, month_returns, rolling_chart),
+        *(lead, portfolio_verdict, directions_verdict, ranking_verdict, settlements, of_study),
+        *(calibration, histogram, months_map, predictor_charts, records),
         served=served,
         live=True,
         backtest=backtest,
+        folds=folds,
+        scores=scores,
+        performances=performances,
         year=year,
         rolled=ROLLED,
         paper=PAPER_SUFFIX[1:-1],
         best=best,
-        lead=lead(performances, best),
-        verdicts=(
-            portfolio_verdict(performances),
-            directions_verdict(backtest["market"], scores),
-            ranking_verdict(scores),
-        ),
-        survivorship=of_study(backtest),
-        settlements=settlements(performances),
+        net=net,
+        shown=shown,
         tracks=tracks_chart({**shown, **net}, hidden, dashed, best),
-        rolling_returns=rolling_chart(shown, year),
         rolling=predictor_charts(rolling, *(name for name in BASELINES if name in rolling)),
-        of_best=_of_best(best, net[best]) if best else None,
-        curve=calibration({MODEL: curve})[MODEL] if len(curve) else None,
+        curve=curve.dropna(subset=["mean_probability", "share_risen"]) if len(curve) else curve,
         coverage=records(coverage),
-        portfolios=Table(held, PORTFOLIOS),
-        returns=Table.of(returns.rename_axis("year").reset_index(), of_years),
-        scores={
-            protocol: Table(rows, {"predictor": "predictor", **SCORES})
-            for protocol in PROTOCOL_WORDS
-            if (rows := sliced(scores, "all", protocol))
-        },
-        by_year=Table(sliced(scores, "year"), by_year),
-        folds=Table(fold_rows(folds, scores), FOLDS),
-        stocks=stock_rows(scores),
-        of_stocks={"stock": "value", **SCORES},
-        config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
+        returns=Table.of(
+            pd.DataFrame(years).rename_axis("year").reset_index(),
+            {"year": "year"} | {named(name): f"{name}:percent" for name in net},
+        ),
+        portfolios=[
+            {
+                **row,
+                **yearly(tracks, row["portfolio"], year),
+                **ratios(net.get(row["portfolio"]), net.get(INDEX), year),
+            }
+            for row in ordered(performances)
+        ],
     )
-
-
-def _of_best(name: str, line: "pd.Series[float]") -> dict[str, Any]:
-    """Return the charts and tables of single months and sessions of a portfolio."""
-    months = month_returns(line)
-    values = months.set_axis(pd.to_datetime(months.index))
-    values.index = pd.MultiIndex.from_arrays([values.index.year, values.index.month])
-    return {
-        "months": months_map(
-            f"Net return of each month, {name}",
-            f"from {100 * months.min():.1f} % to {100 * months.max():.1f} %",
-            values,
-            "percent",
-        ),
-        "histogram": histogram(
-            f"Net returns of sessions, {name}",
-            f"{len(line)} sessions, from {100 * line.min():.1f} % to {100 * line.max():.1f} %",
-            line,
-            bars=BARS,
-            title_of_axis="net return of a session",
-            form="percent",
-        ),
-        "extremes": Table(extremes(line), EXTREME_COLUMNS),
-        "drawdowns": Table(drawdowns(line), DRAWDOWN_COLUMNS),
-    }
 
 
 def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:

@@ -4,7 +4,6 @@
 `benchmark` those of a row of `benchmark`, whose config may hold words on the data, as `data`.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,19 +20,6 @@ from dtml.pages.survivorship import of_study
 MARKS = {"beats": " ▲", "is beaten by": " ▼"}  # of significant gains
 SEEDS = "{0}_mean±{0}_sd"
 PUBLISHED = "published_{0}±published_{0}_sd"
-RESULTS = {  # on the page
-    "predictor": "name:text",
-    "ACC, mean ± sd": SEEDS.format("acc"),
-    "ACC, ensemble": "acc",
-    "ACC gain over rule": "acc_gain",
-    "ACC, published": PUBLISHED.format("acc"),
-    "MCC, mean ± sd": SEEDS.format("mcc"),
-    "MCC, ensemble": "mcc",
-    "MCC gain over rule": "mcc_gain",
-    "MCC, published": PUBLISHED.format("mcc"),
-    "seeds": "seeds",
-    "configu\u00adrations": "configurations",
-}
 BRIEF_RESULTS = {  # in Markdown and on the console
     "model": "name:text",
     "ACC, mean ± sd (published)": "acc_seeds:text",
@@ -43,29 +29,6 @@ BRIEF_RESULTS = {  # in Markdown and on the console
     "MCC ensemble [95 %]": "mcc",
     "within-day AUC [95 %]": "auc",
     "same direction": "same_direction",
-}
-PROBABILITIES = {
-    "predictor": "predictor",
-    "days": "days",
-    "stock-days": "n",
-    "Brier [95 %]": "brier",
-    "calibration slope": "calibration_slope",
-    "calibration intercept": "calibration_intercept:ratio_gain",
-    "within-day AUC [95 %]": "auc",
-    "rank IC [95 %]": "rank_ic",
-    "same direction": "same_direction",
-}
-SEED_RANGES = {
-    "predictor": "predictor",
-    "configu\u00adrations": "configurations",
-    "seeds": "seeds",
-    "lowest": "lowest",
-    "median": "median:percent",
-    "highest": "highest",
-    "kept: validation": "kept_validation_acc:range",
-    "kept: test": "kept_acc:range",
-    "kept: epochs": "kept_best_epoch:range",
-    "kept: settings": "settings",
 }
 
 
@@ -228,7 +191,6 @@ def benchmark_page(
     bin_high, mean_probability, share_risen, n`. A page `served` by the dashboard links back, and
     loads the script instead of containing it.
     """
-    by_protocol = score_rows(scores)
     # A bin without a mean or a share has no point.
     points = {
         name: curve.dropna(subset=["mean_probability", "share_risen"])
@@ -236,21 +198,13 @@ def benchmark_page(
     }
     return page(
         "benchmark.html",
+        *(forest, seeds_chart, seed_ranges, verdict, on_data, of_study),
         served=served,
         live=True,
         benchmark=benchmark,
-        verdict=verdict(benchmark, scores),
-        data=on_data(benchmark),
+        scores=scores,
+        seed_scores=seed_scores,
         number=number,
-        survivorship=of_study(benchmark),
-        by_protocol=by_protocol,
-        results=RESULTS,
-        probabilities=PROBABILITIES,
-        forests={name: forest(rows, PROTOCOL_WORDS[name]) for name, rows in by_protocol.items()},
-        seed_ranges=Table(seed_ranges(seed_scores), SEED_RANGES),
-        seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
+        by_protocol=score_rows(scores),
         curves=calibration(points),
-        seeds=scores["seeds"].astype(float).max(),
-        trainings=len(seed_scores),
-        config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
     )

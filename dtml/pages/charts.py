@@ -316,9 +316,13 @@ class Panel:
         line = line[~line.index.duplicated()].sort_index()  # as it is drawn: it may be newest first
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
-        kind = {"percent": "percent", "ratio": "coefficient"}.get(self.form, "ratio")
-        last, low, high = (fmt(each, kind) for each in (line.iloc[-1], line.min(), line.max()))
+        values = (line.iloc[-1], line.min(), line.max())
+        last, low, high = (_written(value, self.form) for value in values)
         return last, f"{low} to {high}"
+
+
+def _written(value: float, form: Form) -> str:
+    return fmt(value, {"percent": "percent", "ratio": "coefficient"}.get(form, "ratio"))
 
 
 def over_sessions(
@@ -512,34 +516,30 @@ def cells(
     )
 
 
-def months_map(title: str, words: str, values: "pd.Series[float]", form: Form) -> Chart:
-    """Return a map of the values of months, indexed by year and month, with a row for each year."""
-    years = sorted({int(year) for year, _ in values.index})
+def months_map(title: str, values: "pd.Series[float]", form: Form) -> Chart:
+    """Return a map of the values of months, by names such as 2016-06, with a row for each year."""
+    years = sorted(set(values.index.str[:4]))
     rows = pd.DataFrame(
         [
-            {"x": calendar.month_abbr[month], "y": str(year), "value": values.get((year, month))}
+            {"x": calendar.month_abbr[month], "y": year, "value": values.get(f"{year}-{month:02d}")}
             for year, month in product(years, range(1, 13))
         ]
-    )
-    rows["value"] = rows["value"].astype(float)
+    ).astype({"value": float})
+    words = "; ".join(f"{month} {_written(value, form)}" for month, value in values.items())
     side = (44, 24)  # width and height of a cell, in pixels
     return cells(title, words, rows, side, form, is_signed=True, is_written=True)
 
 
-def histogram(
-    title: str,
-    words: str,
-    values: "pd.Series[float]",
-    *,
-    bars: int,
-    title_of_axis: str,
-    form: Form,
-) -> Chart:
+def histogram(title: str, axis: str, values: "pd.Series[float]", bars: int, form: Form) -> Chart:
     """Return how often each value of a session occurred."""
     counts, edges = np.histogram(values, bins=bars)
     rows = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "sessions": counts})
-    axis = {"title": title_of_axis, "form": form}
-    return Chart(title, words, "histogram", {"rows": rows}, axis)
+    ends = [_written(value, form) for value in values.quantile([0, 0.05, 0.5, 0.95, 1])]
+    words = (
+        f"{len(values)} sessions, from {ends[0]} to {ends[4]}: median {ends[2]}, nine in ten from "
+        f"{ends[1]} to {ends[3]}"
+    )
+    return Chart(title, words, "histogram", {"rows": rows}, {"title": axis, "form": form})
 
 
 @lru_cache(256)

@@ -3,7 +3,6 @@
 It runs no scripts and makes no requests.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,6 @@ from dtml.pages.charts import calibration as calibration_charts
 from dtml.pages.figures import (
     PROTOCOL_WORDS,
     Row,
-    Table,
     figure,
     fmt,
     percent,
@@ -32,15 +30,7 @@ SHOWN = 10  # stocks of each end
 NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 DIRECTION_COLUMNS = (*NAMES, *FIGURES)
-SCORE_COLUMNS = {
-    "predictor": "predictor",
-    "nights": "nights",
-    "stock-days": "n",
-    "ACC [95 %]": "acc",
-    "MCC [95 %]": "mcc",
-}
 FIRST_DRIVERS = 3  # drivers that a direction is shown with: the stocks that it looks at most
-LISTED = 12  # stocks that the others look at most
 MOST = 40  # stocks on a map: more would leave no room for their names
 WIDE = 720  # width of a map without its names, in pixels
 SMALLEST, LARGEST = 12, 30  # bounds of a cell's side, in pixels
@@ -136,7 +126,6 @@ def night_report(
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
     sectors = {row["symbol"]: row["sector"] for row in rows}
-    drivers = attention.drivers()
     # An empty frame may have no columns.
     with_outcome = coverage[coverage["n"] > 0] if len(coverage) else coverage
     curves = {}
@@ -155,34 +144,21 @@ def night_report(
         **_directions(rows, threshold),
         **_scores(title, scores, rolling),
         curves=calibration_charts(curves),
-        curve_nights=bins["target"].nunique() if len(bins) else 0,
+        bins=bins,
         coverage=records(with_outcome),
         kept_chart=coverage_chart(with_outcome, level) if len(with_outcome) else None,
         attention=attention,
         map=heat_map(attention, sectors),
         most=MOST,
         sectors=sector_map(attention, sectors),
-        most_looked_at=list(attention.looked_at.head(LISTED).items()),
         own=pd.Series(attention.own, dtype=float).mean(),
-        drivers=[
-            (symbol, own, drivers[symbol])
-            for symbol, own in zip(attention.symbols, attention.own, strict=True)
-        ],
-        kept=max(map(len, drivers.values()), default=0),
         **ranking,
-        gaps=Table(night["gaps"], {"stock": "symbol", "why": "reason"}),
-        rejected=Table(
-            records(rejected),
-            {"stock": "symbol", "session": "session", "reason": "reason", "value": "value"},
-        ),
-        warnings=Table(
-            records(warnings), {"stock": "symbol", "reason": "reason", "value": "value"}
-        ),
+        rejected=records(rejected),
+        warnings=records(warnings),
         rejected_sessions=rejected_sessions,
         second_source=second_source,
         survivorship=survivorship,
-        receipt={name: value for name, value in receipt.items() if name != "config"},
-        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
+        receipt=receipt,
     )
 
 
@@ -292,9 +268,9 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
             title, latest.assign(slice="all", value="").rename(columns={"nights": "days"})
         ),
         "scored": {  # all stock-days before the published labels
-            protocol: Table.of(ordered[ordered["protocol"] == protocol], SCORE_COLUMNS)
+            protocol: rows
             for protocol in reversed(PROTOCOL_WORDS)
-            if (ordered["protocol"] == protocol).any()
+            if (rows := records(ordered[ordered["protocol"] == protocol]))
         },
         "scored_until": latest["target"].max() if len(latest) else None,
         "rolls": not rolling.empty,

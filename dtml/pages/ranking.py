@@ -3,7 +3,6 @@
 The page of a market's nights shows the same tear sheet (`sheet_values`).
 """
 
-import calendar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from dtml.evaluation.ranking import Estimate
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart, Form, Panel, histogram, months_map, over_sessions
-from dtml.pages.figures import Row, Table, between, ci, figure, fmt, named, percent, records
+from dtml.pages.figures import Row, Table, ci, fmt, named, records
 from dtml.pages.rendering import page, said
 from dtml.pages.survivorship import of_study
 
@@ -44,13 +43,6 @@ NET = {
     "turnover a day": "turnover",
     "break-even, bp": "cost:range",
 }
-BY_YEAR = {
-    "year": "value",
-    "predictor": "predictor",
-    "days": "days",
-    "rank IC [95 %]": "rank_ic",
-    "ACC [95 %]": "acc",
-}
 PUBLISHED = {
     "model": "name:text",
     "rank IC [95 %]": "rank_ic:fine",
@@ -58,39 +50,8 @@ PUBLISHED = {
     "IC [95 %]": "ic:fine",
     "ICIR [95 %]": "icir:fine",
 }
-SHEET_TABLES = {
-    "groups": {
-        "score group, 10 is best": "group",
-        "days": "days",
-        "mean return a day, bp": "mean_return:bp",
-        "above all stocks, bp [95 %]": "excess:bp",
-    },
-    "halves": {
-        "half": "half",
-        "first day": "first",
-        "last day": "last",
-        "days": "days",
-        "rank IC [95 %]": "rank_ic",
-    },
-    "horizons": {
-        "days apart": "horizon",
-        "pairs of days": "days",
-        "autocorrelation [95 %]": "autocorrelation",
-        "best tenth replaced": "replaced_share:percent",
-    },
-    "legs": {
-        "holding period": "leg",
-        "days": "days",
-        "rank IC [95 %]": "rank_ic",
-        "t": "t",
-    },
-    "sectors": {
-        "sector": "sector",
-        "days": "days",
-        "stock-days": "n",
-        "rank IC [95 %]": "rank_ic",
-    },
-}
+AXES = {"group": "score group", "horizon": "days apart", "leg": "holding period"}
+OUTER = {1: "1, worst", 10: "10, best"}  # groups
 BARS = 31  # of a histogram
 YES, NO, UNCLEAR, TOO_EARLY = "Yes", "No", "Not proven", "Too early"
 # Columns of the daily tables that others give: sums so far, and gross less net.
@@ -98,20 +59,10 @@ DERIVED = ["total", "gross_total", "net_total", "cost"]
 
 
 def sheet_charts(sheet: TearSheet) -> dict[str, Chart | None]:
-    """Return the charts of a sheet by name, in the order of its page; None where there is no data.
+    """Return the charts of lines, months and single days; None where there is no data.
 
     Lines need two days with a value.
     """
-    legs = sheet.legs.assign(name=sheet.legs["leg"].str.replace("_", " "))
-    horizons = sheet.horizons.assign(name=sheet.horizons["horizon"].astype(str))
-    sectors = sheet.sectors.assign(name=sheet.sectors["sector"]).dropna(subset="rank_ic")
-    outer = {1: "1, worst", 10: "10, best"}
-    groups = sheet.groups.sort_values("group", ascending=False).dropna(subset="excess")
-    ends = ["excess", "excess_low", "excess_high"]
-    in_bp = groups.assign(
-        name=[outer.get(group, str(group)) for group in groups["group"]],
-        **{end: groups[end] / BASIS_POINT for end in ends},
-    )
     lines: dict[str, pd.Series[float]] = {}
     bands: dict[str, pd.DataFrame] = {}
     for name in filter(None, (sheet.predictor, sheet.rule)):
@@ -125,110 +76,52 @@ def sheet_charts(sheet: TearSheet) -> dict[str, Chart | None]:
     totals = {"after costs": spread["net_total"], "before costs": spread["gross_total"]}
     coverage = sheet.coverage.set_index("session").astype(float)
     shares = {"ranked": coverage["ranked_share"], "with an outcome": coverage["scored_share"]}
-    return {
-        "cumulative": over_sessions(
-            "Cumulative rank IC",
-            [Panel("sum of daily rank ICs", lines, base=0.0, bands=bands, height=230)],
-        ),
-        "months": _months(sheet.months),
-        "groups": _estimates(
-            "Mean return of ten score groups",
-            in_bp,
-            "excess",
-            "score group",
-            "above the mean of all stocks, bp a day",
-            form="price",
-        ),
-        "spread": over_sessions(
-            "Cumulative spread",
-            [Panel("best less worst tenth, added up", totals, form="percent", base=0.0)],
-            dashed=["before costs"],
-        ),
-        "distribution": _distribution(sheet.daily["rank_ic"]),
-        "autocorrelation": _estimates(
-            "Rank autocorrelation",
-            horizons,
-            "autocorrelation",
-            "days apart",
-            "correlation of the two rankings",
-        ),
-        "replaced": _estimates(
-            "Turnover of the best tenth",
-            horizons,
-            "replaced",
-            "days apart",
-            "share replaced",
-            form="percent",
-        ),
-        "legs": _estimates(
-            "Rank IC by holding period", legs, "rank_ic", "holding period", "rank IC"
-        ),
-        "sectors": _estimates(
-            "Rank IC by sector",
-            sectors.sort_values("rank_ic", ascending=False),
-            "rank_ic",
-            "sector",
-            "rank IC",
-        ),
-        "coverage": over_sessions(
-            "Coverage of constituents",
-            [Panel("share of constituents", shares, form="percent", height=120)],
-        ),
+    daily = sheet.daily["rank_ic"]
+    panels = {
+        "cumulative": Panel("sum of daily rank ICs", lines, base=0.0, bands=bands, height=230),
+        "spread": Panel("best less worst tenth, added up", totals, form="percent", base=0.0),
+        "coverage": Panel("share of constituents", shares, form="percent", height=120),
     }
+    charts = {
+        name: over_sessions(panel.title, [panel], dashed=["before costs"])
+        for name, panel in panels.items()
+    }
+    if len(daily):
+        bars = min(BARS, max(5, len(daily) // 4))  # fewer bars for few days
+        title = "Distribution of the daily rank IC"
+        charts["distribution"] = histogram(title, "rank IC of a day", daily, bars, "ratio")
+        title = "Mean rank IC of each month"
+        years = sheet.months[["year", "month"]].itertuples(index=False)
+        months = [f"{year}-{month:02d}" for year, month in years]
+        charts["months"] = months_map(title, sheet.months["rank_ic"].set_axis(months), "ratio")
+    return charts
 
 
-def _months(months: pd.DataFrame) -> Chart | None:
-    if months.empty:
-        return None
-    values = months.set_index(["year", "month"])["rank_ic"]
-    words = [
-        f"{calendar.month_abbr[month]} {year} {figure(value)}"
-        for (year, month), value in values.items()
-    ]
-    return months_map("Mean rank IC of each month", "; ".join(words), values, "ratio")
-
-
-def _distribution(daily: "pd.Series[float]") -> Chart | None:
-    if daily.empty:
-        return None
-    low, middle, high = map(figure, daily.quantile([0.05, 0.5, 0.95]))
-    return histogram(
-        "Distribution of the daily rank IC",
-        f"{len(daily)} days: median {middle}, nine in ten from {low} to {high}",
-        daily,
-        bars=min(BARS, max(5, len(daily) // 4)),  # fewer bars for few days
-        title_of_axis="rank IC of a day",
-        form="ratio",
-    )
-
-
-def _estimates(
-    title: str, rows: pd.DataFrame, value: str, names: str, axis: str, *, form: Form = "ratio"
+def estimates(
+    title: str, rows: pd.DataFrame, column: str, names: str, axis: str, form: Form = "ratio"
 ) -> Chart | None:
     """Return a bar for each row, with its interval where it has one; None without a row.
 
-    `rows` have `name` and the column `value` with its ends. `names` says what the names are, such
-    as sectors, and `axis` what the figure is.
+    `column:kind` is the figure, whose ends are in `COLUMN_low` and `COLUMN_high`. `names` is the
+    column of what the rows are, and `axis` says what the figure is.
     """
-    if rows.empty:
+    value = column.partition(":")[0]
+    known = rows.dropna(subset=value)
+    if known.empty:
         return None
-    columns = ["name", value, f"{value}_low", f"{value}_high"]
-    bars = rows[columns].set_axis(["name", "value", "low", "high"], axis=1)
-    words = []
-    for name, *estimate in bars.itertuples(index=False):
-        if form == "percent":
-            written = percent(estimate[0])
-        else:
-            decimals = 3 if form == "ratio" else 1
-            ends = between(*estimate[1:], decimals=decimals)
-            written = f"{figure(estimate[0], decimals)} {ends}".strip()
-        words.append(f"{name}: {written}")
+    columns = [names, value, f"{value}_low", f"{value}_high"]
+    bars = known[columns].set_axis(["name", "value", "low", "high"], axis=1).astype({"name": str})
     return Chart(
         title=title,
-        words="; ".join(words),
+        words="; ".join(f"{row[names]}: {ci(row, column)}" for row in records(known)),
         file="estimates",
         data={"rows": bars},
-        values={"title": axis, "names": names, "form": form, "order": list(bars["name"])},
+        values={
+            "title": axis,
+            "names": AXES.get(names, names),
+            "form": form,
+            "order": list(bars["name"]),
+        },
     )
 
 
@@ -245,37 +138,28 @@ def sheet_values(
     returns it with its name as `other`. `sql` has the statement of each chart's rows, by the
     chart's name.
     """
-    charts = sheet_charts(sheet)
-    drawn = charts["distribution"]
-    behind = sheet.tables | {
-        "autocorrelation": sheet.horizons,
-        "replaced": sheet.horizons,
-        # The counts drawn; the daily figures are in the CSV of the chart "cumulative".
-        "distribution": sheet.cumulative if drawn is None else drawn.data["rows"],
-    }
-    tables = {name: getattr(sheet, name) for name in SHEET_TABLES}
-    tables["groups"] = sheet.groups.sort_values("group", ascending=False)
-    tables["horizons"] = sheet.horizons.assign(replaced_share=sheet.horizons["replaced"])
-    tables["legs"] = sheet.legs.assign(leg=sheet.legs["leg"].str.replace("_", " "))
     found = answers(sheet)
     of_rule = sheet.cumulative.loc[sheet.cumulative["predictor"] == sheet.rule, "rank_ic"]
+    groups = sheet.groups.sort_values("group", ascending=False)
+    ends = ["excess", "excess_low", "excess_high"]
+    in_bp = groups.assign(group=groups["group"].map(lambda group: OUTER.get(group, str(group))))
+    in_bp[ends] /= BASIS_POINT
     return {
         "answers": answer_words(found, strongest),
-        "sheet": {
-            "found": found,
-            "predictor": sheet.predictor,
-            "rule": sheet.rule,
-            "rule_ic": of_rule.mean(),
-            "leg": sheet.leg,
-            "spread_leg": sheet.spread_leg,
-            "strongest": strongest,
-            "unit": unit,
-            "minimum": MINIMUM_DAYS,
-            "charts": charts,
-            "csv": {name: csv_address(table) for name, table in behind.items()},
-            "sql": sql or {},
-            "tables": {name: Table.of(tables[name], SHEET_TABLES[name]) for name in tables},
-        },
+        "found": found,
+        "sheet": sheet,
+        "rule_ic": of_rule.mean(),
+        "strongest": strongest,
+        "unit": unit,
+        "minimum": MINIMUM_DAYS,
+        "drawn": sheet_charts(sheet),
+        "groups": groups,
+        "in_bp": in_bp,
+        "legs": sheet.legs.assign(leg=sheet.legs["leg"].str.replace("_", " ")),
+        "statements": sql or {},
+        "estimates": estimates,
+        "csv_address": csv_address,
+        "records": records,
     }
 
 
@@ -532,9 +416,9 @@ def ranking_page(
         sentence=sentence(ranking),
         survivorship=of_study(ranking.row),
         published=published_table(ranking),
-        order=Table(order.rows[::-1], ORDER),  # on a page the best comes first
+        order=order,
         net=net_table(ranking),
-        years=Table.of(by_year, BY_YEAR),
+        years=records(by_year),
         frontier=frontier(ranking.portfolios),
         nights=nights,
         model=HEADLINE,

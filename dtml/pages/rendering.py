@@ -1,7 +1,9 @@
 """Make pages of templates, and sentences of the macros that pages, console and Markdown share."""
 
+import json
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {**FILTERS, "zip": zip}
+    settings = partial(json.dumps, indent=2, ensure_ascii=False, default=str)
+    templates.filters |= {**FILTERS, "zip": zip, "settings": settings}
     templates.tests["missing"] = lambda value: bool(pd.isna(value))
     templates.globals |= {
         "palette": PALETTE,
@@ -48,15 +51,16 @@ def _pages() -> jinja2.Environment:
 
 @cache
 def _sentences() -> Any:
-    return environment(autoescape=False).get_template("sentences.txt").module
+    return environment(autoescape=False).get_template("sentences.html").module
 
 
-def page(template: str, /, **values: Any) -> str:
-    """Return the page that a template makes of these values: one file, everything escaped."""
-    return _pages().get_template(template).render(values)
+def page(template: str, /, *functions: Callable[..., Any], **values: Any) -> str:
+    """Return the page that a template makes of values and functions: one file, all escaped."""
+    named = {function.__name__: function for function in functions}
+    return _pages().get_template(template).render(named, **values)
 
 
 def said(sentence: str, /, *values: Any, **named_values: Any) -> str:
-    """Return the sentence that a macro of `sentences.txt` makes of these values, as plain text."""
+    """Return the sentence that a macro of `sentences.html` makes of these values, as plain text."""
     text = str(getattr(_sentences(), sentence)(*values, **named_values))
     return re.sub(r"[ \n]+", " ", text).strip()
