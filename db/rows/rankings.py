@@ -1,18 +1,15 @@
 """Rankings of a day's stocks: walks through history, nights' rankers, their rankings and scores."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import where
-from db.connection.frames import frame
 from db.read import query, read, read_row, read_value
 from db.save import save
-from db.views import view
 
 # Columns of a night's ranking as it is shown.
 NAMES = ("place", "symbol", "name", "sector")
@@ -41,44 +38,28 @@ def save_ranking(
     )
 
 
-def night_ranking(
-    conn: Connection,
-    market: str,
-    target: date,
-    *,
-    shown: tuple[str, str] | None = None,
-    ends: int | None = None,
-    symbols: Collection[str] | None = None,
-) -> pd.DataFrame:
+def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
     """Return the ranking of a session that the nights show, the best stock first.
 
     It is that of the predictor chosen for the session, and the newest where there are several.
-    `shown` is the pair that `shown_rankings` has for the market: with it, the ranking is found
-    faster. With `ends`, only so many stocks of each end are read, with `symbols` only those, and
-    with both only those of `symbols` that are at an end.
     Columns: place, symbol, name, sector, score, probability, predictor, leg (the name of the return
     that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
     for a session that was not ranked.
     """
-    history = view("ranking_history").c
-    is_shown = [history.market == market, history.target == target, history.chosen == 1]
-    # A part must be one of the newest ranking: an older one may have other stocks and places.
-    if shown is None and (ends is not None or symbols is not None):
-        shown = shown_rankings(conn, target).get(market)
-    if shown is not None:
-        ranker_id, predictor = shown
-        is_shown += [history.ranker_id == ranker_id, history.predictor == predictor]
-    is_read = []  # further conditions: the rows of the ranking that are asked for
-    if ends is not None:
-        last_place = sa.select(sa.func.max(history.place)).where(*is_shown).scalar_subquery()
-        is_read.append(sa.or_(history.place <= ends, history.place > last_place - ends))
-    if symbols is not None:
-        is_read.append(history.symbol.in_(symbols))
-    columns = [history[name] for name in (*SHOWN, "made_at")]
-    # The market's rankers may have been trained again, and the session ranked by each of them.
-    rankings = frame(conn, sa.select(*columns).where(*is_shown, *is_read).order_by(history.place))
-    is_newest = rankings["made_at"] == rankings["made_at"].max()
-    newest: pd.DataFrame = rankings[is_newest]
+    ranker_id, predictor = shown_rankings(conn, target).get(market, (None, None))
+    ranking = read(
+        conn,
+        "ranking_history",
+        columns=f"{', '.join(SHOWN)}, made_at",
+        market=market,
+        target=target,
+        ranker_id=ranker_id,
+        predictor=predictor,
+        chosen=1,
+        order="place",
+    )
+    # The session may have been ranked more than once.
+    newest: pd.DataFrame = ranking[ranking["made_at"] == ranking["made_at"].max()]
     return newest.drop(columns="made_at").reset_index(drop=True)
 
 

@@ -11,6 +11,8 @@
 -- realised_return     number     Adjusted close divided by the previous one, minus 1; missing until the stock has traded in the target.
 -- label               integer    Published label of the return: 1 for a rise, -1 for a fall, 0 between; missing when realised_return is.
 -- correct             integer    1 when the direction was correct (a rise is a realised_return above 0), else 0; missing when realised_return is.
+-- decision            text       'rise', 'fall' or 'none' at the model's default level, as on the night's page; without an abstention band, the direction.
+-- decision_correct    integer    1 when the decision was correct, else 0; missing when it is 'none' or realised_return is missing.
 -- always_up           text       Prediction of the rule 'every stock rises'; missing if not stored, as are the next two.
 -- index_reversal      text       Prediction of the rule 'rises after a fall of the index, else falls'; missing without history.
 -- index_below_mean20  text       Prediction of the rule 'rises while the index is below its mean of 20 sessions, else falls'.
@@ -26,6 +28,18 @@ select
     case when p.probability > 0.5 then 'rise' else 'fall' end as direction,
     o.realised_return, o.label,
     case when o.rise is null then null when (p.probability > 0.5) = o.rise then 1 else 0 end as correct,
+    case
+        when d.threshold is null or p.calibrated is null then case when p.probability > 0.5 then 'rise' else 'fall' end
+        when p.calibrated > d.threshold then 'rise'
+        when p.calibrated < 1 - d.threshold then 'fall'
+        else 'none'
+    end as decision,
+    case
+        when o.rise is null then null
+        when d.threshold is null or p.calibrated is null then case when (p.probability > 0.5) = o.rise then 1 else 0 end
+        when p.calibrated > d.threshold then case when o.rise then 1 else 0 end
+        when p.calibrated < 1 - d.threshold then case when o.rise then 0 else 1 end
+    end as decision_correct,
     case when c.always_up then 'rise' when not c.always_up then 'fall' end as always_up,
     case when c.index_reversal then 'rise' when not c.index_reversal then 'fall' end as index_reversal,
     case when c.index_below_mean20 then 'rise' when not c.index_below_mean20 then 'fall' end as index_below_mean20,
@@ -52,3 +66,4 @@ join instrument i on i.id = p.instrument_id
 join run r on r.id = p.run_id
 left join outcome o on o.instrument_id = p.instrument_id and o.session = p.target
 left join rule_direction c on c.market = i.market and c.target = p.target
+left join abstention_band d on d.run_id = p.run_id and d.is_default

@@ -13,17 +13,18 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from threading import Thread, get_native_id
+from threading import get_native_id
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jinja2
-from anyio import CapacityLimiter, move_on_after, to_thread
+from anyio import CapacityLimiter, move_on_after
 from anyio.to_thread import current_default_thread_limiter, run_sync
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -34,7 +35,7 @@ from fastapi.responses import (
     RedirectResponse,
     Response,
 )
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator
 from sqlalchemy import Connection, Engine
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -50,16 +51,14 @@ from dtml.pages.charts import script
 from dtml.pages.rendering import environment
 from flows.dashboard import monitoring
 from flows.dashboard.explore import (
-    FORMS,
     Download,
-    File,
     answer_file,
     rows_link,
     sql_page,
     table_page,
     topics,
 )
-from flows.dashboard.market import Asked, market_page
+from flows.dashboard.market import Asked, Every, OptionalDay, market_page
 from flows.dashboard.markets import (
     NotThereError,
     live_page,
@@ -68,7 +67,6 @@ from flows.dashboard.markets import (
     work_page,
 )
 from flows.dashboard.ranking import market_ranking_page
-from flows.dashboard.running import LONGEST_REFRESH_S
 from flows.dashboard.stock import meant_symbol, stock_page
 from flows.dashboard.studies import study_page
 from flows.dashboard.terms import TERMS, terms_page
@@ -90,22 +88,6 @@ HEADERS = {
     "cache-control": "no-store",
 }
 REFUSAL = "this dashboard rejects requests from other sites: open the address in a new window\n"
-
-
-class OtherSitesRefused:
-    """Answer requests by pages of other sites with 403, before any work is done for them."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on the requests of people, programs and our own pages."""
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            if is_of_another_site(headers) and not is_followed_link(headers):
-                refusal = PlainTextResponse(REFUSAL, HTTPStatus.FORBIDDEN)
-                return await refusal(scope, receive, send)
-        return await self.app(scope, receive, send)
 
 
 def is_of_another_site(headers: Headers) -> bool:
@@ -135,10 +117,11 @@ def is_followed_link(headers: Headers) -> bool:
     )
 
 
-def with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
-    """Return the application with undecoded paths, and with HEADERS on every answer.
+def guarded(app: ASGIApp) -> ASGIApp:
+    """Return the application behind a guard, with undecoded paths and HEADERS on every answer.
 
-    A name in a path may contain a slash, which is sent as %2F and must not become a separator. The
+    Requests by pages of other sites are answered with 403 before any work is done for them. A name
+    in a path may contain a slash, which is sent as %2F and must not become a separator. The
     headers, also of refusals, allow a browser to do nothing with an answer but show it.
     """
 
@@ -153,147 +136,119 @@ def with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
 
         if scope["type"] != "http":  # such as the start and the end of the server
             return await app(scope, receive, send)
+        headers = Headers(scope=scope)
+        is_refused = is_of_another_site(headers) and not is_followed_link(headers)
+        inner = PlainTextResponse(REFUSAL, HTTPStatus.FORBIDDEN) if is_refused else app
         path_as_sent = scope["raw_path"].decode("latin-1")
-        return await app({**scope, "path": path_as_sent}, receive, send_with_headers)
+        return await inner({**scope, "path": path_as_sent}, receive, send_with_headers)
 
     return answer
 
 
-STATEMENTS = 2  # at once, each with a thread and a connection of its own
-COME_AGAIN_S = 1  # the time after which a refused client should try again
-NICENESS = 10  # added to that of their threads, so that pages have priority
-
-Result = TypeVar("Result")
-Work = Callable[[Interruption], Result]  # runs in a thread, until it ends or is interrupted
-
-
-def place_among(kind: str, most: int) -> Any:
-    """Return a dependency for FastAPI: one of `most` places of a kind, held during a request.
-
-    The place becomes free when the last byte is sent or the client has left. A request that finds
-    no free place is answered with 429.
-    """
-
-    async def place(request: Request) -> AsyncIterator[None]:
-        places: asyncio.Semaphore = request.app.state.places[kind]
-        if places.locked():
-            raise HTTPException(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                detail=f"{most} {kind} are being served already: try again",
-                headers={"retry-after": str(COME_AGAIN_S)},
-            )
-        async with places:
-            yield
-
-    return Depends(place)
-
-
-class Statements:
-    """Run the SQL that visitors type, at most `STATEMENTS` at once.
-
-    A further statement is refused and does not wait.
-    """
-
-    def __init__(self) -> None:
-        self._places = asyncio.Semaphore(STATEMENTS)
-        self._cancellers = CapacityLimiter(STATEMENTS)
-
-    async def run(self, request: Request, work: Work[Result]) -> Result:
-        """Return the result of `work`, a visitor's statement, which runs in a new thread.
-
-        It is interrupted when its client disconnects. Raises HTTPException: a 403 for a link of
-        another site, a 429 when STATEMENTS are running.
-        """
-        if is_of_another_site(request.headers):
-            raise HTTPException(
-                HTTPStatus.FORBIDDEN,
-                detail="a link from another site cannot run SQL here: copy its address into the "
-                "browser's address bar",
-            )
-        if self._places.locked():
-            raise HTTPException(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                detail=f"{STATEMENTS} statements are running already: try again",
-                headers={"retry-after": str(COME_AGAIN_S)},
-            )
-        interruption = Interruption()
-        async with self._places, self._ended_with_its_reader(request.receive, interruption):
-            return await _in_own_thread(lambda: work(interruption))
-
-    async def run_while_read(self, request: Request, work: Work[Result]) -> Result:
-        """Return the result of `work`, which runs in a thread for pages.
-
-        It is interrupted when its client disconnects.
-        """
-        interruption = Interruption()
-        async with self._ended_with_its_reader(request.receive, interruption):
-            return await run_sync(work, interruption)
-
-    @asynccontextmanager
-    async def _ended_with_its_reader(
-        self, receive: Receive, interruption: Interruption
-    ) -> AsyncIterator[None]:
-        """Interrupt the work inside when its client disconnects, and when the server ends."""
-
-        async def interrupt() -> None:
-            # It runs in a thread, because the request to PostgreSQL needs a connection.
-            await run_sync(interruption.request, limiter=self._cancellers)
-
-        async def interrupt_at_disconnect() -> None:
-            message = await receive()
-            while message["type"] != "http.disconnect":
-                message = await receive()
-            await interrupt()
-
-        watcher = asyncio.create_task(interrupt_at_disconnect())
-        try:
-            yield
-        except asyncio.CancelledError:  # the server ends
-            await interrupt()
-            raise
-        finally:
-            watcher.cancel()
-
-
-async def _in_own_thread(work: Callable[[], Result]) -> Result:
-    """Return the result of work in a new thread of low priority.
-
-    The thread does nothing else afterwards, because its priority could not be raised again.
-    """
-    result: Future[Result] = Future()
-    # As a running future it cannot be cancelled: the thread sets its result in any case.
-    result.set_running_or_notify_cancel()
-
-    def run() -> None:
-        # On Linux each thread has its own priority.
-        if sys.platform == "linux":
-            thread = get_native_id()
-            niceness = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, niceness + NICENESS)
-        try:
-            result.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised again where the work is awaited
-            result.set_exception(error)
-
-    Thread(target=run, name="statement", daemon=True).start()
-    return await asyncio.wrap_future(result)
-
-
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 KEPT = {"cache-control": "max-age=3600"}  # scripts change only with the program
-USUAL_SORT = "-probability"
 # Threads that read the store, each with one connection: fewer than the engine's pool holds.
 WORKERS = 4
 MONITORS = 2  # further threads, for /health and /metrics alone
 MONITORING_LIMIT_S = 20
 READY_LIMIT_S = 10  # that the start may take
 WAITING = 24  # pages, at most, that are being rendered or wait for a worker
-LIVE_SCRIPT = Path(__file__).parent / "templates" / "live.js"
 DOWNLOADS = 8  # files, at most, that are being made or sent
+STATEMENTS = 2  # of visitors at once, each with a thread and a connection of its own
+PLACES = {"pages": WAITING, "downloads": DOWNLOADS, "statements": STATEMENTS}
+COME_AGAIN_S = 1  # the time after which a refused client should try again
+NICENESS = 10  # added to that of the threads of statements, so that pages have priority
+TEMPLATES = Path(__file__).parent / "templates"
+
+T = TypeVar("T")
+Work = Callable[[Interruption], T]  # runs in a thread, until it ends or is interrupted
+
+
+@asynccontextmanager
+async def place(request: Request, kind: str) -> AsyncIterator[None]:
+    """Hold one of the PLACES of a kind; raise HTTPException, a 429, if all are taken."""
+    places: asyncio.Semaphore = request.app.state.places[kind]
+    if places.locked():
+        raise HTTPException(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            detail=f"{PLACES[kind]} {kind} are being served already: try again",
+            headers={"retry-after": str(COME_AGAIN_S)},
+        )
+    async with places:
+        yield
+
+
+def router_of(kind: str) -> APIRouter:
+    """Return a router whose requests hold a place until the last byte is sent."""
+
+    async def hold(request: Request) -> AsyncIterator[None]:
+        async with place(request, kind):
+            yield
+
+    return APIRouter(dependencies=[Depends(hold)])
+
+
+async def run_statement(request: Request, work: Work[T]) -> T:
+    """Return the result of `work`, a visitor's statement, which runs in a thread of low priority.
+
+    It is interrupted when its client disconnects. Raises HTTPException: a 403 for a link of another
+    site, a 429 when STATEMENTS are running.
+    """
+    if is_of_another_site(request.headers):
+        raise HTTPException(
+            HTTPStatus.FORBIDDEN,
+            detail="a link from another site cannot run SQL here: copy its address into the "
+            "browser's address bar",
+        )
+    interruption = Interruption()
+    async with place(request, "statements"), ended_with_its_reader(request, interruption):
+        loop, threads = asyncio.get_running_loop(), request.app.state.threads
+        return await loop.run_in_executor(threads, work, interruption)
+
+
+async def run_while_read(request: Request, work: Work[T]) -> T:
+    """Return the result of `work`, which runs in a thread for pages.
+
+    It is interrupted when its client disconnects.
+    """
+    interruption = Interruption()
+    async with ended_with_its_reader(request, interruption):
+        return await run_sync(work, interruption)
+
+
+@asynccontextmanager
+async def ended_with_its_reader(
+    request: Request, interruption: Interruption
+) -> AsyncIterator[None]:
+    """Interrupt the work inside when its client disconnects, and when the server ends."""
+
+    async def interrupt() -> None:
+        # It runs in a thread, because the request to PostgreSQL needs a connection.
+        await run_sync(interruption.request, limiter=request.app.state.cancellers)
+
+    async def interrupt_at_disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        await interrupt()
+
+    watcher = asyncio.create_task(interrupt_at_disconnect())
+    try:
+        yield
+    except asyncio.CancelledError:  # the server ends
+        await interrupt()
+        raise
+    finally:
+        watcher.cancel()
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread; on Linux each has its own."""
+    if sys.platform == "linux":
+        thread = get_native_id()
+        niceness = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, niceness + NICENESS)
 
 
 @asynccontextmanager
@@ -304,67 +259,34 @@ async def workers(app: FastAPI) -> AsyncIterator[None]:
     charts, the calendars and what the first page reads take a second or two, which no visitor needs
     to wait for; a store that does not answer delays the start by READY_LIMIT_S at most.
     """
-    app.state.statements = Statements()
+    app.state.threads = ThreadPoolExecutor(STATEMENTS, "statement", _give_way)
+    app.state.cancellers = CapacityLimiter(STATEMENTS)
     app.state.monitors = CapacityLimiter(MONITORS)
     current_default_thread_limiter().total_tokens = WORKERS
     with move_on_after(READY_LIMIT_S):
-        await to_thread.run_sync(
+        await run_sync(
             monitoring.warm_up, app.state.engine, abandon_on_cancel=True, limiter=CapacityLimiter(1)
         )
     yield
+    app.state.threads.shutdown(wait=False, cancel_futures=True)
 
 
-PLACES = {"pages": WAITING, "downloads": DOWNLOADS}
-pages = APIRouter(dependencies=[place_among("pages", WAITING)])
-tables = APIRouter(dependencies=[place_among("downloads", DOWNLOADS)])
+pages = router_of("pages")
+tables = router_of("downloads")
 
 
-def _path_name(text: str) -> str:
-    """Return a name from an address; refuse a NUL, which some databases do not accept."""
-    name = unquote(text)
-    if "\x00" in name:
+def _name(text: str) -> str:
+    """Return a name; refuse a NUL, which some databases do not accept."""
+    if "\x00" in text:
         raise NotThereError("a name cannot contain a NUL: remove %00 from the address")
-    return name
-
-
-def _optional_name(text: str | None) -> str | None:
-    """Return the text of a form, or None if it is empty."""
-    if not text:
-        return None
-    # `_path_name` expects a text as addresses have it, and the text of a form is decoded already.
-    return _path_name(quote(text))
-
-
-def _optional_day(text: str | None) -> date | None:
-    """Return the day of a form, or None if it is empty; raise ValueError for another text."""
-    if not text:
-        return None
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not a day; write one such as 2026-11-20") from error
-
-
-def _optional_level(text: Any) -> Any:
-    """Return the level that a form names: None if it is empty, 0 for "any".
-
-    At level 0 every stock has a direction: a rise above one half.
-    """
-    if text == "":
-        return None
-    if text == "any":
-        return 0.0
     return text
 
 
-PathName = Annotated[str, AfterValidator(_path_name)]
-OptionalName = Annotated[str | None, BeforeValidator(_optional_name)]
-OptionalDay = Annotated[date | None, BeforeValidator(_optional_day)]
-Level = Annotated[float | None, BeforeValidator(_optional_level)]
-From = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="from")]
+PathName = Annotated[str, AfterValidator(lambda text: _name(unquote(text)))]
+OptionalName = Annotated[str | None, AfterValidator(lambda text: _name(text) if text else None)]
+From = Annotated[OptionalDay, Query(alias="from")]
+To = Annotated[OptionalDay, Query(alias="to")]
 Markets = Annotated[Sequence[str], Query()]
-Every = Annotated[int, Query(ge=0, le=LONGEST_REFRESH_S)]
-To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 
 
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
@@ -395,10 +317,7 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _show_failure)
-    guarded = TrustedHostMiddleware(
-        OtherSitesRefused(app), allowed_hosts=list(hosts), www_redirect=False
-    )
-    return with_raw_paths_and_headers(guarded)
+    return guarded(TrustedHostMiddleware(app, allowed_hosts=list(hosts), www_redirect=False))
 
 
 async def alive() -> PlainTextResponse:
@@ -439,7 +358,7 @@ async def _monitored(request: Request, work: Callable[[], T]) -> T:
     """
     limiter = request.app.state.monitors
     with move_on_after(MONITORING_LIMIT_S):
-        return await to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+        return await run_sync(work, limiter=limiter, abandon_on_cancel=True)
     # The time limit has ended the block above without a result.
     raise StoreError(
         f"the store did not answer within {MONITORING_LIMIT_S} s: check its server or its disk"
@@ -453,7 +372,9 @@ def charts_script() -> Response:
 
 def live_script() -> Response:
     """Send the script that keeps the state of nights on a page up to date."""
-    return Response(LIVE_SCRIPT.read_bytes(), media_type="text/javascript", headers=KEPT)
+    return Response(
+        (TEMPLATES / "live.js").read_bytes(), media_type="text/javascript", headers=KEPT
+    )
 
 
 @pages.get("/")
@@ -487,14 +408,10 @@ def running(request: Request, every: Every = 0) -> HTMLResponse:
 def market(
     request: Request,
     market: PathName,
-    as_of: OptionalDay = None,
-    level: Level = None,
-    sort: str = USUAL_SORT,
-    every: Every = 0,
+    asked: Annotated[Asked, Query()],
 ) -> HTMLResponse:
-    """Show a night of a market; the page reloads after `every` seconds, or never if 0."""
+    """Show a night of a market."""
     now, times = _times(request, market)
-    asked = Asked(as_of=as_of, level=level, sort=sort, every=every)
     return _page(request, "market", lambda conn: market_page(conn, market, asked, now, times))
 
 
@@ -546,7 +463,7 @@ async def table(request: Request, name: PathName) -> HTMLResponse:
         page = table_page(request.app.state.engine, name, where, interruption)
         return _rendered(request, "sql", page)
 
-    return await _statements(request).run_while_read(request, work)
+    return await run_while_read(request, work)
 
 
 @pages.get("/sql")
@@ -557,22 +474,16 @@ async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTM
         page = sql_page(request.app.state.engine, q, market, interruption)
         return _rendered(request, "sql", page)
 
-    statements = _statements(request)
-    if q.strip():
-        return await statements.run(request, work)
-    # The box is empty: no statement runs, so none of the places for statements is needed.
-    return await statements.run_while_read(request, work)
+    # In an empty box no statement runs, so none of the places for statements is needed.
+    return await (run_statement if q.strip() else run_while_read)(request, work)
 
 
 @tables.get("/sql/rows.{form}")
 async def sql_file(request: Request, form: str, q: str) -> Response:
     """Send the answer to SQL as a file."""
 
-    def work(interruption: Interruption) -> File:
-        return answer_file(request.app.state.engine, q, form, interruption)
-
-    file = await _statements(request).run(request, work)
-    return Download(file, FORMS[form], form)
+    file = await run_statement(request, partial(answer_file, request.app.state.engine, q, form))
+    return Download(file, form)
 
 
 @pages.get("/run/{name}")
@@ -603,7 +514,7 @@ def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> 
 
 def templates() -> jinja2.Environment:
     """Return the dashboard's templates, over the pages that the reports share."""
-    page_templates = environment(folder=Path(__file__).parent / "templates")
+    page_templates = environment(folder=TEMPLATES)
     page_templates.globals.update(
         link=link,
         rows_link=rows_link,
@@ -614,11 +525,6 @@ def templates() -> jinja2.Environment:
         served=True,
     )
     return page_templates
-
-
-def _statements(request: Request) -> Statements:
-    statements: Statements = request.app.state.statements
-    return statements
 
 
 def _times(request: Request, *names: str) -> tuple[datetime, dict[str, Timeliness]]:
@@ -646,47 +552,34 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
 
     As a coroutine it needs no thread, so a 429 does not wait for the requests that caused it.
     """
-    status, message = _failure(error)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    status, message = HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
+    headers: Mapping[str, str] = {}
+    if isinstance(error, RequestValidationError):
+        status = HTTPStatus.BAD_REQUEST
+        faults = error.errors()
+        message = "; ".join(f"{each['loc'][-1]}={each['input']}: {each['msg']}" for each in faults)
+    elif isinstance(error, HTTPException):
+        status, message, headers = HTTPStatus(error.status_code), error.detail, error.headers or {}
+        if status is HTTPStatus.NOT_FOUND:  # Starlette says only "Not Found"
+            message = "no page has this address: begin at /, which lists all markets"
+    elif isinstance(error, (DtmlError, StoreError)):
+        status = next((code for kind, code in STATUSES.items() if isinstance(error, kind)), status)
+    else:
         # The request is gone and cannot be repeated with --debug, so the log says where it failed.
-        is_expected = isinstance(error, (DtmlError, StoreError))
-        place = "" if is_expected else f", at {innermost_lines(error)}"
-        log.warning("%s: %s%s", request.url.path, message, place)
-        if not is_expected:
-            message += "; the log of `dtml dashboard` says where it failed"
-    values = {"status": HTTPStatus(status), "said": message}
-    response = _rendered(request, "failure", values, status)
-    if isinstance(error, HTTPException):
-        response.headers.update(error.headers or {})
+        message = f"unexpected {type(error).__name__}"
+        log.warning("%s: %s, at %s", request.url.path, message, innermost_lines(error))
+        message += "; the log of `dtml dashboard` says where it failed"
+    message = " ".join(message.split())
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, (DtmlError, StoreError)):
+        log.warning("%s: %s", request.url.path, message)
+    response = _rendered(request, "failure", {"status": status, "said": message}, status)
+    response.headers.update(headers)
     return response
 
 
-def _failure(error: Exception) -> tuple[int, str]:
-    if isinstance(error, RequestValidationError):
-        wrong_parameters = [
-            # Pydantic puts these words before the message of a ValueError.
-            f"{fault['loc'][-1]}: {fault['msg'].removeprefix('Value error, ')}"
-            for fault in error.errors()
-        ]
-        return HTTPStatus.BAD_REQUEST, "; ".join(wrong_parameters)
-    if isinstance(error, HTTPException):
-        message = str(error.detail)
-        if error.status_code == HTTPStatus.NOT_FOUND:  # Starlette says only "Not Found"
-            message = "no page has this address: begin at /, which lists all markets"
-        return error.status_code, message
-    if isinstance(error, (DtmlError, StoreError)):
-        message = str(error)
-    else:
-        message = f"unexpected {type(error).__name__}"
-    return _status_of(error), " ".join(message.split())
-
-
-def _status_of(error: Exception) -> int:
-    """Return the HTTP status of an error: 500 unless it is the visitor's or the store's."""
-    if isinstance(error, NotThereError):
-        return HTTPStatus.NOT_FOUND
-    if isinstance(error, (UsageError, StoreUsageError)):
-        return HTTPStatus.BAD_REQUEST
-    if isinstance(error, StoreError):
-        return HTTPStatus.SERVICE_UNAVAILABLE
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+STATUSES: Mapping[type[Exception], HTTPStatus] = {  # the first that fits an error
+    NotThereError: HTTPStatus.NOT_FOUND,
+    UsageError: HTTPStatus.BAD_REQUEST,
+    StoreUsageError: HTTPStatus.BAD_REQUEST,
+    StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
+}

@@ -1,9 +1,8 @@
-"""What a market's morning begins with: tonight's state, tomorrow's ranking, and what changed."""
+"""What a market's morning begins with: its last night, its ranking, and what changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,29 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import query, read, read_row
+from db.read import query, read, read_row, read_value
 from db.rows import nights, rankings
+from dtml.errors import UsageError
 from dtml.evaluation.drift import drift_words
+from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
+from dtml.evaluation.ranking import mean_of_days
+from dtml.markets.definition import YEAR
 from dtml.pages.charts import Sparkline
 from dtml.pages.figures import (
     count,
     counted,
     day,
     figure,
+    interval,
     of_source,
     percent,
     records,
+    signed_percent,
 )
 from dtml.pages.night import promotion_words
+from dtml.prices.sessions import sessions_a_year
 from flows.dashboard.running import Work, running_night
+from flows.markets.files import read_market
 from flows.night_facts import NightFacts
 from flows.service.timeliness import Timeliness
 
@@ -36,6 +43,9 @@ MOST_NAMED = 3  # markets that are not well, in the heading of the first page
 SMALLEST_TRADE = 0.00005  # of the equity: the page shows hundredths of a percent
 # Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
 SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
+
+ORDER_VERBS = ("buy", "sell", "keep")
+TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
 
 Row = Mapping[str, Any]
 
@@ -141,183 +151,117 @@ def _hindsight(complete: int, late: int) -> str:
     )
 
 
-class Shown:
-    """Remember which rankings are shown: a session is looked up only once for all markets."""
+def briefing(night: NightFacts, last_alerts: date | None = None) -> dict[str, Any]:
+    """Return a complete night's ranking, its orders, how good rankings have been, and what changed.
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        self._of_target: dict[date, dict[str, tuple[str, str]]] = {}
-
-    def of(self, market: str, target: date) -> tuple[str, str] | None:
-        """Return the ranker_id and the predictor of a market's ranking of a session, or None."""
-        if target not in self._of_target:
-            self._of_target[target] = rankings.shown_rankings(self._conn, target)
-        return self._of_target[target].get(market)
-
-
-def ranking_of_night(night: NightFacts, shown: Shown, ends: int | None = None) -> pd.DataFrame:
-    """Return a night's ranking, the best first, with the change of places since the one before.
-
-    With `ends`, the ranking has only so many stocks of each end. There are no rows where no stock
-    was ranked.
-
-    The columns are those of `rankings.night_ranking` and three more: `moved`, the places gained
-    since the night before, and `return_before`, the stock's return in the session ranked then, both
-    NaN for a stock that was not ranked then; and `bar`, the score on a scale from -1 to 1, on which
-    0 is the median of the stocks returned, and the stock furthest from it has 1 or -1.
+    `best` and `worst` have END_STOCKS stocks at most, the worst first, and no stock in both.
+    `each_weight` is the share of equity of every stock to hold, None where they differ. Alerts of
+    later nights, which have no ranking yet, are among the changes up to `last_alerts`.
     """
-    ranking = rankings.night_ranking(
-        night.conn,
-        night.market,
-        night.target,
-        shown=shown.of(night.market, night.target),
-        ends=ends,
-    )
-    earlier = ranking.iloc[:0]  # no rows, with the same columns
-    if night.before is not None:
-        earlier = rankings.night_ranking(
-            night.conn,
-            night.market,
-            night.before.target,
-            shown=shown.of(night.market, night.before.target),
-            symbols=None if ends is None else ranking["symbol"].tolist(),
-        )
-    earlier_place = earlier.set_index("symbol")["place"].astype(float)
-    moved = ranking["symbol"].map(earlier_place) - ranking["place"]
-    distance = ranking["score"].astype(float) - ranking["score"].median()
-    furthest = distance.abs().max()  # 0 where all scores are equal
-    return_before = ranking["symbol"].map(earlier.set_index("symbol")["realised_return"])
-    return ranking.assign(
-        moved=moved.astype(float),
-        bar=distance / furthest if furthest else 0.0,
-        return_before=return_before.astype(float),
-    )
-
-
-def best_and_worst(ranking: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of a ranking's `best` stocks, and of its `worst`, the worst of them first.
-
-    Each list has at most END_STOCKS rows, so a ranking that was read with only so many stocks of
-    each end suffices. A ranking with fewer than twice as many stocks is divided in its middle, so
-    that no stock is in both lists; the middle one of an odd number is in neither.
-    """
-    half = len(ranking) // 2
-    number = min(END_STOCKS, half)
+    ranking = ranking_of_night(night)
+    orders = orders_of_night(night, ranking)
+    weights = orders.loc[orders["weight"] > 0, "weight"].astype(float)
+    are_equal = len(weights) > 0 and weights.max() - weights.min() < SMALLEST_TRADE
+    skill = skill_of(night)
+    number = min(END_STOCKS, len(ranking) // 2)
     return {
+        "ranking": ranking,
         "best": records(ranking.head(number)),
         "worst": records(ranking.iloc[::-1].head(number)),
+        "orders": records(orders),
+        "order_words": order_words(orders),
+        "each_weight": float(weights.mean()) if are_equal else None,
+        "skill": skill,
+        "skill_line": skill and skill_line(night, ranking["leg"].iloc[0], skill.ranker),
+        "changes": changes(night, ranking, last_alerts),
     }
 
 
-def with_directions(ranking: pd.DataFrame, directions: pd.DataFrame) -> pd.DataFrame:
-    """Return a whole ranking with what the model of the directions says of the same stocks.
+def ranking_of_night(night: NightFacts) -> pd.DataFrame:
+    """Return a night's ranking, the best first, with the change of places since the one before.
 
-    `ranking` must have every stock that was ranked, because its length gives its halves. The
-    columns `direction`, `calibrated` and `raw` (the probability before calibration) are missing for
-    a stock without a prediction. `disagrees` is true where a stock of the better half (with the
-    middle one of an odd number) is predicted to fall, or one of the worse half to rise.
+    Three columns are added to `NightFacts.ranking`: `moved`, the places gained since the night
+    before, and `return_before`, the stock's return in the session ranked then, both NaN for a stock
+    that was not ranked then; and `bar`, the score on a scale from -1 to 1, on which 0 is the median
+    of the stocks, and the stock furthest from it has 1 or -1.
     """
-    said = directions.set_index("symbol")
-    with_said = ranking.assign(
-        direction=ranking["symbol"].map(said["direction"]),
-        calibrated=ranking["symbol"].map(said["calibrated"]),
-        raw=ranking["symbol"].map(said["probability"]),
+    ranking = night.ranking
+    before = night.before.ranking if night.before else ranking.iloc[:0]
+    before = before.set_index("symbol")[["place", "realised_return"]].astype(float)
+    distance = ranking["score"].astype(float) - ranking["score"].median()
+    furthest = distance.abs().max()  # 0 where all scores are equal
+    return ranking.assign(
+        moved=(ranking["symbol"].map(before["place"]) - ranking["place"]).astype(float),
+        bar=distance / furthest if furthest else 0.0,
+        return_before=ranking["symbol"].map(before["realised_return"]).astype(float),
     )
-    is_better_half = ranking["place"] <= (len(ranking) + 1) / 2
-    disagrees = (is_better_half & (with_said["direction"] == "fall")) | (
-        ~is_better_half & (with_said["direction"] == "rise")
-    )
-    return with_said.assign(disagrees=disagrees)
 
 
-def orders_of_night(night: NightFacts) -> pd.DataFrame:
+def contradicts(place: float, stocks: int, direction: str) -> bool:
+    """Return whether a stock of the better half is to fall, or one of the worse half to rise.
+
+    The middle one of an odd number of stocks is of the better half.
+    """
+    if pd.isna(place):
+        return False
+    return direction == ("fall" if place <= (stocks + 1) / 2 else "rise")
+
+
+def orders_of_night(night: NightFacts, ranking: pd.DataFrame) -> pd.DataFrame:
     """Return what the paper account holds from the next open on, and what it trades for that.
 
     Columns: symbol, weight (the share of equity to hold, 0 for a sale), held (the share held after
-    the last open, NaN without), kept (whether the holding stays as it is), action, and place (of
-    the action: 0 buy, 1 sell, 2 adjust, 3 keep). The action is "sell" for a stock to hold no
-    longer, "buy" for one that is not held, "keep" for one that is `kept` or whose weight changes by
-    less than `SMALLEST_TRADE`, and else "adjust". The rows are sorted by place, then the largest
-    weight first. There are no rows where nothing was decided.
+    the last open, NaN without), and action: "sell" for a stock to hold no longer, "buy" for one
+    that is not held, "keep" for one that the account keeps as it is or whose weight changes by less
+    than `SMALLEST_TRADE`, and else "adjust". The orders of each action are in the order of the
+    ranking.
     """
-    orders = partial(read, night.conn, "paper_order", market=night.market)
-    wanted = orders(target=night.target).set_index("symbol")
-    if wanted.empty:
-        return pd.DataFrame(columns=["symbol", "weight", "held", "kept", "action", "place"])
-    held = pd.Series(dtype=float)
-    if night.before is not None:
-        orders_before = orders(target=night.before.target)
-        held = orders_before.set_index("symbol")["held"].dropna().astype(float)
-    symbols = [*wanted.index, *held.index.difference(wanted.index)]
-    changed = pd.DataFrame(
-        {
-            "symbol": symbols,
-            "weight": wanted["weight"].reindex(symbols).fillna(0.0).to_numpy(),
-            "held": held.reindex(symbols).to_numpy(),
-            "kept": wanted["kept"].reindex(symbols).fillna(0).to_numpy() == 1,
-        }
-    )
+    orders = read(night.conn, "paper_order", market=night.market, target=night.target)
+    wanted = orders.set_index("symbol")[["weight", "kept"]].astype(float)
+    held = pd.Series(name="held", dtype=float)
+    if night.before is not None and len(wanted):
+        before = read(
+            night.conn, "paper_order", market=night.market, target=night.before.target
+        ).set_index("symbol")
+        held = before["held"].dropna().astype(float)
+    changed = wanted.join(held, how="outer").fillna({"weight": 0.0, "kept": 0.0})
     is_unchanged = (changed["weight"] - changed["held"]).abs() < SMALLEST_TRADE
     actions = np.select(
-        [changed["weight"] == 0, changed["held"].isna(), changed["kept"] | is_unchanged],
+        [changed["weight"] == 0, changed["held"].isna(), (changed["kept"] == 1) | is_unchanged],
         ["sell", "buy", "keep"],
         default="adjust",
     )
-    places = {"buy": 0, "sell": 1, "adjust": 2, "keep": 3}
-    with_actions = changed.assign(action=actions, place=[places[action] for action in actions])
-    return with_actions.sort_values(["place", "weight", "symbol"], ascending=[True, False, True])
-
-
-def in_order_of(ranking: pd.DataFrame, orders: pd.DataFrame) -> pd.DataFrame:
-    """Return the orders of each action in the order of the ranking; stocks without a place last."""
-    if ranking.empty or orders.empty:
-        return orders
-    ranks = orders["symbol"].map(ranking.set_index("symbol")["place"])
-    return orders.assign(rank=ranks).sort_values(["place", "rank"], kind="stable")
+    place = ranking.set_index("symbol")["place"]
+    in_order = ["buy", "sell", "adjust", "keep"]
+    return (
+        changed.rename_axis("symbol")
+        .reset_index()
+        .assign(
+            action=pd.Categorical(actions, in_order),
+            place=lambda rows: rows["symbol"].map(place).astype(float),
+        )
+        .sort_values(["action", "place", "weight", "symbol"], ascending=[True, True, False, True])
+        .astype({"action": str})
+    )
 
 
 def order_words(orders: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the stocks to buy, to sell and to keep, the best ranked first; no key without a stock.
+    """Return the stocks to buy, to sell and to keep; no key without a stock.
 
     An order that adjusts a holding counts as keeping it.
     """
-    words = {}
-    for verb, actions in (("buy", ["buy"]), ("sell", ["sell"]), ("keep", ["keep", "adjust"])):
-        symbols = orders.loc[orders["action"].isin(actions), "symbol"].tolist()
-        if symbols:
-            words[verb] = symbols
-    return words
-
-
-def order_values(orders: pd.DataFrame) -> dict[str, Any]:
-    """Return what a page shows of the orders of a night.
-
-    `orders` has their rows, `order_words` the stocks by what is done with them, and `each_weight`
-    the share of equity of every stock to hold, None where they differ.
-    """
-    return {
-        "orders": records(orders),
-        "order_words": order_words(orders),
-        "each_weight": _weight_of_each(orders),
-    }
-
-
-def _weight_of_each(orders: pd.DataFrame) -> float | None:
-    weights = orders.loc[orders["weight"] > 0, "weight"].astype(float)
-    if weights.empty or weights.max() - weights.min() >= SMALLEST_TRADE:
-        return None
-    return float(weights.mean())
+    verbs = orders["action"].replace("adjust", "keep")
+    by_verb = {verb: orders.loc[verbs == verb, "symbol"].tolist() for verb in ORDER_VERBS}
+    return {verb: symbols for verb, symbols in by_verb.items() if symbols}
 
 
 def changes(night: NightFacts, ranking: pd.DataFrame, last: date | None = None) -> list[str]:
     """Return in sentences what changed in a night since the one before.
 
     These are a promotion, new drift, alerts, a new model, and stocks that are new at the top. For a
-    first night all drift is new, and only drift and alerts are told. Alerts of later nights, which
-    have no ranking yet, are among them up to the night of `last` (None: the newest).
+    first night all drift is new, and only drift and alerts are told.
     """
-    before = night.before
-    champion = night.champion
+    before, champion = night.before, night.champion
     sentences = []
     if before and champion and champion["replaced"] and champion["since"] > before.target:
         sentences.append(f"{promotion_words(champion)}.")
@@ -345,6 +289,105 @@ def changes(night: NightFacts, ranking: pd.DataFrame, last: date | None = None) 
     return sentences
 
 
+@dataclass(frozen=True)
+class Skill:
+    """How good the rankings of the predictor that ranks the stocks have been.
+
+    `score` is the row of its running scores, None before its first ranking has an outcome; `rule`
+    is that of the rule with the best rank IC. `since` is the session from which on the interval of
+    the rank IC has been above 0.
+    """
+
+    ranker: str
+    score: Row | None
+    rule: Row | None
+    since: date | None
+
+    @property
+    def verdict(self) -> str | None:
+        """Return the words of `told_apart` about the rank IC and 0."""
+        if self.score is None:
+            return None
+        return told_apart(self.score["rank_ic_low"], self.score["rank_ic_high"])
+
+
+def skill_of(night: NightFacts) -> Skill | None:
+    """Return the skill of the predictor that ranks the stocks; None without a ranking."""
+    if night.ranking.empty:
+        return None
+    ranker = str(night.ranking["predictor"].iloc[0])
+    scores = night.rank_scores.sort_values("rank_ic")
+    score = next(iter(records(scores[scores["predictor"] == ranker])), None)
+    rules = records(scores[(scores["is_rule"] == 1) & scores["rank_ic"].notna()])
+    since = None
+    if score:
+        of_ranker = (night.conn, night.market, score["leg"], ranker)
+        since, _ = rankings.lasting_skill(*of_ranker, night.target)
+    return Skill(ranker, score, rules[-1] if rules else None, since)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a strategy gained after costs beside a benchmark portfolio.
+
+    `verdict` has the words of `told_apart`, `figures` the gain with its interval; `source` names
+    where it comes from, and `link` its page, if there is one.
+    """
+
+    verdict: str | None
+    beside: str
+    figures: str
+    source: str
+    link: str | None = None
+
+
+def after_costs(conn: Connection, market: str, paper: pd.DataFrame) -> Gain | None:
+    """Return what a strategy gained after costs; None where nothing was tried yet.
+
+    The strategy is the last year of the paper account, if it has MINIMUM_DAYS sessions; else the
+    newest walk of rankings; else the newest backtest's portfolio with the best Sharpe ratio among
+    those that trade at the next open. `paper` has the rows of `paper_account.paper_returns`.
+    """
+    net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
+    if len(net) >= MINIMUM_DAYS:
+        try:
+            year = sessions_a_year(read_market(market).calendar)
+        except UsageError:  # no file defines the market any more
+            year = YEAR
+        net = net.tail(year)
+        gain = mean_of_days((net["account"] - net["equal parts"]).to_numpy())
+        low, high = year * gain.low, year * gain.high
+        return Gain(
+            verdict=told_apart(low, high),
+            beside="equal parts",
+            figures=f"{signed_percent(year * gain.value)} a year [{percent(low)}, {percent(high)}]",
+            source=f"paper account, {counted(len(net), 'session')}",
+        )
+    stored = where.stored
+    walk = read_row(conn, "ranking_summary", market=market, index_gain=stored, order="-read_at")
+    if walk is not None:  # in spite of its name, the gain of a walk is over equal parts
+        link = f"/ranking/{walk['ranking_id']}"
+        return _gain_of_study(walk, "equal parts", f"walk to {walk['last']}", link)
+    finished = read_value(
+        conn, "backtest", "id", market=market, finished_at=stored, order="-finished_at"
+    )
+    portfolios = read(
+        conn, "backtest_summary", backtest_id=finished, sharpe=stored, order="-sharpe, -portfolio"
+    )
+    tradable = portfolios[portfolios["portfolio"].str.endswith(TRADABLE)]
+    for best in records(tradable.head(1)):
+        source = f"backtest to {day(best['last'])}, its best portfolio in hindsight"
+        return _gain_of_study(best, "the index", source, f"/backtest/{best['backtest_id']}")
+    return None
+
+
+def _gain_of_study(row: Row, beside: str, source: str, link: str) -> Gain:
+    """Return the gain in Sharpe ratio of a stored study, its column `index_gain`."""
+    verdict = told_apart(row["index_gain_low"], row["index_gain_high"])
+    ends = interval(row, "index_gain")
+    return Gain(verdict, beside, f"Sharpe ratio {row['index_gain']:+.2f} {ends}", source, link)
+
+
 def skill_line(night: NightFacts, leg: str, predictor: str) -> Sparkline | None:
     """Return a drawing of the rank IC of a predictor, added up over the nights up to one.
 
@@ -366,12 +409,10 @@ def skill_line(night: NightFacts, leg: str, predictor: str) -> Sparkline | None:
         return None
     sums = daily.cumsum()
     totals = daily.drop(columns=predictor).sum()  # of the rules
-    shown = [predictor]
-    if len(totals):
-        shown.append(str(totals.idxmax()))
+    shown = [predictor, *([str(totals.idxmax())] if len(totals) else [])]
     ends = [f"{name} {figure(float(sums[name].dropna().iloc[-1]), 2)}" for name in shown]
     words = f"rank IC added up over {counted(len(daily), 'night')}: {', '.join(ends)}"
-    return Sparkline(words=words, lines=_values(sums, shown), base=0.0)
+    return Sparkline(words=words, lines={name: sums[name].to_numpy() for name in shown}, base=0.0)
 
 
 def account_line(paper: pd.DataFrame) -> Sparkline | None:
@@ -381,8 +422,6 @@ def account_line(paper: pd.DataFrame) -> Sparkline | None:
     invested at the open of the first of these sessions. None where the account has fewer than two
     sessions.
     """
-    if paper.empty:
-        return None
     net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
     net = net.tail(NIGHTS)
     if "account" not in net or net["account"].count() < 2:
@@ -391,8 +430,4 @@ def account_line(paper: pd.DataFrame) -> Sparkline | None:
     growth = (1 + net[shown]).cumprod()
     ends = [f"{name} {percent(float(growth[name].dropna().iloc[-1]) - 1)}" for name in shown]
     words = f"{day(net.index[0])} to {day(net.index[-1])}: {', '.join(ends)}"
-    return Sparkline(words=words, lines=_values(growth, shown), base=1.0)
-
-
-def _values(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, "np.ndarray[Any, Any]"]:
-    return {name: frame[name].to_numpy(dtype=float) for name in names}
+    return Sparkline(words=words, lines={name: growth[name].to_numpy() for name in shown}, base=1.0)

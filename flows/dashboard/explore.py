@@ -5,8 +5,7 @@ be downloaded as CSV, JSON or Parquet, sent no faster than it is read."""
 
 import asyncio
 import logging
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
@@ -130,10 +129,9 @@ def sql_page(
 
 
 def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
-    """Return the first rows of an answer, its columns and its chart, or the error in its SQL.
+    """Return the first rows of an answer, at most SHOWN, and its chart, or the error in its SQL.
 
-    `rows` has at most SHOWN rows, and `is_cut` says whether there are more. Of each column, `names`
-    has the name, `numeric` says whether it has numbers, and `whole` whether these are all whole.
+    Of each column, `numeric` says whether it has numbers, and `whole` whether these are all whole.
     After an error `rows` is None, `wrong` is the message, and of the other keys only `sql` is
     there. `interruption` ends the reading.
     """
@@ -145,17 +143,12 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, An
     first_rows = rows.head(SHOWN)
     # Columns are taken by position: two columns of an answer may have the same name.
     columns = [first_rows.iloc[:, position] for position in range(first_rows.shape[1])]
-    is_numeric = [pd.api.types.is_numeric_dtype(column) for column in columns]
-    json_rows = [
-        tuple(as_json_values(value) for value in row)
-        for row in first_rows.itertuples(index=False, name=None)
-    ]
     return {
         "sql": sql,
         "names": list(first_rows.columns),
-        "numeric": is_numeric,
+        "numeric": [pd.api.types.is_numeric_dtype(column) for column in columns],
         "whole": [are_whole(column) for column in columns],
-        "rows": json_rows,
+        "rows": as_json_values(list(first_rows.itertuples(index=False, name=None))),
         "is_cut": len(rows) > SHOWN,
         "shown": SHOWN,
         "chart": answer_chart(first_rows),
@@ -167,42 +160,35 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
 
     Where no two rows have the same date, it has a panel for each of the first PANELS columns of
     fractions. Else it has one panel, of the first column of fractions, with a line for each value
-    of the first other column that divides the rows into lines (see `_names_lines`), the one that
-    ends highest first; None where no column does. None also for an answer in which two columns have
-    one name, and for one in which fewer than two days have a value.
+    of the first other column that divides the rows into at most LINES lines, the one that ends
+    highest first; None where no column does. None also for an answer in which two columns have one
+    name, and for one in which fewer than two days have a value.
     """
     if rows.columns.duplicated().any():  # a column could not be chosen by its name
         return None
-    dated_column = next((name for name in rows if _is_dated(rows[name])), None)
-    number_columns = [str(name) for name in rows if pd.api.types.is_float_dtype(rows[name])]
-    if dated_column is None or not number_columns:
+    dated = next((name for name in rows if _is_dated(rows[name])), None)
+    numbers = [str(name) for name in rows if pd.api.types.is_float_dtype(rows[name])]
+    if dated is None or not numbers:
         return None
-
-    texts = rows[dated_column].astype(str)
-    days = pd.to_datetime(texts.str.slice(0, 10))  # of a moment too, its day
+    days = pd.to_datetime(rows[dated].astype(str).str.slice(0, 10))  # of a moment too, its day
     if days.is_unique:
-        panels: list[Panel] = []
-        for name in number_columns[:PANELS]:
-            line = rows[name].set_axis(days)
-            panels.append(Panel(title=name, lines={name: line}, height=120))
+        panels = [
+            Panel(title=name, lines={name: rows[name].set_axis(days)}, height=120)
+            for name in numbers[:PANELS]
+        ]
         return over_sessions("The answer", panels)
-
-    first_number = number_columns[0]
     for column in rows:
-        if column != dated_column and _names_lines(rows[column], days):
-            lines: dict[str, pd.Series[Any]] = {}
-            for value, values in rows[first_number].groupby(rows[column]):
-                # The index of `values` are rows of the answer; here they become their days.
-                lines[str(value)] = values.set_axis(days[values.index]).sort_index()
-            highest_first = dict(sorted(lines.items(), key=_newest_value, reverse=True))
-            return over_sessions("The answer", [Panel(title=first_number, lines=highest_first)])
+        if column != dated and _names_lines(rows[column], days):
+            # The index of `values` are rows of the answer; here they become their days.
+            lines = {
+                str(name): values.set_axis(days[values.index]).sort_index()
+                for name, values in rows[numbers[0]].groupby(rows[column])
+            }
+            ends = pd.Series({name: line.ffill().iloc[-1] for name, line in lines.items()})
+            by_end = ends.sort_values(ascending=False, kind="stable").index
+            highest_first = {name: lines[name] for name in by_end}
+            return over_sessions("The answer", [Panel(title=numbers[0], lines=highest_first)])
     return None
-
-
-def _newest_value(line: tuple[str, "pd.Series[Any]"]) -> float:
-    """Return the last known value of a line, by which the lines are sorted."""
-    known = line[1].dropna()
-    return float(known.iloc[-1]) if len(known) else -math.inf
 
 
 def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
@@ -213,10 +199,7 @@ def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
     """
     if pd.api.types.is_numeric_dtype(values) or not values.map(pd.api.types.is_hashable).all():
         return False
-    if values.nunique() > LINES:
-        return False
-    days_of_lines = pd.concat([days, values], axis=1)
-    return not days_of_lines.duplicated().any()
+    return values.nunique() <= LINES and not pd.concat([days, values], axis=1).duplicated().any()
 
 
 def _is_dated(values: "pd.Series[Any]") -> bool:
@@ -255,22 +238,16 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
                 parquet = Path(folder) / "rows.parquet"
                 write_parquet(answer, parquet, LARGEST)
                 file.write(parquet.read_bytes())
-        elif form == "csv":
-            _write_lines(csv_lines(answer), file)
-        else:
-            _write_lines(json_lines(answer), file)
+            return file
+        for line in (csv_lines if form == "csv" else json_lines)(answer):
+            file.write(line.encode())
+            if file.tell() > LARGEST:
+                file.close()
+                raise UsageError(
+                    f"this answer has more than {size_in_words(LARGEST)}: select fewer rows or "
+                    "columns, or run the statement with `dtml query --csv` or `dtml query --json`"
+                )
     return file
-
-
-def _write_lines(lines: Iterable[str], file: File) -> None:
-    for line in lines:
-        file.write(line.encode())
-        if file.tell() > LARGEST:
-            file.close()
-            raise UsageError(
-                f"this answer has more than {size_in_words(LARGEST)}: select fewer rows or "
-                "columns, or run the statement with `dtml query --csv` or `dtml query --json`"
-            )
 
 
 class Download(Response):
@@ -279,26 +256,22 @@ class Download(Response):
     Sending stops when the client takes longer than READER_LIMIT_S for CHUNK bytes.
     """
 
-    def __init__(self, file: File, media_type: str = "text/csv", form: str = "csv") -> None:
+    def __init__(self, file: File, form: str) -> None:
         self.file = file
         headers = {
             "content-disposition": f"attachment; filename=rows.{form}",
             "content-length": str(file.tell()),  # it was just written, so this is its end
         }
-        super().__init__(media_type=media_type, headers=headers)
+        super().__init__(media_type=FORMS[form], headers=headers)
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the head of the answer, then the file in chunks."""
+        head = {"status": self.status_code, "headers": self.raw_headers}
         with self.file as file:
             file.seek(0)
-            head = {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-            await send(head)
+            await send({"type": "http.response.start", **head})
+            chunk = file.read(CHUNK)
             try:
-                chunk = file.read(CHUNK)
                 while chunk:
                     part = {"type": "http.response.body", "body": chunk, "more_body": True}
                     async with asyncio.timeout(READER_LIMIT_S):
@@ -313,5 +286,5 @@ class Download(Response):
                     scope["path"],
                     READER_LIMIT_S,
                 )
-                return
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})

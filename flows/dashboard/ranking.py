@@ -31,8 +31,8 @@ from dtml.markets.definition import Costs, Leg
 from dtml.pages.ranking import sheet_values
 from dtml.ranking.outcomes import overlap_of
 from dtml.ranking.panel import Grid
-from flows.dashboard.briefing import caveats
-from flows.dashboard.markets import Row, require_market
+from flows.dashboard.briefing import Row, caveats
+from flows.dashboard.markets import require_market
 from flows.markets.files import market_of_store
 
 NIGHTS = 252  # of whose single stocks the page computes figures, at most
@@ -72,11 +72,9 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
     running = last_rank_scores(conn, market)
     version = (*shown.values(), running["scored_at"].max(), repr(costs))
     place = (str(conn.engine.url), market)
-    kept = _pages.get(place)  # the version and the page
-    if kept is None or kept[0] != version:
-        kept = (version, _page(conn, market, shown, running, costs))
-        _pages[place] = kept
-    return {**kept[1], "caveats": caveats(conn, market)}
+    if place not in _pages or _pages[place][0] != version:
+        _pages[place] = (version, _page(conn, market, shown, running, costs))
+    return {**_pages[place][1], "caveats": caveats(conn, market)}
 
 
 # The newest page of each market of a store, and the version of the rows that it is made of: the
@@ -87,137 +85,107 @@ _pages: dict[tuple[str, str], tuple[tuple[Any, ...], dict[str, Any]]] = {}
 def _page(
     conn: Connection, market: str, shown: Row, running: pd.DataFrame, costs: Costs | None
 ) -> dict[str, Any]:
-    predictor = shown["predictor"]
-    leg = shown["leg"]
-    rules = running.loc[running["is_rule"] == 1, "predictor"].to_list()
-    strongest = _strongest_rule(conn, market, predictor, rules, leg)
+    predictor, leg = shown["predictor"], shown["leg"]
+    overlap = overlap_of(leg)
+    of_nights = frame(conn, _scores(market, "night", leg=leg))
+    rules = running.loc[running["is_rule"] == 1, "predictor"]
+    daily = of_nights.pivot(index="target", columns="predictor", values="rank_ic")
+    daily = daily.astype(float).dropna(axis=1, how="all")
+    strongest = None
+    if predictor in daily:
+        of_rules = {str(rule): daily[rule].to_numpy() for rule in rules if rule in daily}
+        strongest = beside_rules(daily[predictor].to_numpy(), of_rules, overlap=overlap)
     rule = None if strongest is None else strongest["other"]
     names = [name for name in (predictor, rule) if name is not None]
     log = read(conn, "night_log", market=market).dropna(subset="target")
     targets = log["target"].nlargest(NIGHTS)
-    first = date.min if targets.empty else targets.min().date()
     statements = {
-        "nights": _scores(market, names, "night", leg=leg),
-        "running": _scores(market, names, "running", leg=leg),
-        "legs": _scores(market, [predictor], "night"),
+        "nights": _scores(market, "night", leg=leg, predictor=names),
+        "running": _scores(market, "running", leg=leg, predictor=names),
+        "legs": _scores(market, "night", predictor=[predictor]),
         "stocks": selection(
             "ranking_history",
             columns="target, symbol, sector, score, place, realised_return, made_at",
             market=market,
             predictor=predictor,
-            target=where.since(first),
+            target=where.since(date.min if targets.empty else targets.min().date()),
             order="target, made_at, place",
         ),
     }
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
+    cumulative = pd.concat([_cumulative(tables, name) for name in names], ignore_index=True)
+    of_ranker = cumulative[cumulative["predictor"] == predictor]
     ranked = ranked_nights(tables["stocks"])
+    by_leg = tables["legs"]
+    spread_leg = TRADED_LEG if (by_leg["leg"] == TRADED_LEG).any() else leg
+    spreads = by_leg[by_leg["leg"] == spread_leg].set_index("target")["decile_spread"]
+    gross = spreads.reindex(ranked.sessions).to_numpy(dtype=float)
     predicted = log.dropna(subset="predictions")
     left_out = predicted["gaps"].map(lambda gaps: len(gaps or []))
     counts = (predicted["predictions"].astype(int) + left_out).set_axis(predicted["target"])
+    outcomes = (ranked.scores, ranked.outcome)
     sheet = TearSheet(
         predictor=predictor,
         rule=rule,
         leg=leg,
-        overlap=overlap_of(cast(Leg, leg)),
-        **_figures_of_days(tables, names, predictor, leg),
-        **_figures_of_stocks(ranked, tables["legs"], leg, costs),
-        legs=_by_leg(tables["legs"]),
+        overlap=overlap,
+        cumulative=cumulative,
+        months=monthly_ic(of_ranker),
+        halves=halves_ic(of_ranker, overlap=overlap),
+        spread_leg=spread_leg,
+        groups=group_returns(*outcomes, overlap=overlap),
+        spread=net_spread(ranked.scores, gross, ranked.sessions, costs),
+        horizons=by_horizon(ranked.scores),
+        sectors=by_sector(*outcomes, ranked.sectors, overlap=overlap),
+        legs=pd.DataFrame(
+            [_of_leg(str(name), scores) for name, scores in by_leg.groupby("leg")],
+            columns=["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"],
+        ),
         coverage=coverage(
             ranked.sessions,
             counts.reindex(ranked.sessions).fillna(0).to_numpy(dtype=int),
-            ranked.scores,
-            ranked.outcome,
+            *outcomes,
         ),
     )
     behind = {
-        "cumulative": "nights",
-        "months": "nights",
-        "distribution": "nights",
-        "groups": "stocks",
-        "spread": "legs",
-        "autocorrelation": "stocks",
-        "replaced": "stocks",
-        "legs": "legs",
-        "sectors": "stocks",
-        "coverage": "stocks",
+        "nights": ("cumulative", "months", "distribution"),
+        "legs": ("spread", "legs"),
+        "stocks": ("groups", "autocorrelation", "replaced", "sectors", "coverage"),
     }
-    return {
-        "market": market,
-        "ranker": predictor,
-        "nights": NIGHTS,
-        **sheet_values(
-            sheet,
-            unit="nights",
-            strongest=strongest,
-            sql={chart: sql_text(conn, statements[name]) for chart, name in behind.items()},
-        ),
+    sql = {
+        chart: sql_text(conn, statements[name])
+        for name, charts in behind.items()
+        for chart in charts
     }
+    values = sheet_values(sheet, unit="nights", strongest=strongest, sql=sql)
+    return {"market": market, "ranker": predictor, "nights": NIGHTS, **values}
 
 
-def _strongest_rule(
-    conn: Connection, market: str, predictor: str, rules: list[str], leg: str
-) -> dict[str, Any] | None:
-    """Return the rule that is strongest beside a ranker (`dtml.evaluation.ranking.beside_rules`).
-
-    None before the first score of both.
-    """
-    scores = _scores(market, [predictor, *rules], "night", leg=leg)
-    daily = frame(conn, scores).pivot(index="target", columns="predictor", values="rank_ic")
-    daily = daily.astype(float).dropna(axis=1, how="all")
-    if predictor not in daily:
-        return None
-    of_rules = {str(rule): daily[rule].to_numpy() for rule in rules if rule in daily}
-    overlap = overlap_of(cast(Leg, leg))
-    return beside_rules(daily[predictor].to_numpy(), of_rules, overlap=overlap)
-
-
-def _scores(market: str, predictors: list[str], span: str, **leg: Any) -> Statement:
-    """Return the statement of the scores of some predictors, of all returns without a `leg`."""
+def _scores(market: str, span: str, **conditions: Any) -> Statement:
     return selection(
-        "rank_score_log",
-        market=market,
-        predictor=predictors,
-        span=span,
-        order="predictor, leg, target",
-        **leg,
+        "rank_score_log", market=market, span=span, order="predictor, leg, target", **conditions
     )
 
 
-def _by_leg(scores: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    # The store has running figures for the market's own leg alone.
-    for leg, daily in scores.groupby("leg"):
-        rank_ic = daily["rank_ic"].to_numpy(dtype=float)
-        overlap = overlap_of(cast(Leg, leg))
-        rows.append(
-            {
-                "leg": leg,
-                "days": int(np.isfinite(rank_ic).sum()),
-                **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
-                "t": rank_ic_t(rank_ic, overlap=overlap),
-            }
-        )
-    columns = ["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"]
-    return pd.DataFrame(rows, columns=columns)
+def _cumulative(tables: dict[str, pd.DataFrame], predictor: str) -> pd.DataFrame:
+    """Return the rank IC of a predictor, added up over its nights, with the running interval."""
+    scores, running = (
+        tables[name][tables[name]["predictor"] == predictor] for name in ("nights", "running")
+    )
+    rank_ic = scores["rank_ic"].to_numpy(dtype=float)
+    rows = cumulative_ic(pd.DatetimeIndex(scores["target"]), rank_ic, running)
+    return rows.assign(predictor=predictor)
 
 
-def _figures_of_days(
-    tables: dict[str, pd.DataFrame], names: list[str], predictor: str, leg: str
-) -> dict[str, Any]:
-    of_names = []
-    for name in names:
-        scores = tables["nights"][tables["nights"]["predictor"] == name]
-        running = tables["running"][tables["running"]["predictor"] == name]
-        rows = cumulative_ic(
-            pd.DatetimeIndex(scores["target"]), scores["rank_ic"].to_numpy(dtype=float), running
-        )
-        of_names.append(rows.assign(predictor=name))
-    cumulative = pd.concat(of_names, ignore_index=True)
-    shown = cumulative[cumulative["predictor"] == predictor]
+def _of_leg(leg: str, daily: pd.DataFrame) -> dict[str, Any]:
+    """Return the figures of a leg; the store has running ones for the market's own leg alone."""
+    rank_ic = daily["rank_ic"].to_numpy(dtype=float)
+    overlap = overlap_of(cast(Leg, leg))
     return {
-        "cumulative": cumulative,
-        "months": monthly_ic(shown),
-        "halves": halves_ic(shown, overlap=overlap_of(cast(Leg, leg))),
+        "leg": leg,
+        "days": int(np.isfinite(rank_ic).sum()),
+        **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
+        "t": rank_ic_t(rank_ic, overlap=overlap),
     }
 
 
@@ -239,24 +207,3 @@ def ranked_nights(rows: pd.DataFrame) -> RankedNights:
         scores=scores.to_numpy(),
         outcome=outcome.to_numpy(dtype=float),
     )
-
-
-def _figures_of_stocks(
-    ranked: RankedNights, scores_by_leg: pd.DataFrame, leg: str, costs: Costs | None
-) -> dict[str, Any]:
-    """Return the tables of a sheet that are computed from the ranking of each stock.
-
-    `scores_by_leg` are the ranker's scores of each night by leg. The spread is that of TRADED_LEG,
-    if a night was scored on it, and else that of `leg`; `spread_leg` says which.
-    """
-    spread_leg = TRADED_LEG if (scores_by_leg["leg"] == TRADED_LEG).any() else leg
-    spreads = scores_by_leg[scores_by_leg["leg"] == spread_leg].set_index("target")
-    overlap = overlap_of(cast(Leg, leg))
-    gross = spreads["decile_spread"].reindex(ranked.sessions).to_numpy(dtype=float)
-    return {
-        "spread_leg": spread_leg,
-        "groups": group_returns(ranked.scores, ranked.outcome, overlap=overlap),
-        "spread": net_spread(ranked.scores, gross, ranked.sessions, costs),
-        "horizons": by_horizon(ranked.scores),
-        "sectors": by_sector(ranked.scores, ranked.outcome, ranked.sectors, overlap=overlap),
-    }

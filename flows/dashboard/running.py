@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -40,29 +41,26 @@ class Work:
 
 
 def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
-    """Return the page of the nights that are running, each with its stages, and of other work.
+    """Return the page of the nights that are running, each with its stages, and of queued texts.
 
-    `running` has the nights (`running_night`), `works` the other work (`other_work`), and `queue`
-    the number of texts to translate by model and status. `every` is the number of seconds after
-    which the page is loaded again; 0 for never.
+    `queue` has the number of texts to translate by model and status. `every` is the number of
+    seconds after which the page is loaded again; 0 for never.
     """
-    running = []
-    for name in markets.all_markets(conn):
-        night = read_row(conn, "night_log", market=name, order="-as_of")
-        if night is not None and night["status"] == "running":
-            running.append(running_night(conn, night, now))
-    queue_counts = translations.queue_counts(conn)
-    by_model: dict[str, dict[str, Any]] = {}
-    for row in records(queue_counts):
-        model_counts = by_model.setdefault(row["model"], dict.fromkeys(STATUSES, 0))
-        model_counts[row["status"]] = row["n"]
+    newest = (
+        read_row(conn, "night_log", market=name, order="-as_of")
+        for name in markets.all_markets(conn)
+    )
+    counts = translations.queue_counts(conn).pivot(index="model", columns="status", values="n")
     return {
         "now": now,
         "every": every,
         "choices": REFRESH_S,
-        "running": running,
-        "works": other_work(conn, now),
-        "queue": [{"model": model, **model_counts} for model, model_counts in by_model.items()],
+        "running": [
+            running_night(conn, night, now)
+            for night in newest
+            if night is not None and night["status"] == "running"
+        ],
+        "queue": records(counts.reindex(columns=STATUSES).fillna(0).reset_index()),
         "statuses": STATUSES,
     }
 
@@ -75,71 +73,40 @@ def other_work(conn: Connection, now: datetime) -> list[Work]:
 def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return a night that is running or was interrupted, with its stages.
 
-    Each stage has its `seconds` so far, and those that it took in the night before (`before`; None
-    if unknown). The stages that the night has not begun yet are taken from the night before; their
-    status is None. `before` beside them is that night's `as_of`, None without one. `stage` is the
-    stage that is running, None between two. `is_alive` tells whether a process still works on the
-    night, and `work` is the night as a piece of work.
+    Each stage has its `seconds` so far, and those that it took in the night `before`, whose stages
+    that this night has not begun yet come last, without a status. `stage` is the stage that is
+    running, None between two. `is_alive` tells whether a process still works on the night, and
+    `work` is the night as a piece of work.
     """
-    market = night["market"]
-    stages = records(
-        read(conn, "stage_log", market=market, as_of=night["as_of"], order="started_at, stage")
+    market, as_of = night["market"], night["as_of"]
+    stages = partial(read, conn, "stage_log", market=market, order="started_at, stage")
+    before = read_value(
+        conn, "stage_log", "as_of", market=market, as_of=where.before(as_of), order="-as_of"
     )
-    previous_night = read_value(
-        conn,
-        "stage_log",
-        "as_of",
-        market=market,
-        as_of=where.before(night["as_of"]),
-        order="-as_of",
-    )
-    of_night_before = read(
-        conn, "stage_log", market=market, as_of=previous_night, order="started_at, stage"
-    )
-    earlier_seconds = dict(
-        zip(of_night_before["stage"], of_night_before["seconds"].tolist(), strict=True)
-    )
-    # `pop` takes each stage of this night out of those of the night before: what then remains there
-    # are the stages that this night has not begun.
-    rows = [
-        {
-            "stage": stage["stage"],
-            "status": stage["status"],
-            "seconds": _seconds(stage, now),
-            "before": earlier_seconds.pop(stage["stage"], None),
-        }
-        for stage in stages
-    ]
-    rows += [
-        {"stage": name, "status": None, "seconds": None, "before": seconds}
-        for name, seconds in earlier_seconds.items()
-    ]
-    running_stages = [stage for stage in stages if stage["status"] == "running"]
-    current_stage = running_stages[-1] if running_stages else None
+    earlier = stages(as_of=before).set_index("stage")["seconds"]
+    own = stages(as_of=as_of).set_index("stage")
+    rows = own.reindex([*own.index, *earlier.index.difference(own.index, sort=False)])
+    so_far = (pd.Timestamp(now) - rows["started_at"]).dt.total_seconds().clip(lower=0)
+    rows = rows.assign(seconds=rows["seconds"].fillna(so_far), before=earlier)
+    running = records(rows[rows["status"] == "running"].reset_index())
+    stage = running[-1] if running else None
     is_alive = is_held(conn, market)
     return {
         "market": market,
-        "as_of": night["as_of"],
+        "as_of": as_of,
         "started_at": night["started_at"],
         "is_alive": is_alive,
-        "stage": current_stage,
-        "stages": rows,
-        "before": previous_night,
+        "stage": stage,
+        "stages": records(rows.reset_index()),
+        "before": before,
         "work": Work(
             kind="night",
-            name=day(night["as_of"]),
-            stage=current_stage["stage"] if current_stage else "between two stages",
+            name=day(as_of),
+            stage=stage["stage"] if stage else "between two stages",
             is_alive=is_alive,
             market=market,
         ),
     }
-
-
-def _seconds(stage: Mapping[str, Any], now: datetime) -> float:
-    if not pd.isna(stage["seconds"]):
-        return float(stage["seconds"])
-    elapsed = now - stage["started_at"]
-    return max(0.0, float(elapsed.total_seconds()))
 
 
 def _backtests(conn: Connection, now: datetime) -> list[Work]:

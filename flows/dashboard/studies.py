@@ -9,8 +9,8 @@ from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
 from dtml.pages.figures import ci, counted, named
 from dtml.pages.ranking import HEADLINE, ranking_page
-from flows.dashboard.briefing import Shown
-from flows.dashboard.markets import NotThereError, ranking_of_day
+from flows.dashboard.briefing import skill_of
+from flows.dashboard.markets import NotThereError
 from flows.night_facts import night_facts
 from flows.ranking.tear_sheet import read_ranking, sql_behind
 
@@ -91,12 +91,12 @@ def _of_nights(conn: Connection, market: str) -> str:
     Empty where no night has ranked stocks, or no ranking of the model has an outcome.
     """
     night = night_facts(conn, market, settled=True, status=nights.COMPLETE)
-    ranked = ranking_of_day(night, Shown(conn))
-    if ranked["rank_ic"] is None:
+    skill = night and skill_of(night)
+    if not skill or not skill.score:
         return ""
-    other = "" if ranked["ranker"] == HEADLINE else "another model, "
-    rank_ic = ci(ranked, "rank_ic")
+    other = "" if skill.ranker == HEADLINE else "another model, "
+    rank_ic = ci(skill.score, "rank_ic")
     return (
-        f"rank by {other}{named(ranked['ranker'])}: rank IC {rank_ic} over "
-        f"{counted(ranked['rank_days'], 'night')}."
+        f"rank by {other}{named(skill.ranker)}: rank IC {rank_ic} over "
+        f"{counted(skill.score['days'], 'night')}."
     )

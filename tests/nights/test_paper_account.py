@@ -27,7 +27,7 @@ from dtml.experiments import vary
 from dtml.features import FEATURES
 from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.dashboard.markets import after_costs
+from flows.dashboard.briefing import after_costs
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
@@ -458,22 +458,20 @@ def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> 
 @pytest.mark.soak
 def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketContext) -> None:
     with reading(traded.engine) as conn:
-        assert after_costs(conn, traded.name)["left_figures"] is None
+        paper = paper_account.paper_returns(conn, traded.name)
+        assert after_costs(conn, traded.name, paper) is None
     for night in range(MANY):
         say(traded, night)
     follow_rankings(Tonight(traded, NIGHTS[MANY - 1].date()))
     with reading(traded.engine) as conn:
-        said = after_costs(conn, traded.name)
-        found = paper_account.paper_returns(conn, traded.name).pivot(
-            index="session", columns="portfolio", values="net"
-        )
+        paper = paper_account.paper_returns(conn, traded.name)
+        said = after_costs(conn, traded.name, paper)
+    found = paper.pivot(index="session", columns="portfolio", values="net")
     gain = 252 * (found["account"] - found["equal parts"]).mean()
-    assert said["left_figures"].startswith(f"{100 * gain:+.1f} % a year [")
-    assert (said["left_beside"], said["left_from"]) == (
-        "equal parts",
-        f"paper account, {MANY - 2} sessions",
-    )
-    assert said["left"].startswith(("beats", "is beaten by", "does not differ"))
+    assert said
+    assert said.figures.startswith(f"{100 * gain:+.1f} % a year [")
+    assert (said.beside, said.source) == ("equal parts", f"paper account, {MANY - 2} sessions")
+    assert str(said.verdict).startswith(("beats", "is beaten by", "does not differ"))
 
 
 def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) -> None:

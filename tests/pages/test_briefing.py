@@ -22,19 +22,14 @@ from db.save import save
 from dtml.pages.charts import Sparkline
 from dtml.prices.sessions import next_session
 from flows.dashboard import briefing
-from flows.dashboard.app import USUAL_SORT, dashboard, link
+from flows.dashboard.app import dashboard, link
 from flows.dashboard.briefing import (
     END_STOCKS,
     State,
-    best_and_worst,
-    in_order_of,
-    order_words,
     orders_of_night,
     state_of_night,
-    with_directions,
 )
 from flows.dashboard.market import Asked, market_page, night_of
-from flows.dashboard.stock import at_default_level
 from flows.dashboard.terms import TERMS
 from flows.nightly.context import MarketContext
 from flows.service.timeliness import Timeliness
@@ -149,9 +144,9 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT_OF_RANKING)
         assert night
-        orders = orders_of_night(night).set_index("symbol")
+        orders = orders_of_night(night, night.ranking).set_index("symbol")
         night.__dict__["before"] = None
-        first_orders = orders_of_night(night)
+        first_orders = orders_of_night(night, night.ranking)
     assert orders["action"].to_dict() == {STOCKS[0]: "sell", STOCKS[1]: "keep", STOCKS[2]: "buy"}
     assert orders["weight"].to_dict() == {STOCKS[0]: 0.0, STOCKS[1]: 0.5, STOCKS[2]: 0.5}
     assert set(first_orders["action"]) == {"buy"}
@@ -164,37 +159,6 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     ):
         seen = Page(site.get(address).body).seen
         assert words.replace(" ", "") in re.sub(r"\s", "", seen)
-
-
-def test_the_trades_of_each_kind_are_in_the_order_of_the_ranking() -> None:
-    ranking = pd.DataFrame({"symbol": ["C", "A", "B", "D"], "place": [1, 2, 3, 4]})
-    orders = pd.DataFrame(
-        {
-            "symbol": ["A", "C", "Z", "B", "D"],
-            "action": ["buy", "buy", "sell", "keep", "adjust"],
-            "place": [0, 0, 1, 3, 2],
-        }
-    )
-    words = order_words(in_order_of(ranking, orders))
-    assert words == {"buy": ["C", "A"], "sell": ["Z"], "keep": ["D", "B"]}
-    assert order_words(in_order_of(ranking, orders[:0])) == {}
-
-
-def test_models_that_disagree_are_named_and_one_of_them_is_the_answer() -> None:
-    ranking = pd.DataFrame({"symbol": ["A", "B", "C", "D"], "place": [1, 2, 3, 4]})
-    directions = pd.DataFrame(
-        {
-            "symbol": ["A", "B", "C", "D"],
-            "direction": ["fall", "rise", "none", "rise"],
-            "calibrated": 0.5,
-            "probability": 0.5,
-        }
-    )
-    found = with_directions(ranking, directions)
-    assert found.loc[found["disagrees"], "symbol"].tolist() == ["A", "D"]
-    without = with_directions(ranking, directions.iloc[:0])
-    assert not without["disagrees"].any()
-    assert without["direction"].isna().all()
 
 
 def test_the_page_says_which_model_counts_where_two_disagree(site: Site) -> None:
@@ -210,15 +174,6 @@ def test_the_page_says_which_model_counts_where_two_disagree(site: Site) -> None
     seen = Page(body).seen
     said = seen.split("ranking is the answer:")[1].split(".")[0]
     assert re.findall(r"S\d\d", said) == opposite
-
-
-def test_a_short_ranking_has_no_stock_at_both_ends() -> None:
-    for count in range(13):
-        ranking = pd.DataFrame({"symbol": [f"S{number}" for number in range(count)]})
-        ends = best_and_worst(ranking)
-        best, worst = ([row["symbol"] for row in ends[name]] for name in ("best", "worst"))
-        assert not set(best) & set(worst)
-        assert len(best) == len(worst) == min(END_STOCKS, count // 2)
 
 
 def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(site: Site) -> None:
@@ -249,24 +204,6 @@ def test_a_stock_s_page_says_whether_the_paper_account_is_to_hold_it(site: Site)
         weight = wanted.get(symbol, 0.0)
         held = f"will hold {100 * weight:.1f} % " if weight else "will not hold it."
         assert f"The paper account {held}" in seen
-
-
-def test_a_direction_without_a_band_is_that_above_one_half() -> None:
-    targets = pd.to_datetime(["2024-01-02", "2024-01-03"])
-    directions = pd.DataFrame(
-        {
-            "run_id": "r",
-            "target": targets,
-            "direction": ["rise", "fall"],
-            "realised_return": [0.01, 0.01],
-            "correct": [1, 0],
-        }
-    )
-    banded = pd.DataFrame({"run_id": ["r"], "target": targets[:1], "direction": ["none"]})
-    found = at_default_level(directions, banded)
-    assert found["direction"].tolist() == ["none", "fall"]
-    assert found["correct"].isna().tolist() == [True, False]
-    assert found["correct"].iloc[1] == 0
 
 
 def test_a_stock_s_chart_begins_where_its_predictions_do(site: Site) -> None:
@@ -344,7 +281,7 @@ def test_an_older_night_is_not_told_of_the_alerts_of_a_later_one(
             market_page(
                 conn,
                 context.name,
-                Asked(as_of=as_of, level=None, sort=USUAL_SORT, every=0),
+                Asked(as_of=as_of),
                 datetime.now(UTC),
                 {},
             )

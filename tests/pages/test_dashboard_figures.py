@@ -1,7 +1,8 @@
 """The figures on the dashboard's pages are those of the rows that they are made of."""
 
 import io
-from datetime import timedelta
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, urlsplit
 
 import pandas as pd
 import pytest
@@ -11,25 +12,19 @@ from sqlalchemy import Engine, text
 from db.engine import reading
 from db.read import read
 from db.rows import attention
-from db.rows.markets import all_markets
 from dtml.baselines.naive_rules import NAIVE_RULES
-from dtml.errors import UsageError
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.briefing import Shown
-from flows.dashboard.market import SORTS, Sort, night_directions, night_of
-from flows.dashboard.markets import Newest, market_rows
-from flows.dashboard.stock import directions_sql, span_scores, stock_chart, way_counts
+from flows.dashboard.market import SORTS, Asked, market_page, night_directions, night_of
+from flows.dashboard.stock import span_scores, stock_chart, stock_page
 from flows.nightly.context import MarketContext
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
-    BARE,
     DAYS,
     FIRST_RUN,
     LEVEL,
     MARKET,
     NIGHTS,
-    SECOND_RUN,
     served_site,  # noqa: F401 - the fixture `site`
 )
 from tests.support.nights import AS_OF, after_nights
@@ -55,33 +50,6 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
             kind="nightly",
             order="-target, -made_at",
         )
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
-    today = DAYS[NIGHTS].date() + timedelta(days=3)
-    with reading(site.engine) as conn:
-        newest_of_markets = [Newest.of(conn, market) for market in all_markets(conn)]
-        rows = market_rows(conn, newest_of_markets, today, Shown(conn)).set_index("market")
-    mine = rows.loc[MARKET]
-    last = asked(site, f"select * from daily_score where market = '{MARKET}' and protocol = 'all'")
-    assert (mine["status"], mine["days_since"], mine["run_id"]) == ("refused", 3, SECOND_RUN)
-    newest = asked(
-        site,
-        f"select direction, count(*) as n from latest_prediction where market = '{MARKET}' group "
-        "by direction",
-    )
-    assert {direction: mine[direction] for direction in newest["direction"]} == dict(
-        zip(newest["direction"], newest["n"], strict=True)
-    )
-    last = last[last["target"] == last["target"].max()].set_index("predictor")
-    for figure in ("acc", "mcc"):
-        assert mine[figure] == last.loc["dtml", f"running_{figure}"]
-        best = last.loc[list(NAIVE_RULES), f"running_{figure}"]
-        assert (mine[f"{figure}_rule_name"], mine[f"{figure}_rule"]) == (best.idxmax(), best.max())
-    assert rows.loc[BARE].drop(["rise", "fall", "none", "run_id"]).isna().all()
-    assert rows.loc[BARE, ["rise", "fall", "none"]].tolist() == [0, 0, 0]
 
 
 @pytest.mark.soak
@@ -131,7 +99,14 @@ def test_the_directions_are_sorted_by_every_column_both_ways(site: Site, column:
         night = night_of(conn, MARKET, NIGHT)
         assert night
         directions = night_directions(night, LEVEL)
-    up, down = (Sort.read(text).rows(directions)[column] for text in (column, f"-{column}"))
+        up, down = (
+            pd.DataFrame(
+                market_page(
+                    conn, MARKET, Asked(as_of=NIGHT, level=LEVEL, sort=sort), datetime.now(UTC), {}
+                )["directions"]
+            )[column]
+            for sort in (column, f"-{column}")
+        )
     assert up.dropna().tolist() == sorted(directions[column].dropna())
     assert down.dropna().tolist() == sorted(directions[column].dropna(), reverse=True)
     assert not up.isna().to_numpy()[: up.notna().sum()].any()
@@ -142,20 +117,15 @@ def test_the_directions_are_sorted_by_every_column_both_ways(site: Site, column:
     assert heads == ["descending"]
 
 
-def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
-    assert (
-        Sort.read("-realised_return").after("realised_return"),
-        Sort.read("realised_return").after("realised_return"),
-    ) == ("realised_return", "-realised_return")
-    assert (
-        Sort.read("realised_return").after("probability_std"),
-        Sort.read("realised_return").after("symbol"),
-    ) == (
-        "-probability_std",
-        "symbol",
-    )
-    with pytest.raises(UsageError, match=r"sort='' .*symbol"):
-        Sort.read("")
+def test_a_head_sorts_the_other_way_round_when_it_is_asked_again(site: Site) -> None:
+    address = f"/market/{MARKET}?as_of={NIGHT}&level={LEVEL}&sort="
+    heads = {
+        sort: {link.rpartition("sort=")[2] for link in Page(site.get(address + sort).body).links}
+        for sort in ("-probability_std", "probability_std")
+    }
+    assert {"symbol", "-calibrated", "probability_std"} <= heads["-probability_std"]
+    assert {"symbol", "-calibrated", "-probability_std"} <= heads["probability_std"]
+    assert site.get(f"{address}nothing").status == 400
 
 
 def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> None:
@@ -163,7 +133,7 @@ def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> 
     used = directions.dropna(subset=["realised_return", *NAIVE_RULES])
     assert 5 < len(used) < len(directions.dropna(subset=["realised_return"]))
     rose = used["realised_return"] > 0
-    rows = span_scores(directions).set_index("predictor")
+    rows = pd.DataFrame(span_scores(directions)).set_index("predictor")
     assert list(rows.index) == ["dtml", *NAIVE_RULES]
     for predictor, direction in (
         ("dtml", used["direction"]),
@@ -174,30 +144,29 @@ def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> 
         assert rows.loc[predictor, "mcc"] == in_float64(
             matthews_corrcoef(rose, direction == "rise")
         )
-    assert span_scores(directions.iloc[:1]).empty, "the newest prediction has no outcome"
-    assert (
-        span_scores(directions.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"]
-        == directions["realised_return"].notna().sum()
-    )
+    assert span_scores(directions.iloc[:1]) == [], "the newest prediction has no outcome"
+    (alone,) = span_scores(directions.assign(**dict.fromkeys(NAIVE_RULES)))
+    assert alone["n"] == directions["realised_return"].notna().sum()
 
 
 def test_every_direction_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
     directions = directions_of(site, "S01")
     with reading(site.engine) as conn:
         bars = read(conn, "price_latest", market=MARKET, symbol="S01", order="-session")
-    chart, counts = stock_chart("S01", directions, bars), way_counts(directions)
+        counts = stock_page(conn, MARKET, "S01", "nightly", None, None)["marks"]
+    chart = stock_chart("S01", directions, bars)
     assert chart
     marked = chart.data["panel1"].set_index("t")
     ids = {key.name: key.id for key in chart.keys}
     for way, number in counts.items():
         direction, correct = way.split(", ")
-        of = (directions["direction"] == direction) & (
-            directions["correct"] == (correct == "correct")
+        of = (directions["decision"] == direction) & (
+            directions["decision_correct"] == (correct == "correct")
         )
         days = sorted(f"{each:%Y-%m-%d}" for each in directions.loc[of, "target"])
         assert number == len(days) == len(set(days))
         assert (marked[ids[way]].dropna().index.tolist() if days else []) == days
-    assert sum(counts.values()) == directions["correct"].notna().sum()
+    assert sum(counts.values()) == directions["decision_correct"].notna().sum()
 
 
 def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
@@ -222,25 +191,21 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
             is_default=1,
         )
     at_level = banded.assign(target=banded["target"].dt.strftime("%Y-%m-%d"))
-    both = rows.merge(at_level, on=["run_id", "target"], suffixes=("", "_band"))
+    both = rows.merge(at_level, on=["run_id", "target"])
     assert len(both) > 0
-    assert both["direction"].tolist() == both["direction_band"].tolist()
-    decided = rows[rows["direction"].isin(["rise", "fall"]) & rows["realised_return"].notna()]
-    came = (decided["direction"] == "rise") == (decided["realised_return"] > 0)
+    assert both["decision"].tolist() == both["direction"].tolist()
+    decided = rows[rows["decision"].isin(["rise", "fall"]) & rows["realised_return"].notna()]
+    came = (decided["decision"] == "rise") == (decided["realised_return"] > 0)
     assert len(decided) > 0
-    assert decided["correct"].astype(bool).tolist() == came.tolist()
-    assert rows.drop(decided.index)["correct"].isna().all()
+    assert decided["decision_correct"].astype(bool).tolist() == came.tolist()
+    assert rows.drop(decided.index)["decision_correct"].isna().all()
     months = [each for each in page.links if "to=" in each and "stock/S01" in each]
     assert len(months) == rows["target"].head(7).str[:7].nunique()
     if site.engine.dialect.name == "sqlite":
-        statement = directions_sql(MARKET, "S01", "nightly", DAYS[0].date(), None)
+        statement = dict(parse_qsl(urlsplit(file).query))["q"]
         plan = asked(site, f"explain query plan {statement}")["detail"]
         assert len(plan) > 0
         assert not plan.str.startswith("SCAN").any()  # it reads no predictions of other stocks
-    of_others = "x' or market = 'simulated"
-    assert "market = 'x'' or market = ''simulated'" in directions_sql(
-        of_others, "S01", "nightly", None, None
-    )
 
 
 def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:

@@ -31,15 +31,15 @@ UNKNOWN = {
     f"/market/{MARKET}?as_of=1999-01-01": f"choose the nearest, {DAYS[0].date()}",
 }
 MISTAKES = {
-    f"/market/{MARKET}?as_of=yesterday": "as_of: 'yesterday' is",
-    f"/market/{MARKET}?sort=size": "sort='size' is",
+    f"/market/{MARKET}?as_of=yesterday": "as_of=yesterday: ",
+    f"/market/{MARKET}?sort=size": "sort=size: ",
     f"/market/{MARKET}?level=0.81": "level 0.81 is",
-    f"/market/{MARKET}?level=high": "level: ",
+    f"/market/{MARKET}?level=high": "level=high: ",
     f"/market/{MARKET}?level=nan": "level nan is",
     "/table/run_log?size=1": "has no column 'size'",
     "/sql/rows.xml?q=select+1": "rows.xml: choose",
     "/sql/rows.csv?q=delete+from+run": "select",
-    f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: '2024-13-01' is",
+    f"/market/{MARKET}/stock/S01?from=2024-13-01": "from=2024-13-01: ",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "ends before it begins",
     f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is",
 }

@@ -138,7 +138,7 @@ def test_statements_have_places_of_their_own_and_end_with_their_reader(
         began = time.monotonic()
         for refused in (site.get(ASKED), site.get(FILE)):
             assert (refused.status, refused.headers["retry-after"]) == (429, "1")
-            assert f"{STATEMENTS} statements are running" in refused.body
+            assert f"{STATEMENTS} statements are being served" in refused.body
         for other in ("/alive", "/", NIGHT, "/sql", "/table/night_log"):
             assert site.get(other).status == 200
         assert time.monotonic() - began < READ_LIMIT_S / 2  # nobody waited for a statement to end

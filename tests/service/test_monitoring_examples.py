@@ -28,7 +28,7 @@ def block(language: str, word: str) -> str:
 
 def families(engine: Engine) -> dict[str, set[str]]:
     """Return the labels of every metric that a store has, samples or none."""
-    text = metrics(engine, NOON).decode()
+    text = metrics(engine, NOON)
     return {
         family.name: {label for sample in family.samples for label in sample.labels}
         for family in text_string_to_metric_families(text)
