@@ -6,7 +6,6 @@ standard error is systemd's journal, each line begins with its priority, such as
 the journal removes it from the line and keeps it as the field PRIORITY.
 """
 
-import io
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from rich.logging import RichHandler
 
@@ -91,8 +90,7 @@ def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> Non
 
     `run_id` is the ID of Prefect's flow run, by default that of the flow around this call.
     """
-    fields = _fields(run, seconds, run_id)
-    _log_line(run.level, run.outcome, fields, kind="run")
+    _log_line(run.level, run.outcome, _fields(run, seconds, run_id), kind="run")
 
 
 @contextmanager
@@ -113,19 +111,17 @@ def logged_stage(name: str) -> Iterator[None]:
         _log_line(logging.INFO, f"stage {name} {ending}", fields, kind="stage")
 
 
-def _log_line(
-    level: int, message: str, fields: Mapping[str, Any], *, kind: Literal["run", "stage"]
-) -> None:
+def _log_line(level: int, message: str, fields: Mapping[str, Any], *, kind: str) -> None:
     log.log(level, "%s", message, extra={"line_kind": kind, "line_fields": fields})
 
 
 def _fields(run: Run | None, seconds: float | None, run_id: str | None = None) -> dict[str, Any]:
     """Return the fields of a line by name, in their order in the line; None where unknown."""
     return {
-        "market": None if run is None else run.market,
-        "night": None if run is None or run.night is None else run.night.isoformat(),
-        "stage": None if run is None else run.stage,
-        "seconds": None if seconds is None else round(seconds, 3),
+        "market": run and run.market,
+        "night": run and run.night and run.night.isoformat(),
+        "stage": run and run.stage,
+        "seconds": seconds and round(seconds, 3),
         "run": run_id or flow_run_id(),
     }
 
@@ -137,59 +133,21 @@ def flow_run_id() -> str | None:
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return None
-    return str(context.flow_run.id)
+    return str(context.flow_run.id) if context and context.flow_run else None
 
 
-class Lines(logging.Formatter):
-    """Write a record as one line; `for_journal`, its priority stands before it."""
+class TextLines(logging.Formatter):
+    """Write a record as one line: `key=value` pairs for a run, else its message.
+
+    For systemd's journal, the line begins with its priority.
+    """
 
     def __init__(self, *, for_journal: bool = False) -> None:
         super().__init__()
         self.for_journal = for_journal
 
-    def line(self, level: str, message: str) -> str:
-        """Return the line of a message that was printed, not logged."""
-        raise NotImplementedError
-
-    def marked(self, level: str, text: str) -> str:
-        """Return a line after its priority, if it goes to the journal."""
-        return f"<{PRIORITIES[level]}>{text}" if self.for_journal else text
-
-
-class TextLines(Lines):
-    """Write a record as one line of text."""
-
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record: `key=value` pairs for a run, else its message."""
-        message = record.getMessage()
-        if hasattr(record, "line_fields"):
-            fields = {**record.line_fields, "message": _on_one_line(message)}
-            pairs = []
-            for name, value in fields.items():
-                if value is None:
-                    continue
-                text = str(value)
-                is_plain = text and not set(text) & set(' "=\\')
-                pairs.append(f"{name}={text if is_plain else json.dumps(text, ensure_ascii=False)}")
-            message = " ".join(pairs)
-        return self.line(record.levelname.lower(), message)
-
-    def line(self, level: str, message: str) -> str:
-        """Return the line of a message."""
-        return self.marked(level, _on_one_line(message))
-
-
-class JsonLines(Lines):
-    """Write a record as a JSON object on one line.
-
-    Its keys are timestamp (UTC), level, message, market, night, stage, seconds and run, which is
-    the ID of Prefect's flow run. What is not known is null.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the object of a record."""
+        """Return the line of a record."""
         fields = getattr(record, "line_fields", None)
         return self.line(record.levelname.lower(), record.getMessage(), fields, record.created)
 
@@ -200,50 +158,68 @@ class JsonLines(Lines):
         fields: Mapping[str, Any] | None = None,
         created: float | None = None,
     ) -> str:
-        """Return the object of a message.
+        """Return the line of a message, which may have been printed, not logged.
 
-        `fields` are those of a run or a stage that has ended, by default those of the run in
-        progress. `created` is the moment in seconds since 1970, by default now.
+        `fields` are those of a run or a stage that has ended, `created` is the moment in seconds
+        since 1970, by default now.
         """
-        moment = datetime.fromtimestamp(time.time() if created is None else created, UTC)
+        text = self.text(level, shown(" ".join(message.split())), fields, created or time.time())
+        return f"<{PRIORITIES[level]}>{text}" if self.for_journal else text
+
+    def text(
+        self, _level: str, message: str, fields: Mapping[str, Any] | None, _created: float
+    ) -> str:
+        """Return the line without its priority."""
+        if fields is None:
+            return message
+        pairs = []
+        for name, value in {**fields, "message": message}.items():
+            text = str(value)
+            is_plain = text and not set(text) & set(' "=\\')
+            if value is not None:
+                pairs.append(f"{name}={text if is_plain else json.dumps(text, ensure_ascii=False)}")
+        return shown(" ".join(pairs))
+
+
+class JsonLines(TextLines):
+    """Write a record as a JSON object on one line.
+
+    Its keys are timestamp (UTC), level, message, market, night, stage, seconds and run, which is
+    the ID of Prefect's flow run. What is not known is null; the fields are by default those of the
+    run in progress.
+    """
+
+    def text(
+        self, level: str, message: str, fields: Mapping[str, Any] | None, created: float
+    ) -> str:
+        """Return the object."""
+        moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
         values = {
-            "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "timestamp": moment.replace("+00:00", "Z"),
             "level": level,
-            "message": _on_one_line(message),
+            "message": message,
             **(fields or _fields(_run_in_progress.get(), None)),
         }
-        return self.marked(level, json.dumps(values, ensure_ascii=False))
+        return json.dumps(values, ensure_ascii=False)
 
 
-def _on_one_line(message: str) -> str:
-    return shown(" ".join(message.split()))
-
-
-class StandardError(logging.Handler):
+class StandardError(logging.StreamHandler[Any]):
     """Write each record to what `sys.stderr` is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of a record, not through a `LineStream`, which would format it again."""
-        try:
-            line = self.format(record)
-            stream: Any = sys.stderr
-            if isinstance(stream, LineStream):
-                stream = stream.raw
-            stream.write(f"{line}\n")
-            stream.flush()
-        except Exception:  # noqa: BLE001 - logging's own way with what cannot be written
-            self.handleError(record)
+        """Write the line of a record."""
+        self.stream = sys.stderr
+        super().emit(record)
 
 
-class LineStream(io.TextIOBase):
+class LineStream:
     """Stand in for standard error, and give each line that is printed the form of a log line.
 
     A line that begins with "error:" or "warning:" has that level, any other is information. `raw`
     is the stream behind it.
     """
 
-    def __init__(self, raw: TextIO, form: Lines) -> None:
-        super().__init__()
+    def __init__(self, raw: TextIO, form: TextLines) -> None:
         self.raw = raw
         self.form = form
         self._unfinished = ""
@@ -253,29 +229,16 @@ class LineStream(io.TextIOBase):
         # What follows the last line break is kept until the rest of its line is written.
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
-            if FORMED.match(line):  # of a run, which this process only passes on
+            if FORMED.match(line):  # it was logged, by this process or by one whose lines it reads
                 self.raw.write(f"{line}\n")
             elif line.strip():
                 level = MARKS.get(line.split(maxsplit=1)[0], "info")
                 self.raw.write(f"{self.form.line(level, line)}\n")
         return len(text)
 
-    def flush(self) -> None:
-        """Flush what was written; a line that is not complete waits for its end."""
-        self.raw.flush()
-
-    def fileno(self) -> int:
-        """Return the descriptor, for processes that inherit it."""
-        return self.raw.fileno()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """Return how characters become bytes."""
-        return self.raw.encoding
-
-    def writable(self) -> bool:
-        """Say that it can be written to."""
-        return True
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a stream has, such as its descriptor for processes that inherit it."""
+        return getattr(self.raw, name)
 
 
 class Shown(logging.Filter):
@@ -306,17 +269,12 @@ class Shown(logging.Filter):
             return self.as_json or (kind == "run" and not is_printed_as_error)
         if self.terminal and not self.as_json:  # JSON logs are for programs, even on a terminal
             return record.name != BAR
-        if record.levelno >= logging.WARNING:
-            return True
-        if record.name in MOVING:
-            return self._is_due()
-        return self.as_json
-
-    def _is_due(self) -> bool:
-        if time.monotonic() - self.last_progress < MINUTE_S:
-            return False
-        self.last_progress = time.monotonic()
-        return True
+        if record.levelno >= logging.WARNING or record.name not in MOVING:
+            return self.as_json or record.levelno >= logging.WARNING
+        is_due = time.monotonic() - self.last_progress >= MINUTE_S
+        if is_due:
+            self.last_progress = time.monotonic()
+        return is_due
 
 
 def set_up_logging(*, debug: bool, attended: bool = True) -> None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from typing import TypeVar
 
 from rich import progress as bars
@@ -35,22 +36,22 @@ def training_progress(
     number does not divide evenly, and every epoch where it has fewer. The epochs that a resumed fit
     had done before are added to the bar, and not logged again.
     """
-    sessions_of = windows or [1] * len(members)  # equal windows: their length does not matter
     costs = {}  # of an epoch of each member
-    for member, sessions in zip(members, sessions_of, strict=True):
+    for member, sessions in zip(members, windows or [1] * len(members), strict=True):
         # Narrow layers are slower than the square of their width suggests.
         hidden = int(getattr(member.model, "hidden", 1))
         costs[member] = hidden * (hidden + 32) * sessions
     epochs_done = dict.fromkeys(members, 0)
     has_several_models = len({name_of(member.model) for member in members}) > 1
     total = sum(costs[member] * member.training.epochs for member in members)
-    with _bar("training", PACE_SECONDS, bars.TextColumn("{task.fields[last]}")) as progress:
-        bar = progress.add_task("training", total=total, last="")
+    with _bar("training", total, PACE_SECONDS, bars.TextColumn("{task.fields[last]}")) as (
+        progress,
+        bar,
+    ):
 
         def report(member: Member, epoch: Epoch) -> None:
             """Move the bar to what all members together have done, and log some of the epochs."""
-            validation = percent(epoch.validation_acc)
-            figures = f"loss {figure(epoch.loss)}, validation ACC {validation}"
+            figures = f"loss {figure(epoch.loss)}, validation ACC {percent(epoch.validation_acc)}"
             epochs_done[member] = epoch.number
             completed = sum(costs[trained] * done for trained, done in epochs_done.items())
             if isinstance(epoch, ResumedEpoch):
@@ -61,9 +62,8 @@ def training_progress(
             progress.update(bar, completed=completed, last=figures)
             epochs = member.training.epochs
             if epoch.number % max(1, epochs // LOGGED_EPOCHS) == 0:
-                name = f"seed {member.seed}"
-                if has_several_models:
-                    name = f"{name_of(member.model)}, seed {member.seed}"
+                model = f"{name_of(member.model)}, " if has_several_models else ""
+                name = f"{model}seed {member.seed}"
                 log.info("%s, epoch %d of %d: %s", name, epoch.number, epochs, figures)
 
         yield report
@@ -79,8 +79,8 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
     """
     begun = time.monotonic()
     text = "fold {task.completed:.0f} of {task.total:.0f}"
-    with _bar(text, pace_seconds=3600) as progress:  # a fold can take many minutes
-        bar = progress.add_task("folds", total=total, completed=already_done)
+    with _bar(text, total, 3600) as (progress, bar):  # a fold can take many minutes
+        progress.update(bar, completed=already_done)
 
         def report(done: int) -> None:
             if done <= already_done:  # counted when the bar began
@@ -103,17 +103,13 @@ def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
     so that how many are done does not tell the time left.
     """
     begun = time.monotonic()
-    done = 0
+    numbers = count(1)
     text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
-    progress = _bar(text)
-    bar = progress.add_task(what, total=total)
-    # Elsewhere than on a terminal, Rich would print an empty line in place of the bar.
-    with progress if err.is_interactive else nullcontext():
+    with _bar(text, total) as (progress, bar):
 
         def report(name: str) -> None:
             """Move the bar, and log the training."""
-            nonlocal done
-            done += 1
+            done = next(numbers)
             progress.update(bar, completed=done)
             spent_s = time.monotonic() - begun
             log.info(
@@ -157,13 +153,16 @@ def reporting(
     return train_and_report
 
 
-def _bar(text: str, pace_seconds: float | None = None, *more: bars.ProgressColumn) -> bars.Progress:
-    """Return a bar with what is done, the time that it took, and more columns.
+@contextmanager
+def _bar(
+    text: str, total: float, pace_seconds: float | None = None, *more: bars.ProgressColumn
+) -> Iterator[tuple[bars.Progress, bars.TaskID]]:
+    """Yield a bar, with what is done, the time that it took, and more columns, and its task.
 
     With `pace_seconds` it has the time left too, by the pace of so many seconds.
     """
     left = [bars.TextColumn("left"), bars.TimeRemainingColumn()] if pace_seconds else []
-    return bars.Progress(
+    progress = bars.Progress(
         bars.TextColumn(text),
         bars.BarColumn(),
         bars.TaskProgressColumn(),
@@ -174,3 +173,6 @@ def _bar(text: str, pace_seconds: float | None = None, *more: bars.ProgressColum
         transient=True,
         speed_estimate_period=pace_seconds or 0,
     )
+    # Elsewhere than on a terminal, Rich would print an empty line in place of the bar.
+    with progress if err.is_interactive else nullcontext():
+        yield progress, progress.add_task(text, total=total, last="")
