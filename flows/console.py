@@ -1,22 +1,77 @@
-"""What a command prints: Rich tables for people, JSON for programs."""
+"""What a command prints: texts and tables for people, JSON for programs."""
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy as np
 import pandas as pd
+from rich.text import Text
 
 from dtml.pages.figures import FILTERS, are_whole, ci, named, records
-from flows.settings import err, print_text
+from flows.settings import err, out, print_text, shown
 from flows.text_tables import Column, print_table
 
 if TYPE_CHECKING:  # commands that only read import this module, and must not wait for torch
     from flows.markets.opened import OpenedMarket
+
+Formats = Mapping[str, Callable[[Any], str]]  # how the values of a column are written
+
+
+@dataclass(frozen=True)
+class ConsoleTable:
+    """A frame that is printed as a table, under its title if it has one.
+
+    `formats` maps the name of a column to the function that writes its values; numbers of other
+    columns are printed with all their digits. Texts of the columns `prose` may be broken between
+    words.
+    """
+
+    frame: pd.DataFrame
+    title: str | None = None
+    formats: Formats = field(default_factory=dict)
+    prose: Collection[str] = ()
+
+    def print(self) -> None:
+        """Print it; whole numbers that a missing value made fractions are printed as whole ones."""
+        columns = []
+        for name, values in self.frame.items():
+            is_bool = pd.api.types.is_bool_dtype(values)
+            is_number = pd.api.types.is_numeric_dtype(values) and not is_bool
+            whole = "{:.0f}".format if is_number and are_whole(values) else None
+            columns.append(
+                Column(
+                    name=str(name),
+                    values=[as_json_values(value) for value in values],
+                    is_number=is_number,
+                    write=self.formats.get(str(name), whole),
+                    is_prose=name in self.prose,
+                )
+            )
+        print_table(columns, self.title)
+
+
+Part = str | Text | ConsoleTable | None  # of an answer; None is left out
+
+
+def say(part: Part) -> None:
+    """Print a part of an answer; the terminal breaks the lines of a text."""
+    if isinstance(part, ConsoleTable):
+        part.print()
+    elif part is not None:
+        # Rich would take parts of a plain text for markup or an emoji.
+        text = Text(shown(part.removesuffix("\n"))) if isinstance(part, str) else part
+        out.print(text, soft_wrap=True)
+
+
+def bold(text: str) -> Text:
+    """Return a text in bold letters."""
+    return Text(shown(text), style="bold")
 
 
 def print_json(value: object) -> None:
@@ -35,27 +90,21 @@ def as_json_values(value: Any) -> Any:
     hexadecimal digits; missing values and numbers that are not finite become None.
     """
     if isinstance(value, pd.DataFrame):
-        return [as_json_values(row) for row in value.to_dict("records")]
+        return as_json_values(value.to_dict("records"))
     if isinstance(value, dict):
         return {str(key): as_json_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [as_json_values(item) for item in value]
-    return _as_json_scalar(value)
-
-
-def _as_json_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     is_missing = value is None or value is pd.NaT or value is pd.NA
     if is_missing or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, pd.Timestamp) and value.tzinfo is None:
-        return value.date().isoformat()  # a session; moments have a time zone
-    if isinstance(value, (date, datetime)):
+        value = value.date()  # a session; moments have a time zone
+    if isinstance(value, date):
         return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    return value
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def rendered(name: str, /, **values: object) -> str:
@@ -72,6 +121,11 @@ def rendered(name: str, /, **values: object) -> str:
     return templates.get_template(name).render(values)
 
 
+def styled(name: str, /, **values: object) -> Text:
+    """Return the text of a template that styles its words, as in [bold]a title[/bold]."""
+    return Text.from_markup(shown(rendered(name, **values).removesuffix("\n")))
+
+
 def announce(opened: "OpenedMarket") -> None:
     """Print the notice of an opened market, about its stocks or its source, if it has one."""
     if opened.notice:
@@ -79,67 +133,26 @@ def announce(opened: "OpenedMarket") -> None:
         err.print(f"note: {opened.notice}", markup=False, soft_wrap=True)
 
 
-def print_frame(
-    frame: pd.DataFrame,
-    title: str | None = None,
-    *,
-    importance: Sequence[str] | None,
-    formats: Mapping[str, Callable[[Any], str]] | None = None,
-    prose: Collection[str] = (),
-) -> None:
-    """Print a frame as a table, under its title if it has one.
-
-    `importance` names its columns from the most important on, as `print_table` uses it. `formats`
-    maps the name of a column to the function that writes its values; numbers of other columns are
-    printed with all their digits. Texts of the columns `prose` may be broken between words. Whole
-    numbers that a missing value made fractions are printed as whole ones.
-    """
-    columns = []
-    for name in frame.columns:
-        values = frame[name]
-        is_bool = pd.api.types.is_bool_dtype(values)
-        is_number = pd.api.types.is_numeric_dtype(values) and not is_bool
-        write = (formats or {}).get(name)
-        if write is None and is_number and are_whole(values):
-            write = _whole
-        column = Column(
-            name=str(name),
-            values=[as_json_values(value) for value in values],
-            is_number=is_number,
-            write=write,
-            is_prose=name in prose,
-        )
-        columns.append(column)
-    print_table(columns, title, importance)
-
-
-def _whole(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def print_scores(scores: pd.DataFrame) -> None:
-    """Print the scores of the model and of the naive rules, a row each, a table for each protocol.
+def score_tables(scores: pd.DataFrame) -> Iterable[ConsoleTable]:
+    """Yield the scores of the model and of the naive rules, a row each, a table for each protocol.
 
     The columns of `scores` that are used are protocol, predictor, nights, n (the number of
-    stock-days), acc and mcc, and the ends of the 95 % intervals of these two, such as acc_low. The
-    intervals are from resampled days.
+    stock-days), acc and mcc, and the ends of the 95 % intervals of these two, such as acc_low.
     """
     titles = {
         "all": "all stock-days",
         "published": "the published labels: returns of +0.55 % or more and of -0.5 % or less",
     }
     for protocol, title in titles.items():
-        rows = scores[scores["protocol"] == protocol]
-        score_records = records(rows)
-        table = rows[["predictor", "nights", "n"]].assign(
-            predictor=[named(name) for name in rows["predictor"]],
-            acc=[ci(row, "acc") for row in score_records],
-            mcc=[ci(row, "mcc") for row in score_records],
-        )
-        headings = {"n": "directions", "acc": "ACC", "mcc": "MCC"}
-        print_frame(
-            table.rename(columns=headings),
-            title,
-            importance=("predictor", "ACC", "MCC", "nights", "directions"),
-            prose=("predictor",),
-        )
+        rows = [
+            {
+                "predictor": named(row["predictor"]),
+                "nights": row["nights"],
+                "directions": row["n"],
+                "ACC": ci(row, "acc"),
+                "MCC": ci(row, "mcc"),
+            }
+            for row in records(scores[scores["protocol"] == protocol])
+        ]
+        if rows:
+            yield ConsoleTable(pd.DataFrame(rows), title, prose=("predictor",))

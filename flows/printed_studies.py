@@ -1,6 +1,6 @@
-"""What the commands over years of history print: a benchmark, a backtest, an audit."""
+"""What the commands over years of history say: a benchmark, a backtest, an audit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -13,8 +13,7 @@ from dtml.pages.rendering import said
 from dtml.pages.survivorship import of_study
 from flows.audit import SESSIONS, STOCKS
 from flows.backtest.walk import Result
-from flows.console import print_frame, print_scores, rendered
-from flows.settings import out
+from flows.console import ConsoleTable, Part, rendered, score_tables, styled
 
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
     "model",
@@ -32,29 +31,28 @@ ASK_MORE = (
 )
 
 
-def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print the scores of each protocol that has any, and whether DTML beats the strongest rule.
+def benchmark_parts(result: Any) -> Iterator[Part]:
+    """Yield the scores of each protocol that has any, and whether DTML beats the strongest rule.
 
-    Then print, as far as they are known, how the data compare with the paper's and whether the list
-    of stocks names survivors alone. `number` is the place of the benchmark among those of its set
-    in the store, from 1: from the second on, print that the test span was read so many times.
+    Then, as far as they are known, how the data compare with the paper's and whether the list of
+    stocks names survivors alone. `result.number` is the place of the benchmark among those of its
+    set in the store, from 1: from the second on, a part says that the test span was read so often.
     """
+    benchmark, scores = result.row, result.scores
     for protocol, rows in benchmark_pages.score_rows(scores).items():
         cells = benchmark_pages.brief_results(rows, is_for_print=False).cells
-        print_frame(
-            pd.DataFrame([[_in_lines(cell) for cell in row] for row in cells], columns=HEADINGS),
-            f"{benchmark['market']}, {PROTOCOL_WORDS[protocol]}: {said('sample', rows[0])}",
-            importance=HEADINGS,
-            prose=HEADINGS[:1],
-        )
-    out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
+        lines = [[_in_lines(cell) for cell in row] for row in cells]
+        title = f"{benchmark['market']}, {PROTOCOL_WORDS[protocol]}: {said('sample', rows[0])}"
+        yield ConsoleTable(pd.DataFrame(lines, columns=HEADINGS), title, prose=HEADINGS[:1])
+    yield benchmark_pages.verdict(benchmark, scores)
     for name, words in (
         ("data", benchmark_pages.on_data(benchmark)),
         ("list", of_study(benchmark)),
-        ("reading", said("on_reading", benchmark, number)),
+        ("reading", said("on_reading", benchmark, result.number)),
     ):
         if words:
-            out.print(f"{name:10}{words}", markup=False)
+            yield f"{name:10}{words}"
+    yield f"page      {result.page}"
 
 
 def _in_lines(cell: str) -> str:
@@ -62,60 +60,44 @@ def _in_lines(cell: str) -> str:
     return cell.replace(" ± ", "±").replace(" (", "\n(").replace(" [", "\n[")
 
 
-def print_backtest(result: Result) -> None:
-    """Print a backtest: what was run, and the scores and portfolios over all folds.
+def backtest_parts(result: Result) -> Iterator[Part]:
+    """Yield what was run, and the scores and portfolios over all folds.
 
-    The page has the scores by fold, year and stock too. Then print how many positions met an
+    The page has the scores by fold, year and stock too. Then come how many positions met an
     unexplained move, what the backtest shows, the path of the page, and a query for more.
     """
     row = result.row
-    text = rendered(
+    yield styled(
         "backtest.txt",
         row=row,
         folds=result.folds,
         survivorship=of_study(row),
         vintage=backtest_pages.vintage(row),
     )
-    out.print(text, end="")
-    scores_of_all = result.scores[result.scores["slice"] == "all"]
-    print_scores(scores_of_all.rename(columns={"days": "nights"}))  # the name that it expects
+    scores = result.scores[result.scores["slice"] == "all"]
+    yield from score_tables(scores.rename(columns={"days": "nights"}))
     columns = {**backtest_pages.BRIEF_PORTFOLIOS, "portfolio": "portfolio"}
-    print_frame(
+    yield ConsoleTable(
         Table.of(result.portfolios, columns).frame,
         f"portfolios after costs; a year has {row['config']['sessions_a_year']} sessions",
-        importance=(
-            "portfolio",
-            "return a year, net",
-            "Sharpe [95 %]",
-            "drawdown",
-            "turnover a day",
-        ),
         prose=("portfolio",),
     )
-    settled_in_words = backtest_pages.settlements(result.portfolios)
-    if settled_in_words:
-        out.print(settled_in_words, markup=False)
-    out.print(backtest_pages.verdict(row, result.scores, result.portfolios), markup=False)
-    out.print(f"page      {result.page}", markup=False, soft_wrap=True)
-    out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
+    yield backtest_pages.settlements(result.portfolios) or None
+    yield backtest_pages.verdict(row, result.scores, result.portfolios)
+    yield f"page      {result.page}"
+    yield ASK_MORE.format(**row)
 
 
-def print_audit(findings: pd.DataFrame) -> None:
-    """Print every finding, then how much data the audit used."""
+def audit_parts(findings: pd.DataFrame) -> Iterator[Part]:
+    """Yield every finding, then how much data the audit used."""
     words = {True: "passed", False: "FAILED", None: "cannot tell"}
     verdicts = pd.Series([words[passed] for passed in findings["passed"]])
     shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
-    print_frame(
-        shown,
-        "what was checked",
-        importance=("audited", "check", "passed", "at", "detail"),
-        prose=("audited", "check", "detail"),
-    )
-    text = rendered(
+    yield ConsoleTable(shown, "what was checked", prose=("audited", "check", "detail"))
+    yield rendered(
         "audit.txt",
         verdicts=verdicts,
         stocks=STOCKS,
         sessions=SESSIONS,
         checks=look_ahead,  # the module, for its constants
     )
-    out.print(text, end="")

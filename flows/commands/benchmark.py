@@ -16,16 +16,17 @@ from dtml.pages.survivorship import of_study
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.benchmark.published import PublishedExperiment, stored_benchmark
-from flows.commands.options import AsJson, with_request
+from flows.commands.answers import Answer, answering
+from flows.commands.options import with_request
 from flows.commands.ranking import NetworksOption, as_document, network_names, rank_sets
-from flows.console import announce, print_frame, print_json
+from flows.console import ConsoleTable, announce, bold
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.printed_studies import print_benchmark
+from flows.printed_studies import benchmark_parts
 from flows.service.studies import as_study
-from flows.settings import err, out, page_of, print_text
+from flows.settings import err, page_of
 
 commands = typer.Typer()
 # The options that have no effect on a benchmark.
@@ -38,6 +39,7 @@ UNUSED_BY_PUBLISHED = ("--members", "--with", "--leg")
 
 @commands.command()
 @with_request("source", "prices", "index", "device")
+@answering("json", "markdown")
 def benchmark(
     request: RunRequest,
     market: Annotated[
@@ -64,11 +66,7 @@ def benchmark(
     leg: Annotated[
         Leg, typer.Option(help="With `ranking`, the return by which models rank stocks.")
     ] = "next_close",
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table as in the README.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Run the published experiment with every model of its table.
 
     Run it again after an interruption to resume. `ranking` runs on every set whose file, such as
@@ -90,18 +88,12 @@ def benchmark(
     for option in UNUSED.get(market, UNUSED_BY_PUBLISHED):
         if is_given[option]:
             raise UsageError(f"{option} has no effect on `dtml benchmark {market}`: leave it out")
-    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
+    require_index_with_prices(request)
     if market == "ranking":
-        return rank_sets(
-            request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
-        )
+        return rank_sets(request.prices, networks, seeds, leg)
     if market == "csi300":
-        found = _csi300(request, members, network_names(networks), seeds)
-        return print_csi300(found, as_markdown=as_markdown, as_json=as_json)
-    request = replace(request, market=market)
-    return run_published(
-        request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown
-    )
+        return csi300_answer(_csi300(request, members, network_names(networks), seeds))
+    return run_published(replace(request, market=market), seeds, epochs, with_grid=with_grid)
 
 
 def _csi300(
@@ -119,33 +111,22 @@ def _csi300(
         return run_csi300(files, networks, seeds)
 
 
-def print_csi300(
-    found: ranking_pages.Ranking, *, as_markdown: bool = False, as_json: bool = False
-) -> None:
-    """Print our figures beside the published ones, what differs, and the path of the page.
-
-    With `as_json` print the stored row and scores instead, with `as_markdown` the table and whether
-    the blend beats the rules.
-    """
-    if as_json:
-        return print_json(as_document(found))
+def csi300_answer(found: ranking_pages.Ranking) -> Answer:
+    """Return our figures beside the published ones, what differs, and the path of the page."""
     table = ranking_pages.published_table(found)
     assert table is not None  # `run_csi300` stores the published figures with each result
-    if as_markdown:
-        report = ranking_pages.published_markdown(found, table)
-        return print_text(f"{report}\n\n{ranking_pages.verdict(found)}")
-    out.print(f"[bold]{found.row['id']}[/bold]\n{ranking_pages.about_published(found)}")
-    print_frame(
-        table.frame,
-        "Qlib's table of CSI 300",
-        importance=list(table.columns),
-        prose=("model",),
+    verdict = ranking_pages.verdict(found)
+    parts = (
+        bold(found.row["id"]),
+        ranking_pages.about_published(found),
+        ConsoleTable(table.frame, "Qlib's table of CSI 300", prose=("model",)),
+        verdict,
+        of_study(found.row) or None,
+        *found.row["config"]["table"]["differences"],
+        f"page      {page_of('ranking', found.row)}",
     )
-    out.print(ranking_pages.verdict(found), markup=False, soft_wrap=True)
-    for words in (of_study(found.row), *found.row["config"]["table"]["differences"]):
-        out.print(words, markup=False, soft_wrap=True)
-    out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)
-    return None
+    markdown = f"{ranking_pages.published_markdown(found, table)}\n\n{verdict}"
+    return Answer(parts, as_document(found), (markdown,))
 
 
 def run_published(
@@ -154,15 +135,11 @@ def run_published(
     epochs: int | None,
     *,
     with_grid: bool,
-    as_json: bool,
-    as_markdown: bool,
-) -> None:
-    """Run the published experiment on a set, or read the stored one, and print its scoreboard.
+) -> Answer:
+    """Run the published experiment on a set, or read the stored one, and return its scoreboard.
 
-    The options must have passed `require_matching_options`. Prices of a source or of files that the
-    request names are stored first, unless the store has them. With `as_json` the scoreboard is one
-    document, with `as_markdown` the table of the README. Raises UsageError for a market that is
-    none of SETS.
+    Prices of a source or of files that the request names are stored first, unless the store has
+    them. Raises UsageError for a market that is none of SETS.
     """
     if request.market not in SETS:
         raise UsageError(
@@ -205,19 +182,14 @@ def run_published(
 
         run = as_study(run_study, "{request.market}")
         result = run(replace(request, attended=True), experiment.seeds, epochs, with_grid)
-    if as_json:
-        document = {
-            "benchmark": result.row,
-            "scores": result.scores,
-            "seeds": result.seeds,
-            "number": result.number,
-        }
-        return print_json(document)
-    if as_markdown:
-        return print_text(benchmark_pages.readme_table(result.row, result.scores))
-    print_benchmark(result.row, result.scores, result.number)
-    out.print(f"page      {result.page}")
-    return None
+    document = {
+        "benchmark": result.row,
+        "scores": result.scores,
+        "seeds": result.seeds,
+        "number": result.number,
+    }
+    markdown = benchmark_pages.readme_table(result.row, result.scores)
+    return Answer(benchmark_parts(result), document, (markdown,))
 
 
 def require_stored(request: RunRequest, advice: str) -> None:
@@ -228,9 +200,7 @@ def require_stored(request: RunRequest, advice: str) -> None:
             raise UsageError(f"nothing is stored for {market}: {advice}")
 
 
-def require_matching_options(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
-    """Raise UsageError for options that exclude each other, and for an index without prices."""
-    if as_json and as_markdown:
-        raise UsageError("--json and --markdown cannot be combined: choose one")
+def require_index_with_prices(request: RunRequest) -> None:
+    """Raise UsageError for an index without prices."""
     if request.index and not request.prices:
         raise UsageError("--index needs --prices: give both")

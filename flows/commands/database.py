@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
-from rich.console import Console
-from rich.text import Text
 from sqlalchemy import Engine
 
 from db.admin.checks import Finding, check_store, finding_of
@@ -32,9 +31,8 @@ from dtml.errors import UsageError
 from dtml.pages.figures import counted
 from flows.commands.history import require_market
 from flows.commands.options import AsJson
-from flows.console import print_json
-from flows.settings import data_folder, err, out, print_text
-from flows.text_tables import Column, print_table
+from flows.console import ConsoleTable, print_json, rendered, say
+from flows.settings import data_folder, err, print_text
 from flows.upkeep.backups import NOT_A_MODEL, Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
 from flows.upkeep.parquet_export import VIEWS
@@ -59,7 +57,7 @@ def upgrade() -> None:
     """
     engine = open_engine()
     upgrade_schema(engine)
-    out.print(f"{location(engine)} has the schema of this version")
+    say(f"{location(engine)} has the schema of this version")
 
 
 @store_commands.command()
@@ -85,19 +83,7 @@ def check(as_json: AsJson = False) -> None:
     for finding in _findings(engine):
         findings.append(finding)
         if not as_json:
-            rows = []
-            for row in finding.found:
-                values = [f"{name} {value}" for name, value in row.items()]
-                rows.append(", ".join(values))
-            listed_rows = "; ".join(rows)
-            # The name of a check is a sentence that is true where the check is ok.
-            denied = "" if finding.state == "ok" else "not so: "
-            line = f"{finding.state:<7} {denied}{finding.check}"
-            if listed_rows:
-                line += f": {listed_rows}"
-            if finding.more:
-                line += "; and more"
-            _say(out, line)
+            say(rendered("finding.txt", finding=finding))
     if as_json:
         print_json([vars(finding) for finding in findings])
     if any(finding.state == "failed" for finding in findings):
@@ -130,8 +116,8 @@ def copy(
     target = open_engine()
     with _progress() as progress, snapshot(source) as conn:
         rows = copy_rows(conn, target, progress)
-    _say(out, f"{location(target)}: {_counted(rows)} copied; both stores are equal")
-    _say(out, f"the weights of its models stay in {data_folder()}")
+    say(f"{location(target)}: {_counted(rows)} copied; both stores are equal")
+    say(f"the weights of its models stay in {data_folder()}")
 
 
 @store_commands.command()
@@ -143,7 +129,7 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")
     engine = open_reader(unlimited=True)
     with _progress() as progress:
         manifest = back_up(engine, folder, progress)
-    _say(out, f"{folder}: {_counted(manifest.rows)} and {_models(manifest)} of {location(engine)}")
+    say(f"{folder}: {_counted(manifest.rows)} and {_models(manifest)} of {location(engine)}")
     _warn_of_absent(manifest)
 
 
@@ -159,9 +145,8 @@ def restore(
     target = open_engine()
     with _progress() as progress:
         restore_backup(folder, manifest, target, progress)
-    _say(out, f"{location(target)}: {_counted(manifest.rows)} restored; they equal the backup")
-    _say(
-        out,
+    say(f"{location(target)}: {_counted(manifest.rows)} restored; they equal the backup")
+    say(
         f"{_models(manifest)} restored in {data_folder()}; the backup is from {manifest.made_at}",
     )
     _warn_of_absent(manifest)
@@ -187,7 +172,7 @@ def export_views(
         require_market(engine, name)  # raises an error for a market that the store lacks
     with _progress() as progress:
         files = export(engine, folder, view or VIEWS, market or [], progress)
-    _say(out, f"{folder}: {counted(len(files), 'file')} written ({counted(sum(files), 'row')})")
+    say(f"{folder}: {counted(len(files), 'file')} written ({counted(sum(files), 'row')})")
 
 
 @store_commands.command()
@@ -214,27 +199,19 @@ def prune(
         engine = open_reader(unlimited=True)
         planned = plan_of_pruning(engine, keep)
     for market, first in planned.first_kept.items():
-        _say(out, f"{market}: the last {keep} nights keep everything, from {first} on")
+        say(f"{market}: the last {keep} nights keep everything, from {first} on")
     if not planned.first_kept:
-        _say(out, f"no market has {keep} complete nights")
+        say(f"no market has {keep} complete nights")
     heading = "removed" if apply else "to remove"
+    removals = [removal.what for removal in planned.removals]
     megabytes = [removal.megabytes for removal in planned.removals]
     counts = [removal.count for removal in planned.removals]
-    columns = [
-        Column(
-            heading,
-            [removal.what for removal in planned.removals],
-            is_number=False,
-            is_prose=True,
-        ),
-        Column("count", counts, is_number=True),
-        Column("MB", megabytes, is_number=True, write="{:.1f}".format),
-    ]
-    print_table(columns, importance=(heading, "MB", "count"))
+    rows = {heading: removals, "count": counts, "MB": megabytes}
+    say(ConsoleTable(pd.DataFrame(rows), None, {"MB": "{:.1f}".format}, prose=(heading,)))
     if apply:
         _compact(engine)
     elif not planned.is_empty:
-        _say(out, "nothing was removed: add --apply")
+        say("nothing was removed: add --apply")
 
 
 def _compact(engine: Engine) -> None:
@@ -245,16 +222,14 @@ def _compact(engine: Engine) -> None:
     try:
         sizes = compact(engine)
     except StoreError as error:
-        _say(
-            err,
+        _warn(
             f"warning: the rows are removed, but the file is as large as before: {error}; run the "
             "same command again to make it smaller",
         )
         return
     if sizes is not None:
         before, after = sizes
-        _say(
-            out,
+        say(
             f"{location(engine)}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now",
         )
 
@@ -275,19 +250,16 @@ def grant_reader(
     engine = _open_existing()
     is_new = restrict_to_reading(engine, name, password)
     what_was_done = "was created and may" if is_new else "may"
-    _say(
-        out,
+    say(
         f"role {name} {what_was_done} read the views and the results of studies in "
         f"{location(engine)}, and nothing else",
     )
     if is_new and not password:
-        _say(
-            err,
+        _warn(
             f"note: role {name} has no password; set {READER_PASSWORD} and run this command again, "
             "or configure the role's login on the server",
         )
-    _say(
-        out,
+    say(
         "run this command again after each `dtml db upgrade`, so that the role can read new views",
     )
 
@@ -321,9 +293,8 @@ def _findings(engine: Engine) -> Iterator[Finding]:
     yield finding_of("every model's weights are as its run recorded them", wrong_checkpoints)
 
 
-def _say(console: Console, line: str) -> None:
-    """Print a line as it is: Rich might take a part of a path for markup, or break it."""
-    console.print(Text(line), soft_wrap=True)
+def _warn(line: str) -> None:
+    err.print(line, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -363,4 +334,4 @@ def _warn_of_absent(manifest: Manifest) -> None:
         )
         if why == NOT_A_MODEL:
             advice = "dtml reads no weights there, so no night of these weights can be replayed"
-        _say(err, f"warning: the backup lacks {path}, the weights of {run_id} ({why}); {advice}")
+        _warn(f"warning: the backup lacks {path}, the weights of {run_id} ({why}); {advice}")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +12,13 @@ from db.connection.locks import market_lock
 from db.engine import open_reader, open_store
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.figures import counted
-from flows.commands.options import DAY, AsJson, MarketFile, day_of, known_markets
-from flows.console import print_json, rendered
+from flows.commands.answers import Answer, answering
+from flows.commands.options import MarketFile, day_option, known_markets
+from flows.console import styled
 from flows.freezing import Link, begin, read_chain
 from flows.freezing import check as check_chain
 from flows.markets.files import read_market
-from flows.settings import chain_file, out
+from flows.settings import chain_file
 
 commands = typer.Typer()
 
@@ -31,6 +32,7 @@ class NotFrozenError(DtmlError):
 
 
 @commands.command()
+@answering("json")
 def freeze(
     name: Annotated[
         str,
@@ -42,10 +44,9 @@ def freeze(
     ],
     file: Annotated[Path | None, typer.Argument(help=FILE, metavar="[FILE]")] = None,
     market_file: MarketFile = None,
-    since: Annotated[datetime | None, typer.Option(formats=DAY, help=SINCE)] = None,
+    since: Annotated[date | None, day_option(SINCE)] = None,
     check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Freeze what the nights predict: a chain of SHA-256 that no one can change unnoticed.
 
     From then on every night adds its own link to a file: its predictions and rankings, code,
@@ -63,68 +64,59 @@ def freeze(
             raise UsageError(
                 "--since has no effect with --check, which checks the whole chain: leave it out"
             )
-        return _check(market, file, as_json=as_json)
+        return _check(market, file)
     if file is not None:
         raise UsageError(
             f"{file} is given, but only --check reads a file: add --check, or leave the file out"
         )
     engine = open_store()
     with market_lock(engine, market):
-        new_links = begin(engine, market, day_of(since))
-    chain = read_chain(chain_file(market))
-    if as_json:
-        return print_json(
-            {"market": market, "new": len(new_links), **_summary(chain, chain_file(market))}
-        )
-    text = rendered(
-        "frozen.txt", market=market, chain=chain, new=new_links, file=chain_file(market)
-    )
-    out.print(text, end="", soft_wrap=True)
-    return None
+        new_links = begin(engine, market, since)
+    file = chain_file(market)
+    chain = read_chain(file)
+    text = styled("frozen.txt", market=market, chain=chain, new=new_links, file=file)
+    return Answer([text], {"market": market, "new": len(new_links), **_summary(chain, file)})
 
 
-def _check(market: str, file: Path | None, *, as_json: bool) -> None:
-    """Check a chain and print what was found; raise NotFrozenError for a change."""
+def _check(market: str, file: Path | None) -> Answer:
+    """Check a chain; the answer fails if something has changed."""
     begun = time.perf_counter()
     chain, changes = check_chain(open_reader(), market, file)
     seconds = time.perf_counter() - begun
     file = file or chain_file(market)
     replaced = {link.replaces: link.number for link in chain if link.replaces is not None}
-    if as_json:
-        print_json(
+    text = styled(
+        "frozen_check.txt",
+        market=market,
+        chain=chain,
+        replaced=replaced,
+        changes=changes,
+        found=counted(len(changes), "change") if changes else "nothing has changed",
+        file=file,
+        seconds=seconds,
+    )
+    document = {
+        "market": market,
+        **_summary(chain, file),
+        "replaced": [{"number": number, "by": by} for number, by in replaced.items()],
+        "changes": [
             {
-                "market": market,
-                **_summary(chain, file),
-                "replaced": [{"number": number, "by": by} for number, by in replaced.items()],
-                "changes": [
-                    {
-                        "number": change.link.number,
-                        "as_of": change.link.as_of,
-                        "what": change.what,
-                        "words": change.words,
-                    }
-                    for change in changes
-                ],
+                "number": change.link.number,
+                "as_of": change.link.as_of,
+                "what": change.what,
+                "words": change.words,
             }
-        )
-    else:
-        text = rendered(
-            "frozen_check.txt",
-            market=market,
-            chain=chain,
-            replaced=replaced,
-            changes=changes,
-            found=counted(len(changes), "change") if changes else "nothing has changed",
-            file=file,
-            seconds=seconds,
-        )
-        out.print(text, end="", soft_wrap=True)
+            for change in changes
+        ],
+    }
+    failure = None
     if changes:
-        raise NotFrozenError(
+        failure = NotFrozenError(
             f"{market} has {counted(len(changes), 'change')} since the nights were frozen; the "
             f"first is at {changes[0]}; unless this was intended, restore the store or the weights "
             "from a backup, or put a kept copy of the file in its place"
         )
+    return Answer([text], document, failure=failure)
 
 
 def _summary(chain: Sequence[Link], file: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The commands that list what the store holds: a stock's history, models, markets."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, get_args
 
@@ -16,128 +17,67 @@ from db.rows import predictions
 from dtml.errors import UsageError
 from dtml.markets import Market, market_names
 from dtml.markets.definition import SourceName
-from dtml.pages.figures import counted, figure, fmt, named, percent, quoted, records
+from dtml.pages.figures import fmt, percent, records
 from dtml.sources.simulated import SimulatedMarket
-from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
-from flows.console import print_frame, print_json
+from flows.commands.answers import Answer, answering
+from flows.commands.options import STORED_MARKET, OptionalMarket
+from flows.console import ConsoleTable, Formats, Part, rendered
 from flows.markets.files import market_of_store, read_market
-from flows.settings import out
 
 commands = typer.Typer()
 
-KINDS = 3  # of models, such as nightly and backtest: a stock has a row of scores for each
-
 
 @commands.command()
+@answering("json")
 def history(
     symbol: Annotated[str, typer.Argument(help="A stock, by its symbol in the market.")],
     market: Annotated[str | None, STORED_MARKET] = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of rows to show, the newest.")] = 30,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show the predictions for a stock and their outcomes.
 
     Example: dtml history L01
     """
     with reading(open_reader()) as conn:
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
-        scores = {}
-        for name in rows["market"].unique().tolist():
-            scores[name] = read(conn, "symbol_score", market=name, symbol=symbol, order="kind")
-        at_level = read(
-            conn, "band_direction", columns="run_id, target, direction", symbol=symbol, is_default=1
-        )
-    if as_json:
-        return print_json(rows)
-    for stored_name, market_rows in rows.groupby("market"):
-        name = str(stored_name)
-        _print_history(f"{symbol}, {name}", _decided(market_rows, at_level))
-        _print_symbol_scores(scores[name])
-    if rows.empty:
-        out.print(f"No night has predicted {symbol} yet.")
-    return None
+        parts: list[Part] = []
+        for name, of_market in rows.groupby("market"):
+            parts += _history(f"{symbol}, {name}", of_market)
+            scores = read(conn, "symbol_score", market=name, symbol=symbol, kind="nightly")
+            parts.append(rendered("symbol_scores.txt", scores=records(scores)) or None)
+    return Answer(parts or [f"No night has predicted {symbol} yet."], rows)
 
 
-def _print_symbol_scores(scores: pd.DataFrame) -> None:
-    nightly = scores[scores["kind"] == "nightly"]
-    for score in records(nightly):
-        acc = percent(score["acc"])
-        mcc = figure(score["mcc"])
-        up_acc = percent(score["up_acc"])
-        out.print(
-            f"in all {counted(score['n'], 'outcome')} (a rise above 50 %): ACC {acc}, MCC {mcc}; "
-            # MCC is 0 where one class is never predicted.
-            f"{quoted('always_up')}: ACC {up_acc}, MCC {figure(0)}",
-            soft_wrap=True,
-        )
-
-
-def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the directions that the nights printed, and whether these were correct.
-
-    `rows` are those of the view prediction_history, whose directions are 'rise' above one half and
-    'fall' otherwise. `at_level` has the directions of models with an abstention band, at their
-    market's level: 'none' inside the band. Where it has a direction, that takes the place of the
-    one in `rows`. For 'none', `correct` is missing. A calibrated probability may lie on the other
-    side of one half than the model's own: then the direction changes, and so does `correct`.
-    """
-    with_level = rows.merge(
-        at_level,
-        on=["run_id", "target"],
-        how="left",
-        suffixes=("", "_at_level"),
-    )
-    direction = with_level["direction_at_level"].fillna(with_level["direction"])
-    is_turned = (direction != with_level["direction"]) & (direction != "none")
-    correct = with_level["correct"].where(direction != "none")
-    correct = correct.mask(is_turned, 1 - correct)
-    return with_level.assign(direction=direction, correct=correct)
-
-
-def _print_history(title: str, rows: pd.DataFrame) -> None:
-    columns = ["as_of", "target", "probability", "calibrated", "direction"]
-    if rows["place"].notna().any():
-        columns.append("place")
-    columns += ["realised_return", "correct", "always_up", "index_reversal", "index_below_mean20"]
+def _history(title: str, rows: pd.DataFrame) -> Iterator[Part]:
+    """Yield the directions of a stock as the nights printed them, at their default level."""
     short_names = {
+        "as_of": "as_of",
+        "target": "target",
+        "probability": "probability",
+        "calibrated": "calibrated",
+        "decision": "direction",
+        "place": "place",
         "realised_return": "return",
+        "decision_correct": "correct",
         "always_up": "up",
         "index_reversal": "reversal",
         "index_below_mean20": "mean20",
     }
-    print_frame(
-        rows[columns].rename(columns=short_names),
-        title,
-        importance=(
-            "target",
-            "direction",
-            "calibrated",
-            "return",
-            "correct",
-            "probability",
-            "place",
-            "as_of",
-            "up",
-            "reversal",
-            "mean20",
-        ),
-        formats={
-            "probability": percent,
-            "calibrated": percent,
-            "return": partial(fmt, kind="small_percent"),
-        },
-    )
-    counts_by_model = rows["run_id"].value_counts(sort=False).items()
-    models = ", ".join(f"{count} by {run_id}" for run_id, count in counts_by_model)
-    rules = (
-        f"up: {named('always_up')}; reversal: {named('index_reversal')}; "
-        f"mean20: {named('index_below_mean20')}"
-    )
-    out.print(f"naive rules: {rules}\npredictions: {models}", soft_wrap=True)
+    if rows["place"].isna().all():
+        del short_names["place"]
+    formats: Formats = {
+        "probability": percent,
+        "calibrated": percent,
+        "return": partial(fmt, kind="small_percent"),
+    }
+    yield ConsoleTable(rows[list(short_names)].rename(columns=short_names), title, formats)
+    models = rows["run_id"].value_counts(sort=False).items()
+    yield rendered("history.txt", models=models)
 
 
 @commands.command("runs")
-def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
+@answering("json")
+def list_runs(market: OptionalMarket = None) -> Answer:
     """List the trained models and their training data.
 
     Example: dtml runs simulated
@@ -153,16 +93,12 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
             market=where.given(market),
             order="created_at, id",
         )
-    if as_json:
-        return print_json(rows)
     columns = ["id", "kind", "model", "train_first", "train_last", "seeds", "code_version"]
-    columns += ["checkpoint_hash", "created_at"]
     shown = rows[columns].assign(
         checkpoint_hash=rows["checkpoint_hash"].str.slice(0, 12),
         created_at=rows["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
     )
-    importance = ("id", "kind", "train_last", "seeds", "model", "train_first", "created_at")
-    return print_frame(shown, importance=importance)
+    return Answer([ConsoleTable(shown)], rows)
 
 
 def require_market(engine: Engine, market: str | None, option: str = "") -> str:
@@ -212,7 +148,8 @@ def _own_markets() -> list[Market]:
 
 
 @commands.command("markets")
-def list_markets(as_json: AsJson = False) -> None:
+@answering("json")
+def list_markets() -> Answer:
     """List the markets that commands accept.
 
     Example: dtml markets
@@ -229,13 +166,7 @@ def list_markets(as_json: AsJson = False) -> None:
         }
         for market in [*map(read_market, market_names()), *_own_markets()]
     ]
-    if as_json:
-        return print_json(rows)
-    return print_frame(
-        pd.DataFrame(rows),
-        importance=("market", "title", "constituents", "source", "retrain", "calendar", "index"),
-        prose=("title", "constituents"),
-    )
+    return Answer([ConsoleTable(pd.DataFrame(rows), prose=("title", "constituents"))], rows)
 
 
 def _constituents_in_words(market: Market) -> str:

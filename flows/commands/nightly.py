@@ -4,13 +4,14 @@ Modules that load torch, which takes seconds, are imported by the functions that
 that is complete is only shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
+from rich.text import Text
 
 from db import where
 from db.connection.locks import market_lock
@@ -23,8 +24,9 @@ from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.figures import counted, figure, percent
 from dtml.pages.night import ends, ranking_words
 from dtml.prices.sessions import sessions_between, sessions_up_to
-from flows.commands.options import AsJson, AsOf, day_of, of_a_market
-from flows.console import announce, print_frame, print_json, print_scores, rendered
+from flows.commands.answers import Answer, answering
+from flows.commands.options import AsOf, of_a_market
+from flows.console import ConsoleTable, Formats, Part, announce, bold, rendered, score_tables
 from flows.log_lines import logged_run
 from flows.markets.opened import (
     OpenedMarket,
@@ -43,7 +45,7 @@ from flows.markets.stored_night import (
 )
 from flows.night_facts import NightFacts
 from flows.service.prefect_server import require_server
-from flows.settings import data_folder, err, out
+from flows.settings import data_folder, err
 
 commands = typer.Typer()
 
@@ -51,12 +53,12 @@ ASK_MORE = (
     'ask more  dtml query "select * from prediction_history '
     "where market = '{market}' order by target desc\" "
 )
-PROBABILITIES = {"probability": percent, "probability_std": percent, "calibrated": percent}
 SHOWN = 12  # rows of each part of a printed table
 
 
 @commands.command()
 @of_a_market("source", "prices", "index", "universe", "seeds", "epochs", "device")
+@answering("json")
 def nightly(
     request: RunRequest,
     as_of: AsOf = None,
@@ -69,8 +71,7 @@ def nightly(
             "--catch-up", help=f"Run the missed nights of the last {LIMIT} sessions, up to --as-of."
         ),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Run a night: fetch, check and store prices, train if due, predict, score and report.
 
     Example: dtml nightly kdd17 --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
@@ -78,23 +79,22 @@ def nightly(
     if missed and nights > 1:
         raise typer.BadParameter("--catch-up finds the missed nights by itself: leave out --nights")
     opened = open_market(request)
-    last = choose_as_of(opened, day_of(as_of))
+    last = choose_as_of(opened, as_of)
     announce(opened)
     if missed:
-        return _catch_up(opened, request, last, as_json=as_json)
+        return _catch_up(opened, request, last)
     days = [session.date() for session in sessions_up_to(opened.market.calendar, last, nights)]
     if nights > 1:
         over = passed_over(opened, days)
         days = [day for day in days if day not in over]
-    done_nights = [_run_or_read_night(opened, request, day) for day in days]
-    return _show_nights(opened, done_nights, as_json=as_json)
+    return _answer(opened, [_run_or_read_night(opened, request, day) for day in days])
 
 
-def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json: bool) -> None:
-    """Run the nights missed among the last LIMIT sessions up to a session, in order; print them.
+def _catch_up(opened: OpenedMarket, request: RunRequest, last: date) -> Answer:
+    """Run the nights missed among the last LIMIT sessions up to a session, in order.
 
-    If none of these was missed, the complete night of that session is printed. Raises DtmlError,
-    after printing the others, if a night is refused.
+    If none of these was missed, the complete night of that session is shown. The answer fails, or
+    DtmlError is raised before the first night, if a night is refused.
     """
     first = sessions_up_to(opened.market.calendar, last, LIMIT)[0].date()
     missed = missed_nights(opened, last, limit=None)
@@ -110,18 +110,16 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date, *, as_json:
         )
     if not days:
         err.print(f"no night was missed in the last {LIMIT} sessions")
-        return _show_nights(opened, [_run_or_read_night(opened, request, last)], as_json=as_json)
-    listed_days = ", ".join(str(day) for day in days)
-    err.print(f"{counted(len(days), 'night')} missed: {listed_days}")
+        return _answer(opened, [_run_or_read_night(opened, request, last)])
+    err.print(f"{counted(len(days), 'night')} missed: {', '.join(map(str, days))}")
     require_server()  # before Prefect is imported
     from flows.service.flows import missed as run_missed
 
     caught_up = run_missed(replace(request, attended=True), last)
-    if caught_up.nights:
-        _show_nights(opened, caught_up.nights, as_json=as_json)
-    if caught_up.refused:
-        raise DtmlError(caught_up.reason)
-    return None
+    failure = DtmlError(caught_up.reason) if caught_up.refused else None
+    if failure and not caught_up.nights:
+        raise failure
+    return _answer(opened, caught_up.nights, failure)
 
 
 def _run_or_read_night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
@@ -137,8 +135,6 @@ def _run_or_read_night(opened: OpenedMarket, request: RunRequest, day: date) -> 
         from flows.nightly.context import with_experiment
         from flows.nightly.night import run_night
 
-        # Its predictions are stored. What is left needs no flow: what a killed run did not do, and
-        # the comparison of the user's own code with that of the rankers.
         return run_night(with_experiment(opened, request), day)
     err.print(f"night of {day}")
     require_server()  # before Prefect is imported
@@ -149,14 +145,14 @@ def _run_or_read_night(opened: OpenedMarket, request: RunRequest, day: date) -> 
 
 @commands.command()
 @of_a_market("source", "prices", "index", "universe")
+@answering("json")
 def fetch(
     request: RunRequest,
     as_of: AsOf = None,
     again: Annotated[
         bool, typer.Option("--again", help="Fetch the whole history again to find restatements.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Fetch the bars that the store lacks, check them, and store them.
 
     Example: dtml fetch ndx100
@@ -165,91 +161,73 @@ def fetch(
     from flows.second_source import fetch_and_compare
 
     context = open_context(request)
-    last = choose_as_of(context, day_of(as_of))
+    last = choose_as_of(context, as_of)
     announce(context)
     with (
         logged_run("fetch", market=context.name, night=last) as run,
         market_lock(context.engine, context.name),
         err.status(f"fetching {context.name} up to {last}"),
     ):
-        fetch_result = fetch_and_compare(context, last, whole=again)
-        run.outcome = (
-            f"{counted(fetch_result.fetched, 'bar')} fetched, {fetch_result.stored} stored"
-        )
-    if as_json:
-        document = asdict(fetch_result)
-        document["outcomes"] = fetch_result.failures  # as in the table: symbols without an answer
-        del document["first"]  # the spans asked for, of use only to `fetch_and_compare`
-        print_json({"as_of": last, **document})
-    else:
-        text = rendered("fetch.txt", name=context.name, as_of=last, result=fetch_result)
-        out.print(text, end="")
-        if len(fetch_result.failures):
-            print_frame(
-                fetch_result.failures,
-                "symbols without an answer",
-                importance=("symbol", "status"),
-                prose=("detail",),
-            )
-        if len(fetch_result.rejected):
-            reasons = fetch_result.rejected["reason"].value_counts()
-            print_frame(
-                reasons.rename("bars").reset_index(),
-                "rejected",
-                importance=("reason", "bars"),
-                prose=("reason",),
-            )
-    # Last, so that the result is printed even if the command then fails.
+        result = fetch_and_compare(context, last, whole=again)
+        run.outcome = f"{counted(result.fetched, 'bar')} fetched, {result.stored} stored"
     index = context.market.index.symbol
-    failures = fetch_result.failures
+    failures = result.failures
     # With no_data, the source answered that it has no bar of these sessions.
-    is_missing = (failures["symbol"] == index) & (failures["status"] != "no_data")
-    if is_missing.any():
-        failure = failures[is_missing].iloc[0]
-        raise DtmlError(
-            f"the index {index} is missing ({failure['status']}: {failure['detail']}), but every "
-            "night needs it: fetch again once the source delivers the index or, for prices from "
-            "files, its file is corrected"
+    of_index = failures[(failures["symbol"] == index) & (failures["status"] != "no_data")]
+    failure = None
+    for row in of_index.head(1).itertuples():
+        failure = DtmlError(
+            f"the index {index} is missing ({row.status}: {row.detail}), but every night needs it: "
+            "fetch again once the source delivers the index or, for prices from files, its file is "
+            "corrected"
         )
+    document = {"as_of": last, **asdict(result), "outcomes": failures}
+    del document["first"]  # the spans asked for, of use only to `fetch_and_compare`
+    parts: list[Part] = [rendered("fetch.txt", name=context.name, as_of=last, result=result)]
+    if len(failures):
+        parts.append(ConsoleTable(failures, "symbols without an answer", prose=("detail",)))
+    if len(result.rejected):
+        reasons = result.rejected["reason"].value_counts().rename("bars").reset_index()
+        parts.append(ConsoleTable(reasons, "rejected", prose=("reason",)))
+    return Answer(parts, document, failure=failure)
 
 
 @commands.command()
 @of_a_market("seeds", "epochs", "device")
-def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
+@answering("json")
+def train(request: RunRequest, as_of: AsOf = None) -> Answer:
     """Train the market's model on the stored prices; run again after an interruption to resume.
 
     Example: dtml train simulated --seeds 3
     """
     opened = open_stored_market(request)
-    last = choose_as_of(opened, day_of(as_of))
+    last = choose_as_of(opened, as_of)
     require_server()  # before Prefect is imported
     from flows.service.flows import train as run_training
 
     model = run_training(replace(request, attended=True), last)
     with reading(opened.engine) as conn:
         run = runs.run(conn, model.run_id)
-    if as_json:
-        return print_json(run)
-    out.print(
+    best_epochs = [
+        {"seed": seed["seed"], **seed["epochs"][seed["best_epoch"] - 1]}  # counted from 1
+        for seed in run["losses"]
+    ]
+    formats: Formats = {"loss": figure, "validation_loss": figure, "validation_acc": percent}
+    parts = (
         f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, "
-        f"SHA-256 {run['checkpoint_hash']}"
+        f"SHA-256 {run['checkpoint_hash']}",
+        f"model     {data_folder() / run['checkpoint_path']}",
+        ConsoleTable(
+            pd.DataFrame(best_epochs).rename(columns={"number": "best epoch"}), None, formats
+        ),
     )
-    out.print(f"model     {data_folder() / run['checkpoint_path']}", markup=False, soft_wrap=True)
-    best_epochs = []
-    for seed in run["losses"]:
-        epoch = seed["epochs"][seed["best_epoch"] - 1]  # `best_epoch` is counted from 1
-        best_epochs.append({"seed": seed["seed"], **epoch})
-    table = pd.DataFrame(best_epochs).rename(columns={"number": "best epoch"})
-    return print_frame(
-        table,
-        importance=("seed", "best epoch", "validation_acc", "validation_loss", "loss"),
-        formats={"loss": figure, "validation_loss": figure, "validation_acc": percent},
-    )
+    return Answer(parts, run)
 
 
 @commands.command()
 @of_a_market("device")
-def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
+@answering("json")
+def predict(request: RunRequest, as_of: AsOf = None) -> Answer:
     """Predict the next session from the stored prices, with the latest model.
 
     Nothing is fetched or trained, and the night is complete with it.
@@ -260,14 +238,14 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
     from flows.nightly.night import PREDICTING_FROM_STORE, run_night
 
     context = open_stored_context(request)
-    last = choose_as_of(context, day_of(as_of))
-    night = run_night(context, last, PREDICTING_FROM_STORE)
-    _show_nights(context, [night], as_json=as_json)
+    last = choose_as_of(context, as_of)
+    return _answer(context, [run_night(context, last, PREDICTING_FROM_STORE)])
 
 
 @commands.command()
 @of_a_market()
-def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
+@answering("json")
+def score(request: RunRequest, as_of: AsOf = None) -> Answer:
     """Score every past prediction whose outcome is stored, and compare with the naive rules.
 
     Example: dtml score simulated
@@ -276,7 +254,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     from flows.nightly.score import score as score_nights
 
     context = open_stored_context(request)
-    last = choose_as_of(context, day_of(as_of))
+    last = choose_as_of(context, as_of)
     with (
         logged_run("score", market=context.name, night=last) as run,
         market_lock(context.engine, context.name),
@@ -285,164 +263,127 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         run.outcome = f"{counted(len(scored.nights), 'night')} rescored"
     with reading(context.engine) as conn:
         scores = read(conn, "score", market=context.name, target=where.until(last))
-    if as_json:
-        document = {
-            "new_outcomes": scored.outcomes,
-            "unresolved": scored.unresolved,
-            "nights": scored.nights,
-            "scores": scores,
-        }
-        return print_json(document)
-    out.print(
+    is_newest = scores["target"] == scores["target"].max()
+    words = (
         f"{context.name}: {counted(scored.outcomes, 'new outcome')}, "
         f"{counted(len(scored.nights), 'night')} rescored, "
         f"{counted(scored.unresolved, 'prediction')} without an outcome, "
         "because no valid bar arrived"
     )
-    if scores.empty:
-        return out.print("no prediction of this market has an outcome yet")
-    is_newest = scores["target"] == scores["target"].max()
-    return print_scores(scores[(scores["span"] == "running") & is_newest])
+    none = ["no prediction of this market has an outcome yet"]
+    document = {
+        "new_outcomes": scored.outcomes,
+        "unresolved": scored.unresolved,
+        "nights": scored.nights,
+        "scores": scores,
+    }
+    tables = [*score_tables(scores[(scores["span"] == "running") & is_newest])]
+    return Answer([words, *(tables or none)], document)
 
 
-def _show_nights(opened: OpenedMarket, nights: Sequence[Night], *, as_json: bool) -> None:
-    """Print the nights of a command: the last one in full, the others in a line each.
+def _answer(
+    opened: OpenedMarket, nights: Sequence[Night], failure: Exception | None = None
+) -> Answer:
+    """Return the nights of a command: the last one in full, of the others what was done.
 
-    With `as_json` they are one document, in which `nights` has the row of every night and
-    `rejected` the bars that any of them rejected; all else is about the last one. The directions
-    are those at the market's level.
+    Of the document, `nights` has the row of every night and `rejected` the bars that any of them
+    rejected; all else is about the last one. The directions are those at the market's level.
     """
     night = nights[-1]
-    row = night.row
     level = opened.market.level
-    with reading(opened.engine) as conn:
-        facts = NightFacts(conn, row, scored_until=row["as_of"])
-        directions = facts.directions(level).drop(columns=["low", "high"])
-        ranking = facts.ranking
-        scores = facts.last_scores
-        counts = facts.band_counts
-        coverage_at_level = coverage(counts[counts["level"] == level])
-        if as_json:
-            document = {
-                "night": row,
-                "new": not night.was_done_before,
-                "report": str(night.report),
-                "nights": [done.row for done in nights],
-                "rejected": _rejected_bars(nights),
-                "predictions": directions,
-                "scores": scores,
-                "coverage": coverage_at_level,
-                "ranking": ranking,
-                "rank_scores": facts.rank_scores,
-            }
-            return print_json(document)
-        ranking_text = ""
-        if len(ranking):
-            ranking_text = ranking_words(ranking, facts.rank_scores, facts.champion)
-    _print_nights(nights, directions, ranking, ranking_text)
-    return _print_scores(night, scores, coverage_at_level, location(opened.engine))
-
-
-def _rejected_bars(nights: Sequence[Night]) -> pd.DataFrame:
-    rejected_bars = []
-    for night in nights:
-        if night.fetch_result:  # None for a night that was complete before
-            bars_of_night = night.fetch_result.rejected.assign(night=night.row["as_of"])
-            rejected_bars.append(bars_of_night)
+    rejected = [
+        each.fetch_result.rejected.assign(night=each.row["as_of"])
+        for each in nights
+        if each.fetch_result  # None for a night that was complete before
+    ]
     columns = ["night", "symbol", "session", "reason", "value"]
-    if not rejected_bars:
-        return pd.DataFrame(columns=columns)
-    return pd.concat(rejected_bars, ignore_index=True)[columns]
+    with reading(opened.engine) as conn:
+        facts = NightFacts(conn, night.row, scored_until=night.row["as_of"])
+        counts = facts.band_counts
+        document = {
+            "night": night.row,
+            "new": not night.was_done_before,
+            "report": str(night.report),
+            "nights": [done.row for done in nights],
+            "rejected": pd.concat(rejected, ignore_index=True)[columns]
+            if rejected
+            else pd.DataFrame(columns=columns),
+            "predictions": facts.directions(level).drop(columns=["low", "high"]),
+            "scores": facts.last_scores,
+            "coverage": coverage(counts[counts["level"] == level]),
+            "ranking": facts.ranking,
+            "rank_scores": facts.rank_scores,
+        }
+        words = ""
+        if len(facts.ranking):
+            words = ranking_words(facts.ranking, facts.rank_scores, facts.champion)
+    store = location(opened.engine)
+    return Answer(_parts(nights, words, store, document), document, failure=failure)
 
 
-def _print_directions(rows: pd.DataFrame, title: str | None = None) -> None:
-    print_frame(
-        rows,
-        title,
-        importance=("symbol", "direction", "calibrated", "probability"),
-        formats=PROBABILITIES,
-    )
-
-
-def _print_nights(
-    nights: Sequence[Night], directions: pd.DataFrame, ranking: pd.DataFrame, ranking_text: str
-) -> None:
+def _parts(
+    nights: Sequence[Night], ranking_text: str, store: str, found: Mapping[str, Any]
+) -> Iterator[Part]:
     *earlier_nights, night = nights
     row = night.row
     for earlier in earlier_nights:
-        out.print(f"night of {earlier.row['as_of']}: {_what_was_done(earlier)}", end="")
-    out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
-    # Sorted by what decides: the calibrated probability, where the model has been calibrated. The
-    # most probable come first, and equally probable ones in the order of their symbols.
-    column = "calibrated" if directions["calibrated"].notna().any() else "probability"
-    ordered = directions.sort_values([column, "symbol"], ascending=[False, True])
-    shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
-    if len(shown) > 2 * SHOWN:
-        hidden_rows = len(shown) - 2 * SHOWN
-        _print_directions(shown.head(SHOWN), "most probable risers")
-        out.print(f"... {hidden_rows} more in the report and in the store")
-        shown = shown.tail(SHOWN)
-    _print_directions(shown)
-    if len(ranking):
-        out.print(ranking_text, soft_wrap=True)
-        symbols = [stock["symbol"] for stock in ends(ranking)]
+        yield f"night of {earlier.row['as_of']}: {_what_was_done(earlier)}"
+    yield bold(f"{row['market']}, night of {row['as_of']}: {row['target']} predicted")
+    yield from _direction_tables(found["predictions"])
+    if ranking_text:
+        symbols = [stock["symbol"] for stock in ends(found["ranking"])]
         half = len(symbols) // 2  # the best come first, then the worst
-        first = ", ".join(symbols[:half])
-        last = ", ".join(symbols[half:])
-        out.print(f"  first {first}\n  last  {last}", soft_wrap=True)
+        yield ranking_text
+        yield f"  first {', '.join(symbols[:half])}\n  last  {', '.join(symbols[half:])}"
     elif not row["reason"]:  # else the reason printed below explains it
-        out.print(
+        yield (
             "the stocks are not ranked: either there is less than a year of sessions, or the "
             "night's log gives the reason"
         )
     if row["reason"]:  # of a complete night, it is about the user's own code
-        out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)
-    out.print(_what_was_done(night), end="")
+        yield f"own code: {row['reason']}"
+    yield _what_was_done(night)
     for gap in row["gaps"][:SHOWN]:
-        out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    rejected_bars = _rejected_bars(nights)
-    if rejected_bars.empty:
-        return
-    counts = rejected_bars.value_counts(["night", "reason"], sort=False)
-    print_frame(
-        counts.rename("bars").reset_index(),
-        "bars rejected",
-        importance=("night", "reason", "bars"),
-        prose=("reason",),
-    )
-    print_frame(
-        rejected_bars.tail(SHOWN),
-        f"the last of {counted(len(rejected_bars), 'rejected bar')}; "
-        "the view `rejected` has all of them",
-        importance=("symbol", "session", "reason", "value"),
-        prose=("reason", "value"),
-    )
-
-
-def _print_scores(
-    night: Night, scores: pd.DataFrame, coverage_at_level: pd.DataFrame, store: str
-) -> None:
+        yield f"  left out: {gap['symbol']}, {gap['reason']}"
+    rejected = found["rejected"]
+    if len(rejected):
+        counts = rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index()
+        yield ConsoleTable(counts, "bars rejected", prose=("reason",))
+        title = (
+            f"the last of {counted(len(rejected), 'rejected bar')}; the view `rejected` has all of "
+            "them"
+        )
+        yield ConsoleTable(rejected.tail(SHOWN), title, prose=("reason", "value"))
+    scores = found["scores"]
     if scores.empty:
-        out.print(
-            "No prediction of this market has an outcome yet: the next night will score this one."
-        )
+        yield "No prediction of this market has an outcome yet: the next night will score this one."
     else:
-        last = scores["target"].max().date()
-        out.print(
-            f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals from "
-            "resampled days"
-        )
-        out.print(
+        last = f"Scores of all nights up to {scores['target'].max():%Y-%m-%d}"
+        yield Text.assemble("\n", (last, "bold"), ", with 95 % intervals from resampled days")
+        yield (
             "ACC is the share of correct directions. MCC is the Matthews correlation coefficient, "
             "which is 0 without skill."
         )
-        print_scores(scores)
-        coverage_lines = rendered("coverage.txt", rows=coverage_at_level.to_dict("records"))
-        out.print(coverage_lines, end="", soft_wrap=True)
+        yield from score_tables(scores)
+        yield rendered("coverage.txt", rows=found["coverage"].to_dict("records")) or None
         if scores["nights"].max() < MINIMUM_DAYS:
-            out.print(f"Intervals are printed from {MINIMUM_DAYS} nights on.")
-    out.print(f"\nreport    {night.report}\ndatabase  {store}", markup=False, soft_wrap=True)
-    out.print(ASK_MORE.format(market=night.row["market"]), soft_wrap=True)
+            yield f"Intervals are printed from {MINIMUM_DAYS} nights on."
+    yield f"\nreport    {night.report}\ndatabase  {store}"
+    yield ASK_MORE.format(**row)
+
+
+def _direction_tables(directions: pd.DataFrame) -> Iterator[Part]:
+    """Yield the directions, the most probable rises first, of many stocks those of both ends."""
+    # The calibrated probability decides, where the model has been calibrated.
+    column = "calibrated" if directions["calibrated"].notna().any() else "probability"
+    ordered = directions.sort_values([column, "symbol"], ascending=[False, True])
+    shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
+    formats = dict.fromkeys(("probability", "probability_std", "calibrated"), percent)
+    if len(shown) > 2 * SHOWN:
+        yield ConsoleTable(shown.head(SHOWN), "most probable risers", formats)
+        yield f"... {len(shown) - 2 * SHOWN} more in the report and in the store"
+        shown = shown.tail(SHOWN)
+    yield ConsoleTable(shown, None, formats)
 
 
 def _what_was_done(night: Night) -> str:

@@ -1,7 +1,7 @@
 """The options that several commands share: one name and one meaning each."""
 
-from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -11,8 +11,20 @@ import typer
 
 from dtml.markets.definition import Universe
 
-DAY = ["%Y-%m-%d"]  # the formats of an option that takes a day
 KEYWORD = Parameter.KEYWORD_ONLY
+
+
+def day(text: str) -> date:
+    """Return the day that an option names."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a day such as 2026-11-20") from error
+
+
+def day_option(words: str, *names: str) -> Any:
+    """Return an option that takes a day."""
+    return typer.Option(*names, parser=day, metavar="DAY", help=words)
 
 
 def known_markets(incomplete: str) -> list[str]:
@@ -42,10 +54,8 @@ MarketFiles = Annotated[
     list[Path] | None, typer.Option(help="A market of your own, as a TOML file; can be repeated.")
 ]
 AsOf = Annotated[
-    datetime | None,
-    typer.Option(
-        formats=DAY, help="Last session used; by default the last closed session that has prices."
-    ),
+    date | None,
+    day_option("Last session used; by default the last closed session that has prices."),
 ]
 DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"],
@@ -57,6 +67,8 @@ TestedDevice = Annotated[
     typer.Option(help="Where to run the self-test; auto tests the CPU and every GPU."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a page.")]
+FORMS: Mapping[str, Any] = {"json": AsJson, "markdown": AsMarkdown}
 
 # The options from which a `RunRequest` is made. A command lists the names of those that it has.
 NAMED: Mapping[str, Any] = {
@@ -129,29 +141,24 @@ def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             request = request_of(**{**NO_MARKET, **request_options})
             command(request, **options)
 
-        parameters = list(signature(command, eval_str=True).parameters.values())
-        parameters = [
-            *(
-                Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name])
-                for name in names
-            ),
-            *(parameter.replace(kind=KEYWORD) for parameter in parameters[1:]),
+        own = list(signature(command, eval_str=True).parameters.values())[1:]
+        named = [
+            Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name])
+            for name in names
         ]
-        # Typer reads the options of a command from its signature and its annotations.
-        run_with_request.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run_with_request.__annotations__ = {
-            parameter.name: parameter.annotation for parameter in parameters
-        }
-        return run_with_request
+        return with_parameters(run_with_request, [*named, *own])
 
     return with_options
 
 
-def day_of(moment: datetime | None) -> date | None:
-    """Return the day of an option, which Typer reads as a moment."""
-    if moment is None:
-        return None
-    return moment.date()
+def with_parameters(
+    command: Callable[..., None], parameters: Iterable[Parameter]
+) -> Callable[..., None]:
+    """Return a command with these parameters, from which Typer reads its options."""
+    by_name = [parameter.replace(kind=KEYWORD) for parameter in parameters]
+    command.__signature__ = Signature(by_name)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in by_name}
+    return command
 
 
 def request_of(
@@ -183,12 +190,9 @@ def request_of(
     experiment_options = {name: options.pop(name, None) for name in OVERRIDES}
     # An option that was not given is None or False: the market's own setting stays.
     overrides = {name: value for name, value in experiment_options.items() if value}
-    absolute_file = None
-    if market_file:
-        absolute_file = market_file.absolute()  # a worker may be in another folder
     return RunRequest(
         market=market or str(market_file),  # beside a file only a label: the file has the name
-        market_file=absolute_file,
+        market_file=market_file and market_file.absolute(),  # a worker may be in another folder
         overrides=overrides,
         device=device,
         **options,

@@ -1,5 +1,6 @@
 """The command that answers the questions of db/questions from a store."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -10,12 +11,11 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import open_reader
 from db.questions import Question, questions
-from dtml.errors import UsageError
 from flows.answer_files import MOMENT, stored_moment
+from flows.commands.answers import Answer, answering
 from flows.commands.history import require_market
-from flows.commands.options import AsJson, known_markets
-from flows.console import as_json_values, print_frame, print_json, rendered
-from flows.settings import out, print_text
+from flows.commands.options import known_markets
+from flows.console import ConsoleTable, Part, as_json_values, bold, rendered
 
 commands = typer.Typer()
 
@@ -23,6 +23,7 @@ SHOWN = 10  # rows of an answer on the page
 
 
 @commands.command("questions")
+@answering("json", "markdown")
 def show_questions(
     number: Annotated[
         int | None,
@@ -36,42 +37,45 @@ def show_questions(
             help="A market of the store; by default its only one.", autocompletion=known_markets
         ),
     ] = None,
-    as_json: AsJson = False,
-    as_markdown: Annotated[
-        bool,
-        typer.Option(
-            "--markdown", help="Print Markdown: a page with all answers, or the answer to NUMBER."
-        ),
-    ] = False,
-) -> None:
+) -> Answer:
     """List twenty questions about the history of predictions, or answer one.
 
-    Each answer is printed with its SQL, which you can copy and change.
+    Each answer is printed with its SQL, which you can copy and change. Without a number, --markdown
+    prints a page with all answers.
 
     Example: dtml questions 2 --market kdd17
     """
-    if as_json and as_markdown:
-        raise UsageError("--json and --markdown cannot be combined: choose one")
-    if number is None and not as_markdown:
-        return _list(as_json=as_json)
+    if number is None:
+        return _list(market)
     engine = open_reader()
     market = require_market(engine, market, " with --market")
-    if as_markdown:
-        return print_text(questions_page(engine, market, only=number).strip())
-    assert number is not None  # without a number, the list or the page was printed above
     question = questions()[number - 1]
     answer = ask(engine, question, market)
-    if as_json:
-        document = _question_document(number, question, market)
-        document["market"] = market
-        document["answer"] = answer
-        return print_json(document)
-    out.print(f"[bold]{number}. {question.title}[/bold]")
-    out.print(f"{question.note}\n")
-    out.print(f"{question.about(market)}\n", markup=False, soft_wrap=True)
-    if answer.empty:
-        return out.print(f"The store has no row for {market} that answers this yet.")
-    return print_frame(answer, importance=None)
+    parts: list[Part] = [
+        bold(f"{number}. {question.title}"),
+        f"{question.note}\n\n{question.about(market)}\n\n",
+        f"The store has no row for {market} that answers this yet."
+        if answer.empty
+        else ConsoleTable(answer),
+    ]
+    document = _document(number, question, market) | {"market": market, "answer": answer}
+    return Answer(parts, document, _page(market, number))
+
+
+def _list(market: str | None) -> Answer:
+    listed = list(enumerate(questions(), start=1))
+    titles = pd.DataFrame({number: question.title for number, question in listed}.items())
+    parts: list[Part] = [
+        ConsoleTable(titles.set_axis(["", "question"], axis="columns"), prose=("question",)),
+        "\n`dtml questions 7` answers the seventh from your store; --market chooses the market.",
+    ]
+    return Answer(parts, [_document(*each, None) for each in listed], _page(market))
+
+
+def _page(market: str | None, number: int | None = None) -> Iterator[str]:
+    engine = open_reader()
+    market = require_market(engine, market, " with --market")
+    yield questions_page(engine, market, only=number).strip()
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
@@ -94,7 +98,7 @@ def questions_page(engine: Engine, market: str, remark: str = "", only: int | No
     answered = []
     for number, question in enumerate(questions(), start=1):
         if only is None or only == number:
-            document = _question_document(number, question, market)
+            document = _document(number, question, market)
             answered.append((document, ask(engine, question, market)))
     return rendered(
         "questions.txt",
@@ -107,34 +111,12 @@ def questions_page(engine: Engine, market: str, remark: str = "", only: int | No
     )
 
 
-def _list(*, as_json: bool) -> None:
-    if as_json:
-        documents = [
-            _question_document(number, question, None)
-            for number, question in enumerate(questions(), start=1)
-        ]
-        return print_json(documents)
-    titles = [question.title for question in questions()]
-    numbers = range(1, len(titles) + 1)
-    print_frame(
-        pd.DataFrame({"": numbers, "question": titles}),
-        importance=("question",),
-        prose=("question",),
-    )
-    return out.print(
-        "\n`dtml questions 7` answers the seventh from your store; --market chooses the market."
-    )
-
-
-def _question_document(number: int, question: Question, market: str | None) -> dict[str, Any]:
-    sql = question.sql
-    if market is not None:
-        sql = question.about(market)
+def _document(number: int, question: Question, market: str | None) -> dict[str, Any]:
     return {
         "number": number,
         "title": question.title,
         "note": question.note,
-        "sql": sql,
+        "sql": question.about(market) if market else question.sql,
     }
 
 
@@ -168,18 +150,13 @@ def _text(value: Any) -> str | None:
 
 
 def _markdown_table(rows: pd.DataFrame) -> str:
-    alignments = []
-    for name in rows:
-        is_numeric = pd.api.types.is_numeric_dtype(rows[name])
-        alignments.append("--:" if is_numeric else "---")
-    cells = [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
+    alignments = ["--:" if pd.api.types.is_numeric_dtype(rows[name]) else "---" for name in rows]
+    cells = [
+        ["" if (known := as_json_values(value)) is None else str(known) for value in row]
+        for row in rows.itertuples(index=False)
+    ]
     names = [str(name) for name in rows]
-    lines = [f"| {' | '.join(line)} |" for line in [names, alignments, *cells]]
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    json_value = as_json_values(value)
-    if json_value is None:
-        return ""
-    return str(json_value).replace("|", "\\|").replace("\n", " ")
+    lines = [
+        [cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in [names, *cells]
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], alignments, *lines[1:]])

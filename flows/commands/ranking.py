@@ -3,11 +3,10 @@ the next open.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import date
 from enum import StrEnum
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -23,21 +22,20 @@ from dtml.pages.rendering import said
 from dtml.pages.survivorship import of_study
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
-from flows.commands.options import DAY, AsJson, of_a_market
-from flows.console import announce, print_frame, print_json
+from flows.commands.answers import Answer, answering
+from flows.commands.options import day_option, of_a_market
+from flows.console import ConsoleTable, Formats, Part, announce, bold
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.paper import Orders, next_orders
+from flows.nightly.paper import next_orders
 from flows.ranking.tear_sheet import stored_ranking
 from flows.ranking.walk import SETS, Plan, Walk, market_file_of
 from flows.service.studies import as_study
-from flows.settings import err, out, page_of, print_lines, print_text
+from flows.settings import err, page_of, print_lines
 
 commands = typer.Typer()
-
-ORDER_COLUMNS = ("symbol", "side", "shares", "value", "price", "cost", "weight")
 
 # An enum, because Typer accepts no list of a Literal.
 Network = StrEnum("Network", list(get_args(NetworkName)))  # type: ignore[misc]
@@ -51,26 +49,18 @@ NetworksOption = Annotated[
 
 @commands.command()
 @of_a_market("source", "prices", "index", "universe")
+@answering("json", "markdown")
 def ranking(
     request: RunRequest,
-    first: Annotated[
-        datetime,
-        typer.Option("--from", formats=DAY, help="First close after which stocks are ranked."),
-    ],
-    last: Annotated[
-        datetime, typer.Option("--to", formats=DAY, help="Last close after which they are ranked.")
-    ],
+    first: Annotated[date, day_option("First close after which stocks are ranked.", "--from")],
+    last: Annotated[date, day_option("Last close after which they are ranked.", "--to")],
     leg: Annotated[
         Leg, typer.Option(help="The return by which models learn to rank stocks.")
     ] = "next_close",
     networks: NetworksOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each network.")] = 3,
     workers: Annotated[int, typer.Option(min=1, help="Processes that train in parallel.")] = 1,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table for a README.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Walk through history, ranking each day's stocks by models and one-line rules.
 
     Each model is retrained every 63 sessions on everything known by then. The days are scored once,
@@ -79,28 +69,23 @@ def ranking(
     Example: dtml ranking simulated --from 2025-11-03 --to 2026-10-30
     """
     if first > last:
-        raise UsageError(
-            f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}: give --from the earlier day"
-        )
+        raise UsageError(f"--from {first} is after --to {last}: give --from the earlier day")
     plan = Plan(
-        first=first.date(),
-        last=last.date(),
+        first=first,
+        last=last,
         leg=leg,
         networks=network_names(networks),
         seeds=seeds,
     )
     found = _run_or_read_ranking(request, plan, workers)
-    if as_json:
-        parts = {name: getattr(found, name) for name in ("differences", "portfolios")}
-        return print_json(as_document(found) | parts)
-    if as_markdown:
-        return print_text(page.markdown_report(found))
-    print_ranking(found)
-    return None
+    parts = {name: getattr(found, name) for name in ("differences", "portfolios")}
+    markdown = (page.markdown_report(found),)
+    return Answer(ranking_parts(found), as_document(found) | parts, markdown)
 
 
 @commands.command()
 @of_a_market()
+@answering("json")
 def orders(
     request: RunRequest,
     capital: Annotated[
@@ -114,8 +99,7 @@ def orders(
         ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Print the orders for the next open that move your holdings to the newest ranking.
 
     Prices are the last closes, and costs are those in the market's file. No order is sent.
@@ -135,43 +119,32 @@ def orders(
             "which chooses them if the store has at least a year of prices; if it has run, its log "
             "says why it chose none"
         )
-    if as_json:
-        document = {"target": found.target, "cash": found.cash, "orders": found.rows}
-        return print_json(document | {"reason": found.reason or None})
+    document = {
+        "target": found.target,
+        "cash": found.cash,
+        "orders": found.rows,
+        "reason": found.reason or None,
+    }
     if as_csv:
-        return print_lines([found.rows.to_csv(index=False)])
+        print_lines([found.rows.to_csv(index=False)])
+        return Answer([], document)
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
-    print_orders(found, title)
     start = (
         "the paper account holds at its last close, scaled to --capital; with --positions FILE, "
         "from what the file lists, and from cash if it lists nothing"
     )
     if positions is not None:
         start = f"{positions} lists"
-    out.print(f"The orders start from what {start}.", markup=False, soft_wrap=True)
-    traded = found.rows["value"].sum()
-    cost = found.rows["cost"].sum()
-    out.print(
-        f"{counted(len(found.rows), 'order')} worth {traded:,.0f}, "
-        f"with expected costs of {cost:,.2f}, leave {found.cash:,.2f} in cash. "
-        "Nothing here is advice, and nothing promises profit.",
-        soft_wrap=True,
-    )
-    return None
-
-
-def print_orders(orders_found: Orders, title: str) -> None:
-    """Print the orders for the next open as a table under a title, or why there are none."""
-    if orders_found.reason:
-        out.print(f"{title}\n{orders_found.reason}", markup=False, soft_wrap=True)
-        return
     money = "{:,.2f}".format
-    print_frame(
-        orders_found.rows,
-        title,
-        importance=ORDER_COLUMNS,
-        formats={"price": money, "value": money, "cost": money, "weight": percent},
+    formats: Formats = {"price": money, "value": money, "cost": money, "weight": percent}
+    parts = (
+        f"{title}\n{found.reason}" if found.reason else ConsoleTable(found.rows, title, formats),
+        f"The orders start from what {start}.",
+        f"{counted(len(found.rows), 'order')} worth {found.rows['value'].sum():,.0f}, "
+        f"with expected costs of {found.rows['cost'].sum():,.2f}, leave {found.cash:,.2f} in cash. "
+        "Nothing here is advice, and nothing promises profit.",
     )
+    return Answer(parts, document)
 
 
 def _holdings(file: Path) -> "pd.Series[float]":
@@ -205,45 +178,30 @@ def _holdings(file: Path) -> "pd.Series[float]":
                 f"{file} has no column {column}, only {names}: name its columns symbol and shares"
             )
     symbols = frame["symbol"].str.strip()
-    listed: set[str] = set()
+    shares = pd.to_numeric(frame["shares"], errors="coerce")
     for row, (symbol, text) in enumerate(zip(symbols, frame["shares"], strict=True), start=1):
         where = f"{file}, row {row} below the heading"
         if not symbol:
             raise UsageError(f"{where}: the symbol is missing: write it, or delete the row")
-        if symbol in listed:
+        if symbol in set(symbols[: row - 1]):
             raise UsageError(
                 f"{where}: {symbol} is already listed above: list each symbol once, with all its "
                 "shares"
             )
-        if not _is_amount(text):
+        if not 0 <= shares[row - 1] < math.inf:
             raise UsageError(
                 f"{where}: the shares of {symbol} are {text!r}: write a number of 0 or more, "
                 "without units or thousands separators"
             )
-        listed.add(symbol)
-    return frame.set_index(symbols)["shares"].astype(float)
-
-
-def _is_amount(text: str) -> bool:
-    try:
-        return 0 <= float(text) < inf
-    except ValueError:
-        return False
+    return shares.set_axis(symbols).astype(float)
 
 
 def rank_sets(
-    folder: Path | None,
-    networks: Sequence[Network] | None,
-    seeds: int,
-    leg: Leg,
-    *,
-    as_markdown: bool,
-    as_json: bool,
-) -> None:
+    folder: Path | None, networks: Sequence[Network] | None, seeds: int, leg: Leg
+) -> Answer:
     """Walk models and rules through every set of SETS whose price file is in a folder.
 
-    Prints the tables of each set when its walk ends, as Markdown with `as_markdown`. With `as_json`
-    one document of all sets is printed at the end. Raises UsageError where the folder has no such
+    The parts of a set are made when its walk ends. Raises UsageError where the folder has no such
     file, or no folder is given.
     """
     all_files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
@@ -254,27 +212,28 @@ def rank_sets(
         raise UsageError(
             f"{problem}: give --prices a folder that has at least one of the files {file_names}"
         )
-    rankings: dict[str, page.Ranking] = {}
-    for name, file in files.items():
-        # The stocks are those of the price file, whatever stocks the market of the set lists.
-        request = RunRequest(
-            f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
-        )
-        plan = Plan(
-            first=SETS[name].first,
-            last=SETS[name].last,
-            leg=leg,
-            networks=network_names(networks),
-            seeds=seeds,
-        )
-        found = _run_or_read_ranking(request, plan)
-        rankings[name] = found
-        if as_markdown:
-            print_text(f"**{name}**: {page.markdown_report(found)}\n")
-        elif not as_json:
-            print_ranking(found)
-    if as_json:
-        print_json({name: as_document(each) for name, each in rankings.items()})
+
+    def walked() -> Iterator[tuple[str, page.Ranking]]:
+        for name, file in files.items():
+            # The stocks are those of the price file, whatever stocks the market of the set lists.
+            request = RunRequest(
+                f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
+            )
+            plan = Plan(
+                first=SETS[name].first,
+                last=SETS[name].last,
+                leg=leg,
+                networks=network_names(networks),
+                seeds=seeds,
+            )
+            yield name, _run_or_read_ranking(request, plan)
+
+    rankings = walked()
+    return Answer(
+        parts=(part for _, found in rankings for part in ranking_parts(found)),
+        document=lambda: {name: as_document(found) for name, found in rankings},
+        markdown=(f"**{name}**: {page.markdown_report(found)}\n" for name, found in rankings),
+    )
 
 
 def as_document(found: page.Ranking) -> dict[str, Any]:
@@ -321,36 +280,24 @@ def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> p
     return run(replace(request, attended=True), plan, workers)
 
 
-def print_ranking(found: page.Ranking) -> None:
-    """Print a walk: the scores of each predictor, the worst first, and those of the blend by leg.
+def ranking_parts(found: page.Ranking) -> Iterator[Part]:
+    """Yield the scores of each predictor, the worst first, and those of the blend by leg.
 
     A leg is the period whose return the ranking predicts, such as from one close to the next. Then
     come the returns of the blend after costs, the verdict against the strongest rule, what is known
     of survivorship in the list of stocks, and the path of the page.
     """
-    out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
-    print_frame(
-        page.order_table(found).frame,
-        "how well each day's stocks were ranked",
-        importance=list(page.ORDER)[:4],
-        prose=("predictor",),
-    )
-    out.print(said("legend"), markup=False, soft_wrap=True)
+    yield bold(found.row["id"])
+    yield page.sentence(found)
+    title = "how well each day's stocks were ranked"
+    yield ConsoleTable(page.order_table(found).frame, title, prose=("predictor",))
+    yield said("legend")
     scores = found.scores
     is_headline = (scores["predictor"] == page.HEADLINE) & (scores["slice"] == "all")
     by_leg = Table.of(scores[is_headline], {"leg": "leg", "rank IC [95 %]": "rank_ic", "t": "t"})
-    print_frame(
-        by_leg.frame,
-        f"{page.HEADLINE}, by leg",
-        importance=("leg",),
-    )
-    print_frame(
-        page.net_table(found).frame,
-        f"the {page.HEADLINE} after costs, traded at the next open",
-        importance=("way to trade", "net a year", "over equal parts [95 %]", "Sharpe [95 %]"),
-        prose=("way to trade",),
-    )
-    out.print(f"{page.verdict(found)} {page.net_sentence(found)}", markup=False, soft_wrap=True)
-    if of_study(found.row):
-        out.print(of_study(found.row), markup=False, soft_wrap=True)
-    out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)
+    yield ConsoleTable(by_leg.frame, f"{page.HEADLINE}, by leg")
+    title = f"the {page.HEADLINE} after costs, traded at the next open"
+    yield ConsoleTable(page.net_table(found).frame, title, prose=("way to trade",))
+    yield f"{page.verdict(found)} {page.net_sentence(found)}"
+    yield of_study(found.row) or None
+    yield f"page      {page_of('ranking', found.row)}"

@@ -6,7 +6,7 @@ of a model's weights. `dtml report` writes the page of a past night again.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -21,8 +21,9 @@ from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
 from dtml.training.self_test import TOLERANCE
 from flows.commands import options
-from flows.commands.options import AsJson, AsOf, MarketFile, day_of, known_markets
-from flows.console import print_frame, print_json, rendered
+from flows.commands.answers import Answer, answering
+from flows.commands.options import AsOf, MarketFile, known_markets
+from flows.console import ConsoleTable, Part, rendered, styled
 from flows.freezing import check, is_frozen
 from flows.markets.opened import RunRequest
 from flows.nightly.context import experiment_of
@@ -81,6 +82,7 @@ LEVEL = "Level of the abstention band, such as 0.9; by default the market's."
 
 
 @commands.command()
+@answering("json")
 def replay(
     what: Annotated[
         str | None,
@@ -94,8 +96,7 @@ def replay(
     ] = False,
     train_again: Annotated[bool, typer.Option("--retrain", help=RETRAIN)] = False,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help=REPLAY_DEVICE)] = "auto",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Recompute a past night, or one prediction, and compare it bit for bit.
 
     For a market it replays the last complete night, that of --as-of, or --all. With --known-at, it
@@ -112,9 +113,7 @@ def replay(
             {"--as-of": as_of, "--known-at": known_at, "--all": every},
             f"{what} is a receipt, which names a single prediction",
         )
-        return _replay_prediction(
-            what, market_file, device, train_again=train_again, as_json=as_json
-        )
+        return _replay_prediction(what, market_file, device, train_again=train_again)
     if train_again:
         raise UsageError(
             "--retrain needs the receipt of a prediction: give one, RUN/SYMBOL/TARGET, in place of "
@@ -122,11 +121,11 @@ def replay(
         )
     request = options.request_of(what, market_file, device=device)
     if not every:
-        return _replay_night(request, day_of(as_of), known_at, as_json=as_json)
+        return _replay_night(request, as_of, known_at)
     _refuse(
         {"--as-of": as_of, "--known-at": known_at}, "--all replays each night from what it knew"
     )
-    return _replay_all(request, as_json=as_json)
+    return _replay_all(request)
 
 
 @commands.command()
@@ -147,7 +146,7 @@ def report(
         levels = ", ".join(f"{known_level:g}" for known_level in LEVELS)
         raise UsageError(f"--level must be one of {levels}; got {level:g}")
     archive = Archive.open(request)
-    tonight, _ = archive.tonight(archive.night(day_of(as_of)))
+    tonight, _ = archive.tonight(archive.night(as_of))
     out.print(str(publish_night(tonight, level)), soft_wrap=True)
 
 
@@ -162,81 +161,72 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
         raise UsageError(f"{why}: leave out {' and '.join(names)}")
 
 
-def _replay_night(
-    request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool
-) -> None:
-    """Replay the night of `as_of`, by default the last complete one, and print it.
+def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None) -> Answer:
+    """Replay the night of `as_of`, by default the last complete one.
 
-    Raises NotReplayedError where it differs from what is stored. With `known_at` it is replayed
-    from the bars known at that time, so that differences are expected: how the bars changed is
-    printed too, and NotReplayedError is raised only where nothing could be predicted.
+    The answer fails where it differs from what is stored. With `known_at` it is replayed from the
+    bars known at that time, so that differences are expected: how the bars changed is told too, and
+    the answer fails only where nothing could be predicted.
     """
-    moment = None
-    if known_at is not None:
-        moment = moment_of(known_at)
+    moment = None if known_at is None else moment_of(known_at)
     archive = Archive.open(request)
     replay = replay_of(archive, archive.night(as_of), moment)
+    night = replay.night
     if moment is None:
         (replay,) = with_links(archive, [replay])
-    bar_counts = None  # of the bars that are not the same at the night's moment and at `moment`
+    document = replay_summary(replay)
+    text = styled(
+        "replay.txt",
+        replay=replay,
+        night=night,
+        run=replay.run,
+        known_at=at(replay.known_at),
+        made_by=made_by(replay.run, replay.machine),
+        rounding=ROUNDING,
+    )
+    parts: list[Part] = [text]
+    failure = None
     if moment is not None and replay.failure is None:
-        bar_counts = restated_since(archive, replay)
-    if as_json:
-        document = replay_summary(replay)
-        if bar_counts is not None:
-            document["bars_since"] = bar_counts
-        document["predictions"] = replay.predictions
-        print_json(document)
-    else:
-        text = rendered(
-            "replay.txt",
-            replay=replay,
-            night=replay.night,
-            run=replay.run,
-            known_at=at(replay.known_at),
-            made_by=made_by(replay.run, replay.machine),
-            rounding=ROUNDING,
-        )
-        out.print(text, end="")
-        if bar_counts is not None:
-            print_at_moment(replay, bar_counts)
-    # `bar_counts` is None for a replay from what the night knew, where nothing may differ, and for
-    # a replay at another moment that failed.
-    if replay.reasons and bar_counts is None:
-        night = replay.night
+        # Of the bars that are not the same at the night's moment and at `moment`.
+        document["bars_since"] = restated = restated_since(archive, replay)
+        parts += _at_moment(replay, restated)
+    elif replay.reasons:
         advice = REMEDY if replay.failure is None else ""  # a failure says what to do
-        raise NotReplayedError(
+        failure = NotReplayedError(
             f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}{advice}"
         )
+    document["predictions"] = replay.predictions
+    return Answer(parts, document, failure=failure)
 
 
-def _replay_all(request: RunRequest, *, as_json: bool) -> None:
+def _replay_all(request: RunRequest) -> Answer:
     archive = Archive.open(request)
     nights = archive.nights()
     begun = time.perf_counter()
     replays = [replay_of(archive, night) for night in nights]
     seconds = time.perf_counter() - begun
     replays = with_links(archive, replays)
-    if as_json:
-        print_json([replay_summary(replay) for replay in replays])
-    else:
-        ms_a_night = 1000 * seconds / len(replays)
-        text = rendered(
-            "replays.txt",
-            name=archive.market.name,
-            replays=replays,
-            computations=computations(replays),
-            rounding=ROUNDING,
-            each_ms=ms_a_night,
-        )
-        out.print(text, end="")
-    differing_nights = [str(replay.night["as_of"]) for replay in replays if replay.reasons]
-    if differing_nights:
-        raise NotReplayedError(
-            f"{len(differing_nights)} of {len(replays)} nights of {archive.market.name} were not "
-            f"reproduced: {', '.join(differing_nights)}; "
-            f"`dtml replay {archive.market.name} --as-of DATE` shows why"
-        )
+    name = archive.market.name
+    # Those of nights that were computed in another environment than this one, by what has changed.
+    computations: dict[str, list[Replay]] = {}
+    for replay in replays:
+        if replay.changes is not None:
+            computations.setdefault(replay.changes, []).append(replay)
+    text = rendered(
+        "replays.txt",
+        name=name,
+        replays=replays,
+        computations=computations,
+        rounding=ROUNDING,
+        each_ms=1000 * seconds / len(replays),
+    )
+    differing = [str(replay.night["as_of"]) for replay in replays if replay.reasons]
+    failure = NotReplayedError(
+        f"{len(differing)} of {len(replays)} nights of {name} were not reproduced: "
+        f"{', '.join(differing)}; `dtml replay {name} --as-of DATE` shows why"
+    )
+    document = [replay_summary(replay) for replay in replays]
+    return Answer([text], document, failure=failure if differing else None)
 
 
 def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
@@ -262,13 +252,13 @@ def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
 
 
 def _replay_prediction(
-    text: str, market_file: Path | None, device: str, *, train_again: bool, as_json: bool
-) -> None:
-    """Make the prediction of a receipt again, and print it beside the stored one.
+    text: str, market_file: Path | None, device: str, *, train_again: bool
+) -> Answer:
+    """Make the prediction of a receipt again, beside the stored one.
 
     `text` is the receipt, RUN/SYMBOL/TARGET. With `train_again` its model is retrained first; if
-    its weights are lost and the new ones are the same, their file is restored. Raises
-    NotReplayedError where the two predictions or the weights of the two models differ.
+    its weights are lost and the new ones are the same, their file is restored. The answer fails
+    where the two predictions or the weights of the two models differ.
     """
     receipt = Receipt.read(text)
     engine = open_reader()
@@ -279,42 +269,26 @@ def _replay_prediction(
         with training_progress(experiment_of(run).members_of()) as on_epoch:
             trained = retrain(archive, run, on_epoch)
     reproduction = reproduce(archive, receipt, run)
-    if as_json:
-        print_json(reproduction_summary(reproduction, trained))
-    else:
-        text = rendered(
-            "reproduction.txt",
-            found=reproduction,
-            run=run,
-            trained=trained,
-            names=FIGURES,
-            tolerance=TOLERANCE,
-            known_at=at(reproduction.known_at),
-            trained_as_known_at=at(run["data_watermark"]),
-            made_by=made_by(run, reproduction.machine),
-            rounding=ROUNDING,
-        )
-        out.print(text, end="")
-    reasons = list(reproduction.reasons)
-    if trained:
-        reasons.extend(trained.reasons)
+    part = styled(
+        "reproduction.txt",
+        found=reproduction,
+        run=run,
+        trained=trained,
+        names=FIGURES,
+        tolerance=TOLERANCE,
+        known_at=at(reproduction.known_at),
+        trained_as_known_at=at(run["data_watermark"]),
+        made_by=made_by(run, reproduction.machine),
+        rounding=ROUNDING,
+    )
+    failure = None
+    reasons = [*reproduction.reasons, *(trained.reasons if trained else ())]
     if reasons:
         # Only the reason that lost weights were not reproduced says what to do.
         says_what_to_do = trained is not None and trained.lost and not trained.restored
         advice = "" if says_what_to_do else REMEDY
-        raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}{advice}")
-
-
-def computations(replays: Sequence[Replay]) -> dict[str, list[Replay]]:
-    """Return the replays of nights that were computed in another environment than this one.
-
-    They are grouped by what has changed, in words, such as the version of torch.
-    """
-    by_changes: dict[str, list[Replay]] = {}
-    for replay in replays:
-        if replay.changes is not None:
-            by_changes.setdefault(replay.changes, []).append(replay)
-    return by_changes
+        failure = NotReplayedError(f"{receipt}: {'; '.join(reasons)}{advice}")
+    return Answer([part], reproduction_summary(reproduction, trained), failure=failure)
 
 
 def moment_of(text: str) -> datetime:
@@ -363,22 +337,18 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
     }
 
 
-def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
-    """Print how a night's bars differ at another moment, and the predictions from those bars.
+def _at_moment(replay: Replay, restated: dict[str, int]) -> Iterator[Part]:
+    """Yield how a night's bars differ at another moment, and the predictions from those bars.
 
     `restated` counts the bars that were restated, are new, or are gone, as `restated`, `new` and
     `gone`.
     """
     counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
     known_at = at(replay.night["known_at"])
-    out.print(f"since        bars that its windows reach, compared with {known_at}: {counts}")
+    yield f"since        bars that its windows reach, compared with {known_at}: {counts}"
     rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
     difference = rows["replayed_probability"] - rows["probability"]
-    print_frame(
-        rows.assign(difference=difference),
-        importance=("symbol", "difference", "replayed_probability", "probability"),
-        formats=PRECISE,
-    )
+    yield ConsoleTable(rows.assign(difference=difference), None, PRECISE)
 
 
 def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:

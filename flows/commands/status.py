@@ -10,8 +10,9 @@ import typer
 from db.engine import open_engine, open_reader
 from db.errors import StoreError
 from dtml.pages.figures import ci, counted, named
+from flows.commands.answers import Answer, answering
 from flows.commands.options import AsJson, MarketFiles, TestedDevice, with_request
-from flows.console import print_frame, print_json
+from flows.console import ConsoleTable, Part, print_json, say
 from flows.service.alerts import tell_of
 from flows.service.prefect_server import warning_of_open_server
 from flows.service.schedules import DELAY_MINUTES, serving, serving_of
@@ -19,42 +20,21 @@ from flows.service.status import (
     REJECTED_SESSIONS,
     MarketStatus,
     ModelAge,
-    Skill,
     market_status,
     named_markets,
 )
 from flows.service.timeliness import moment
-from flows.settings import err, make_data_folder, out
+from flows.settings import err, make_data_folder
 
 commands = typer.Typer()
 
-REJECTED = f"bars rejected in {REJECTED_SESSIONS} sessions"
 # Fields that only the dashboard shows.
 OF_DASHBOARD = ("missing", "late_seconds", "scheduled_at", "opens_at", "finished_at")
-NIGHT_COLUMNS = (
-    "market",
-    "last night",
-    "outcome",
-    "age",
-    "next run",
-    REJECTED,
-    "alerts not sent",
-    "ranked by",
-)
 PROSE = ("outcome", "ranked by", "second source", "next model", "best rule", "best rule ")
-MODEL_COLUMNS = (
-    "market",
-    "model",
-    "age",
-    "MCC",
-    "best rule ",
-    "nights scored",
-    "next model",
-    "ACC",
-)
 
 
 @commands.command()
+@answering("json")
 def status(
     markets: Annotated[
         list[str] | None, typer.Argument(help="Markets; by default all markets of the store.")
@@ -68,8 +48,7 @@ def status(
             "that had a night in the last 31 days, and exit with 1 if there are any.",
         ),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show each market's last night, age, next run, model, scores and unsent alerts.
 
     A next run is shown where `dtml serve` runs the nights.
@@ -87,29 +66,25 @@ def status(
             err.print(f"warning: no alert is stored or sent: {error}", markup=False, soft_wrap=True)
     # Without a service that runs it, no night has a next run.
     found = [each if serving_of(each.market) else replace(each, next_run=None) for each in found]
-    if as_json:
-        print_json([_document(each) for each in found])
-    elif found:
-        nights = pd.DataFrame([_night(each) for each in found])
-        # Few markets have a second source.
-        blank = [name for name in ("second source", "next run") if nights[name].isna().all()]
-        nights = nights.drop(columns=blank)
-        print_frame(nights, importance=NIGHT_COLUMNS, prose=PROSE)
-        out.print()
-        models = pd.DataFrame([_model(each) for each in found])
-        print_frame(models, importance=MODEL_COLUMNS, prose=PROSE)
-        if serving() is None:
-            out.print("No service runs these nights: `dtml serve` starts one.")
-    else:
-        out.print("the store has no night and no fetch yet")
-    notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
     problems = [each.problem for each in found if each.problem] if check else []
-    warning = warning_of_open_server()
-    warnings = [] if warning is None else [warning]
-    for line in (*notes, *problems, *warnings):
-        err.print(line, markup=False, soft_wrap=True)
-    if problems:
-        raise typer.Exit(1)
+    notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
+    for line in (*notes, *problems, warning_of_open_server()):
+        if line:
+            err.print(line, markup=False, soft_wrap=True)
+    failure = typer.Exit(1) if problems else None
+    if not found:
+        return Answer(["the store has no night and no fetch yet"], [])
+    nights = pd.DataFrame(map(_night, found))
+    # Few markets have a second source.
+    blank = [name for name in ("second source", "next run") if nights[name].isna().all()]
+    unserved = "No service runs these nights: `dtml serve` starts one."
+    parts: list[Part] = [
+        ConsoleTable(nights.drop(columns=blank), prose=PROSE),
+        "",
+        ConsoleTable(pd.DataFrame(map(_model, found)), prose=PROSE),
+        None if serving() else unserved,
+    ]
+    return Answer(parts, [_document(each) for each in found], failure=failure)
 
 
 @commands.command()
@@ -130,13 +105,7 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
         found.append(each)
         if not as_json:
             fault = "NOT WELL" if each.needed else "missing"  # a part that no night needs
-            verdict = "well" if each.is_well else fault
-            out.print(
-                f"{verdict:<9} {each.part:<15} {each.said}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            say(f"{'well' if each.is_well else fault:<9} {each.part:<15} {each.said}")
     if as_json:
         print_json([asdict(each) for each in found])
     if any(each.needed and not each.is_well for each in found):
@@ -148,35 +117,9 @@ def _document(each: MarketStatus) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in OF_DASHBOARD}
 
 
-def _sessions(age: int | None) -> str | None:
-    return None if age is None else counted(age, "session")
-
-
 def _night(each: MarketStatus) -> dict[str, Any]:
-    late = ", late" if each.is_late else ""
-    return {
-        "market": each.market,
-        "last night": each.as_of,
-        "outcome": f"{_outcome(each)}{late}",
-        "age": _sessions(each.age),
-        "next run": moment(each.next_run) if each.next_run else None,
-        REJECTED: each.rejected_bars,
-        "alerts not sent": each.alerts_not_sent,
-        "ranked by": _ranker(each.ranked_by),
-        "second source": each.second_source,
-    }
-
-
-def _ranker(ranked_by: str | None) -> str | None:
-    if ranked_by is None:
-        return None
-    name, since, day = ranked_by.partition(" since ")
-    return f"{named(name)}{since}{day}"
-
-
-def _outcome(each: MarketStatus) -> str:
     begun = moment(each.started_at) if each.started_at else ""
-    words = {
+    outcomes = {
         None: "no night yet",
         "complete": "complete",
         "complete_with_gaps": f"complete with {counted(each.gaps, 'gap')}",
@@ -184,21 +127,39 @@ def _outcome(each: MarketStatus) -> str:
         "running": f"running since {begun}",
         "interrupted": f"interrupted, started {begun}: run it again",
     }
-    return words[each.outcome]
+    ranker, since, day = (each.ranked_by or "").partition(" since ")
+    return {
+        "market": each.market,
+        "last night": each.as_of,
+        "outcome": f"{outcomes[each.outcome]}{', late' if each.is_late else ''}",
+        "age": None if each.age is None else counted(each.age, "session"),
+        "next run": moment(each.next_run) if each.next_run else None,
+        f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars,
+        "alerts not sent": each.alerts_not_sent,
+        "ranked by": f"{named(ranker)}{since}{day}" if ranker else None,
+        "second source": each.second_source,
+    }
 
 
 def _model(each: MarketStatus) -> dict[str, Any]:
-    return {
+    model = each.model
+    age = None if model is None else model.age
+    row = {
         "market": each.market,
-        "model": each.model.run_id if each.model else "none",
-        "age": _sessions(each.model.age) if each.model else None,
-        "next model": _next_model(each.model),
+        "model": model.run_id if model else "none",
+        "age": None if age is None else counted(age, "session"),
+        "next model": _next_model(model),
         "nights scored": each.scored_nights,
-        "ACC": _skill("acc", each.acc),
-        "best rule": _rule("acc", each.acc),
-        "MCC": _skill("mcc", each.mcc),
-        "best rule ": _rule("mcc", each.mcc),  # the blank makes it another key than the one above
     }
+    # The blank makes the rule of MCC another key than that of ACC.
+    for measure, skill, rule in (("acc", each.acc, "best rule"), ("mcc", each.mcc, "best rule ")):
+        row[measure.upper()] = row[rule] = None
+        if skill:
+            ends = {f"{measure}_low": skill.low, f"{measure}_high": skill.high}
+            row[measure.upper()] = ci({measure: skill.value, **ends}, measure)
+        if skill and skill.rule:
+            row[rule] = f"{named(skill.rule)} {ci({measure: skill.rule_value}, measure)}"
+    return row
 
 
 def _next_model(model: ModelAge | None) -> str | None:
@@ -207,19 +168,6 @@ def _next_model(model: ModelAge | None) -> str | None:
     if model.due_in is None:
         return {"never": "never", "missing": "if this one is lost"}.get(str(model.policy))
     return f"in {counted(model.due_in, 'session')}" if model.due_in else "next night"
-
-
-def _skill(measure: str, skill: Skill | None) -> str | None:
-    if skill is None:
-        return None
-    row = {measure: skill.value, f"{measure}_low": skill.low, f"{measure}_high": skill.high}
-    return ci(row, measure)
-
-
-def _rule(measure: str, skill: Skill | None) -> str | None:
-    if skill is None or skill.rule is None:
-        return None
-    return f"{named(skill.rule)} {ci({measure: skill.rule_value}, measure)}"
 
 
 @commands.command()

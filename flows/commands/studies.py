@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import replace
-from datetime import datetime
+from datetime import date
 from typing import Annotated
 
 import typer
 
 from dtml.errors import DtmlError, UsageError
-from dtml.markets.definition import Costs
 from dtml.pages import backtest as backtest_pages
 from flows.audit import audit_market
 from flows.backtest.walk import (
@@ -18,16 +17,16 @@ from flows.backtest.walk import (
     run_backtest,
     stored_backtest,
 )
-from flows.commands.benchmark import require_matching_options, require_stored
-from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market
+from flows.commands.answers import Answer, answering
+from flows.commands.benchmark import require_index_with_prices, require_stored
+from flows.commands.options import AsOf, day_option, of_a_market
 from flows.commands.ranking import fetch_named
-from flows.console import print_json
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_stored_context
-from flows.printed_studies import print_audit, print_backtest
+from flows.printed_studies import audit_parts, backtest_parts
 from flows.service.studies import as_study
-from flows.settings import err, print_text
+from flows.settings import err
 
 commands = typer.Typer()
 
@@ -39,10 +38,8 @@ PricesKnownOption = Annotated[
     ),
 ]
 AttentionOption = Annotated[
-    list[datetime] | None,
-    typer.Option(
-        "--attention-on", formats=DAY, help="Store the attention of this session; can be repeated."
-    ),
+    list[date] | None,
+    day_option("Store the attention of this session; can be repeated.", "--attention-on"),
 ]
 
 
@@ -69,12 +66,11 @@ CLUSTER = typer.Option(help="Address of a Dask scheduler to run folds on, tcp://
     "epochs",
     "device",
 )
+@answering("json", "markdown")
 def backtest(
     request: RunRequest,
-    first: Annotated[
-        datetime, typer.Option("--from", formats=DAY, help="First session to predict.")
-    ],
-    last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last session to predict.")],
+    first: Annotated[date, day_option("First session to predict.", "--from")],
+    last: Annotated[date, day_option("Last session to predict.", "--to")],
     retrain_every: Annotated[
         int, typer.Option(min=1, help="Number of sessions between trainings.")
     ] = 63,
@@ -91,11 +87,7 @@ def backtest(
     attention: AttentionOption = None,
     workers: Annotated[int, WORKERS] = 1,
     cluster: Annotated[str | None, CLUSTER] = None,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print tables for a README.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Train, predict and trade through history as the nights would have done.
 
     Each fold trains, predicts and scores, and portfolios follow the predictions. Run it again after
@@ -103,7 +95,7 @@ def backtest(
 
     Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
-    require_matching_options(request, as_json=as_json, as_markdown=as_markdown)
+    require_index_with_prices(request)
     warm_start = (request.overrides or {}).get("warm_start", False)
     if workers > 1 and cluster is not None:
         raise UsageError("--workers uses this machine, --cluster uses others: choose one")
@@ -116,24 +108,25 @@ def backtest(
         raise UsageError(
             "--warm-start trains each fold from the previous one: leave out --workers and --cluster"
         )
-    costs = _costs(
-        request,
-        commission=commission,
-        half_spread=half_spread,
-        purchase_tax=purchase_tax,
-        sale_tax=sale_tax,
-        borrow=borrow,
-    )
+    basis_points = {
+        "commission": commission,
+        "half_spread": half_spread,
+        "purchase_tax": purchase_tax,
+        "sale_tax": sale_tax,
+        "borrow": borrow,
+    }
+    given = {name: rate for name, rate in basis_points.items() if rate is not None}
+    costs = replace(read_market(request.market, request.market_file).trading.costs, **given)
     plan = Plan(
-        first=first.date(),
-        last=last.date(),
+        first=first,
+        last=last,
         retrain_every=retrain_every,
         top=top,
         max_weight=max_weight,
         costs=costs,
         prices_known=prices_known,
     )
-    attention_days = tuple(day.date() for day in attention or ())
+    attention_days = tuple(attention or ())
     fetch_named(request, plan.first)
     require_stored(
         request,
@@ -149,29 +142,20 @@ def backtest(
 
         run = as_study(run_study, "{request.market} {plan.first} .. {plan.last}")
         result = run(replace(request, attended=True), plan, attention_days, workers, cluster)
-    if as_json:
-        document = {
-            "row": result.row,
-            "folds": result.folds,
-            "scores": result.scores,
-            "portfolios": result.portfolios,
-        }
-        print_json(document)
-    elif as_markdown:
-        print_text(backtest_pages.readme_lines(result.row, result.scores, result.portfolios))
-    else:
-        print_backtest(result)
-
-
-def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
-    costs = read_market(request.market, request.market_file).trading.costs
-    replaced = {name: rate for name, rate in basis_points.items() if rate is not None}
-    return replace(costs, **replaced)
+    document = {
+        "row": result.row,
+        "folds": result.folds,
+        "scores": result.scores,
+        "portfolios": result.portfolios,
+    }
+    markdown = backtest_pages.readme_lines(result.row, result.scores, result.portfolios)
+    return Answer(backtest_parts(result), document, (markdown,))
 
 
 @commands.command()
 @of_a_market()
-def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
+@answering("json")
+def audit(request: RunRequest, as_of: AsOf = None) -> Answer:
     """Look for look-ahead in a market's stored prices, training and model.
 
     The exit code is 1 if a check failed.
@@ -179,17 +163,14 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     Example: dtml audit kdd17
     """
     context = open_stored_context(request, read_only=True)
-    day = choose_as_of(context, day_of(as_of))
+    day = choose_as_of(context, as_of)
     with err.status("auditing") as status:
         findings = audit_market(context, day, lambda step: status.update(f"auditing {step}"))
     # `passed` is None where a check could not be made.
     failed = ", ".join(findings.loc[findings["passed"].eq(False), "check"].unique())
-    if as_json:
-        print_json({"as_of": day, "passed": not failed, "findings": findings})
-    else:
-        print_audit(findings)
-    if failed:
-        raise LookAheadError(
-            f"the audit of {context.name} as of {day} failed: the column `detail` of {failed} says "
-            "why; trust no prediction or score until this is corrected"
-        )
+    failure = LookAheadError(
+        f"the audit of {context.name} as of {day} failed: the column `detail` of {failed} says "
+        "why; trust no prediction or score until this is corrected"
+    )
+    document = {"as_of": day, "passed": not failed, "findings": findings}
+    return Answer(audit_parts(findings), document, failure=failure if failed else None)

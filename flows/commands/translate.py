@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,10 +14,11 @@ from db.engine import open_reader, open_reader_or_new, open_store, reading, tran
 from db.read import read
 from db.rows import translations as stored_translations
 from dtml.pages.figures import counted, figure
+from flows.commands.answers import Answer, answering, show
 from flows.commands.options import AsJson, DeviceOption
-from flows.console import print_frame, print_json
+from flows.console import ConsoleTable, Part, say
 from flows.service.prefect_server import require_server
-from flows.settings import err, make_data_folder, out
+from flows.settings import err, make_data_folder
 from flows.translating import folder
 from flows.translating.queue import in_words, nothing_to_do
 from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
@@ -26,10 +27,10 @@ from translation.data.languages import BleuTokenizer
 from translation.errors import UsageError
 
 if TYPE_CHECKING:
+    from translation.decoding.beam_search import Search
     from translation.models import Model
     from translation.recipes import Recipe
     from translation.scoring import Score
-    from translation.translate import Translation
 
 
 def model_row(card: Card, scores: Any) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def train(
     recipe = read_recipe(config)
     # RANK is set in a process that this command has launched itself, or that torchrun has.
     if processes == 1 or "RANK" in os.environ:
-        _train(recipe, device, as_json=as_json)
+        _train(recipe, device, "json" if as_json else "")
         return
     command = [sys.executable, "-c", "from flows.cli import main; main()"]
     arguments = ["translate", "train", str(config), "--device", device]
@@ -112,7 +113,7 @@ def train(
     sys.exit(launch_processes([*command, *arguments], processes))
 
 
-def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | None":
+def _train(recipe: "Recipe", device: str, form: str = "") -> "Model | None":
     """Train and score a model as a flow, print the result, and return the model.
 
     Returns None in a process that only shares the work of another.
@@ -129,48 +130,51 @@ def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | 
     from flows.translating.flow import train_translator
 
     model, scores = train_translator(recipe, device, attended=True)
-    if as_json:
-        print_json(
-            {
-                "model": model.card.name,
-                "receipt": receipt(model.card),
-                "recipe": recipe_of(model.card),
-                "validation_bleu": model.card.made["validation_bleu"],
-                "validation_tokenizer": bleu_tokenizer(model.card),
-                "scores": {test: asdict(test_score) for test, test_score in scores.items()},
-            }
-        )
-    else:
-        steps = model.card.made["progress"]["step"]
-        bleu = model.card.made["validation_bleu"]
-        out.print(
-            f"{model.card.name}: {model.card.size} {model.card.kind}, {model.card.languages}, "
-            f"{steps} steps, validation BLEU {bleu:.1f} tok:{bleu_tokenizer(model.card)}"
-        )
-        out.print(recipe_of(model.card), markup=False, soft_wrap=True)
-        print_scores(scores)
-        out.print(
-            f"model     {folder.models_folder() / model.card.name}", markup=False, soft_wrap=True
-        )
-        out.print(f'use it    dtml translate text "..." --model {model.card.name}', markup=False)
+    card = model.card
+    bleu, tokenizer = card.made["validation_bleu"], bleu_tokenizer(card)
+    document = {
+        "model": card.name,
+        "receipt": receipt(card),
+        "recipe": recipe_of(card),
+        "validation_bleu": bleu,
+        "validation_tokenizer": tokenizer,
+        "scores": {test: asdict(test_score) for test, test_score in scores.items()},
+    }
+    parts = (
+        f"{card.name}: {card.size} {card.kind}, {card.languages}, "
+        f"{card.made['progress']['step']} steps, validation BLEU {bleu:.1f} tok:{tokenizer}",
+        recipe_of(card),
+        *score_lines(scores),
+        f"model     {folder.models_folder() / card.name}",
+        f'use it    dtml translate text "..." --model {card.name}',
+    )
+    show(Answer(parts, document), form)
     return model
 
 
-def print_scores(scores: Mapping[str, "Score"]) -> None:
-    """Print a line for each test set, and the signature that says how BLEU was counted."""
-    for test, test_score in scores.items():
-        sentences = counted(test_score.sentences, "sentence")
-        out.print(
-            f"{test}: BLEU {test_score.bleu:.1f} [{test_score.low:.1f}, {test_score.high:.1f}] "
-            f"tok:{test_score.tokenizer}, chrF {test_score.chrf:.1f}, {sentences}",
-            markup=False,
+def score_lines(scores: Mapping[str, "Score"]) -> Iterator[str]:
+    """Yield a line for each test set, and the signature that says how BLEU was counted."""
+    for test, each in scores.items():
+        yield (
+            f"{test}: BLEU {each.bleu:.1f} [{each.low:.1f}, {each.high:.1f}] "
+            f"tok:{each.tokenizer}, chrF {each.chrf:.1f}, {counted(each.sentences, 'sentence')}"
         )
-    signatures = {test_score.signature for test_score in scores.values()}
-    for signature in sorted(signatures):
-        out.print(signature, markup=False)
+    yield from sorted({each.signature for each in scores.values()})
+
+
+def opened(
+    name: str | None, device: str, beams: int, alpha: float, **search: Any
+) -> "tuple[Model, Search]":
+    """Return a model, and how it searches for translations."""
+    from dtml.inference import choose_device
+    from flows.translating.models import open_model
+    from translation.decoding.beam_search import Search
+
+    return open_model(name, choose_device(device)), Search(beams=beams, alpha=alpha, **search)
 
 
 @translations.command()
+@answering("json")
 def text(
     texts: Annotated[
         list[str],
@@ -184,67 +188,51 @@ def text(
     ] = 1,
     attention: Annotated[Path | None, typer.Option("--attention-page", help=PAGE)] = None,
     device: DeviceOption = "auto",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Translate texts and print one line for each.
 
     Example: dtml translate text "A dog runs through the snow." --model multi30k-en-de
     """
-    from dtml.inference import choose_device
-    from flows.translating.models import open_model
-    from translation.decoding.beam_search import Search
     from translation.translate import translate
 
-    model = open_model(name, choose_device(device))
-    how = Search(
-        beams=max(beams, best),  # a search finds no more translations than it has beams
-        alpha=alpha,
-        best=best,
-        with_attention=attention is not None,
-    )
+    beams = max(beams, best)  # a search finds no more translations than it has beams
+    model, how = opened(name, device, beams, alpha, best=best, with_attention=attention is not None)
     sources: list[str] = []
     for argument in texts:
-        if argument == "-":
-            sources.extend(lines_in(sys.stdin.buffer, "standard input"))
-        else:
-            sources.append(argument)
+        is_input = argument == "-"
+        sources += lines_in(sys.stdin.buffer, "standard input") if is_input else [argument]
     results = translate(model, sources, how)
     if attention is not None:
         from flows.translating.alignment_page import write_alignments
 
         write_alignments(attention, model.card, sources, results)
         err.print(f"attention page  {attention}", markup=False, soft_wrap=True)
-    if as_json:
-        documents = [
-            _document(source, result) for source, result in zip(sources, results, strict=True)
-        ]
-        print_json(documents)
-        return
-    for source, result in zip(sources, results, strict=True):
-        if result.warning is not None:
+    documents = [
+        {
+            "text": source,
+            "translation": result.text,
+            "score": result.score,
+            "best": [{"text": translation, "score": score} for translation, score in result.best],
+            "warning": result.warning,
+        }
+        for source, result in zip(sources, results, strict=True)
+    ]
+    return Answer(_translated(documents, with_scores=best != 1), documents)
+
+
+def _translated(documents: Iterable[dict[str, Any]], *, with_scores: bool) -> Iterator[str]:
+    for document in documents:
+        if document["warning"] is not None:
+            source = document["text"]
             beginning = source if len(source) < 60 else f"{source[:57]}..."
-            log.warning("%s: %s", beginning, result.warning)
-        for translation, score in result.best:
-            line = " ".join(translation.splitlines())
-            # Not by `out.print`: Rich would take some translations for markup.
-            if best != 1:
-                out.file.write(f"{score:8.3f}  {line}\n")
-            else:
-                out.file.write(f"{line}\n")
-
-
-def _document(source: str, result: "Translation") -> dict[str, Any]:
-    best = [{"text": translation, "score": score} for translation, score in result.best]
-    return {
-        "text": source,
-        "translation": result.text,
-        "score": result.score,
-        "best": best,
-        "warning": result.warning,
-    }
+            log.warning("%s: %s", beginning, document["warning"])
+        for found in document["best"]:
+            line = " ".join(found["text"].splitlines())
+            yield f"{found['score']:8.3f}  {line}" if with_scores else line
 
 
 @translations.command()
+@answering()
 def file(
     source: Annotated[
         Path, typer.Argument(help="A text file, plain or gzipped, with one sentence per line.")
@@ -254,23 +242,20 @@ def file(
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
-) -> None:
+) -> Answer:
     """Translate a file line by line; run again after an interruption to resume at the next line.
 
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
-    from dtml.inference import choose_device
     from flows.translating.files import translate_lines
-    from flows.translating.models import open_model
-    from translation.decoding.beam_search import Search
 
-    model = open_model(name, choose_device(device))
-    how = Search(beams=beams, alpha=alpha)
+    model, how = opened(name, device, beams, alpha)
     lines = translate_lines(model, source, to, how, receipt(model.card))
-    out.print(f"{counted(lines, 'line')} translated into {to}", markup=False, soft_wrap=True)
+    return Answer([f"{counted(lines, 'line')} translated into {to}"])
 
 
 @translations.command()
+@answering("json")
 def score(
     test: Annotated[
         str,
@@ -288,21 +273,15 @@ def score(
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Score a model on a test set with sacreBLEU and chrF, and compare it with another model.
 
     Example: dtml translate score flickr2016 --model multi30k-en-de --against multi30k-rnn
     """
-    from dtml.inference import choose_device
-    from flows.translating.models import named_test, open_model, score_on
-    from translation.decoding.beam_search import Search
+    from flows.translating.models import named_test, score_on
 
-    place = choose_device(device)
-    model = open_model(name, place)
-    other = None
-    if against is not None:
-        other = open_model(against, place)
+    model, how = opened(name, device, beams, alpha)
+    other = None if against is None else opened(against, device, beams, alpha)[0]
     if other is not None and other.card.languages != model.card.languages:
         raise UsageError(
             f"{against} translates {other.card.languages}, but {model.card.name} translates "
@@ -310,26 +289,23 @@ def score(
         )
     make_data_folder()
     corpus = named_test(model.card, test, references, columns)
-    how = Search(beams=beams, alpha=alpha)
     test_score, comparison = score_on(model, corpus, how, open_store(), other, tokenizer)
-    if as_json:
-        document = {
-            "score": asdict(test_score),
-            "against": against,
-            "compared": None if comparison is None else asdict(comparison),
-        }
-        print_json(document)
-        return
-    print_scores({corpus.name: test_score})
+    document = {
+        "score": asdict(test_score),
+        "against": against,
+        "compared": None if comparison is None else asdict(comparison),
+    }
+    parts = [*score_lines({corpus.name: test_score})]
     if comparison is not None:
-        out.print(
+        parts.append(
             f"minus {against}: {comparison.difference:+.1f} "
-            f"[{comparison.low:+.1f}, {comparison.high:+.1f}], p = {comparison.p:.3f}",
-            markup=False,
+            f"[{comparison.low:+.1f}, {comparison.high:+.1f}], p = {comparison.p:.3f}"
         )
+    return Answer(parts, document)
 
 
 @translations.command()
+@answering()
 def queue(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to queue.")] = None,
     file: Annotated[
@@ -339,7 +315,7 @@ def queue(
     priority: Annotated[
         int, typer.Option(help="Texts of higher priority are translated first.")
     ] = 0,
-) -> None:
+) -> Answer:
     """Queue texts for a worker; an INSERT into the table translation_text does the same.
 
     Example: dtml translate queue "A man rides a bike." --model multi30k-en-de
@@ -355,13 +331,11 @@ def queue(
     make_data_folder()
     with transaction(open_store()) as conn:
         ids = stored_translations.queue_texts(conn, model, texts_to_queue, priority)
-    out.print(
-        f"{counted(len(ids), 'text')} queued for {model}: {ids[0]} to {ids[-1]}",
-        markup=False,
-    )
+    return Answer([f"{counted(len(ids), 'text')} queued for {model}: {ids[0]} to {ids[-1]}"])
 
 
 @translations.command()
+@answering()
 def work(
     models: Annotated[
         list[str] | None,
@@ -373,7 +347,7 @@ def work(
         bool, typer.Option("--attention", help="Store the attention of each translation.")
     ] = False,
     device: DeviceOption = "auto",
-) -> None:
+) -> Answer:
     """Translate queued texts until none is left. `dtml serve` does this every five minutes.
 
     Example: dtml translate work
@@ -397,10 +371,11 @@ def work(
             attention=attention,
             attended=True,
         )
-    out.print(in_words(counts), markup=False)
+    return Answer([in_words(counts)])
 
 
 @translations.command()
+@answering("json")
 def jobs(
     name: ModelOption = None,
     status: Annotated[
@@ -408,52 +383,40 @@ def jobs(
         typer.Option(help="List only texts with this status."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of texts to list, newest first.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """List the queue: the number of texts queued, taken, done and failed, and the newest texts.
 
     Example: dtml translate jobs --status failed
     """
-    engine = open_reader()
-    with reading(engine) as conn:
+    with reading(open_reader()) as conn:
         counts = stored_translations.queue_counts(conn)
         newest = stored_translations.newest(conn, name, status, limit)
-    if as_json:
-        print_json({"counts": counts, "texts": newest})
-        return
-    if counts.empty:
-        out.print(
-            "The queue is empty: `dtml translate queue TEXT --model NAME` adds to it.", markup=False
-        )
-        return
-    print_frame(counts, importance=("model", "status", "n"))
-    texts = ("text", "translation", "reason")
-    importance = ("id", "status", "text", "translation", "model", "queued_at", "reason", "score")
-    print_frame(newest, importance=importance, formats={"score": figure}, prose=texts)
+    parts: list[Part] = [
+        ConsoleTable(counts),
+        ConsoleTable(newest, None, {"score": figure}, prose=("text", "translation", "reason")),
+    ]
+    empty = "The queue is empty: `dtml translate queue TEXT --model NAME` adds to it."
+    return Answer([empty] if counts.empty else parts, {"counts": counts, "texts": newest})
 
 
 @translations.command()
-def models(as_json: AsJson = False) -> None:
+@answering("json")
+def models() -> Answer:
     """List the models with their languages, sizes, scores, recipes and receipts.
 
     Example: dtml translate models
     """
+    import pandas as pd
+
     with reading(open_reader_or_new()) as conn:
         scores = read(conn, "translation_score", order="model, scored_at, id")
     rows = [model_row(card, scores) for card in folder.cards()]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        import pandas as pd
-
-        print_frame(
-            pd.DataFrame(rows),
-            importance=("model", "languages", "validation BLEU", "size", "tests", "pairs"),
-            formats={"validation BLEU": "{:.1f}".format},
-            prose=("tests", "recipe"),
-        )
-    else:
-        out.print("There is no model yet: `dtml translate demo` trains one in a minute.")
+    if not rows:
+        return Answer(["There is no model yet: `dtml translate demo` trains one in a minute."], [])
+    formats = {"validation BLEU": "{:.1f}".format}
+    return Answer(
+        [ConsoleTable(pd.DataFrame(rows), None, formats, prose=("tests", "recipe"))], rows
+    )
 
 
 @translations.command()
@@ -475,7 +438,6 @@ def demo(device: DeviceOption = "auto") -> None:
     sources = [source for source, _ in unseen_pairs]
     results = translate(model, sources, Search())
     for (source, expected), result in zip(unseen_pairs, results, strict=True):
-        lines = f"{source}\n  {result.text}"
+        say(f"{source}\n  {result.text}")
         if result.text != expected:
-            lines += f"\n  correct: {expected}"
-        out.print(lines, markup=False)
+            say(f"  correct: {expected}")

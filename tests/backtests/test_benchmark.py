@@ -24,7 +24,8 @@ from dtml.model import ModelConfig
 from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, name_of, shortened
 from dtml.training.recipe import Epoch, Member, TrainingConfig
 from flows.benchmark.published import PublishedExperiment, members_of, run_benchmark, train_models
-from flows.commands.benchmark import require_matching_options, run_published
+from flows.commands.answers import show
+from flows.commands.benchmark import require_index_with_prices, run_published
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context
 from flows.nightly.fetch import fetch_bars
@@ -321,9 +322,7 @@ def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(
 
 def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
     with pytest.raises(UsageError, match=r"simulated.* acl18, kdd17, ndx100"):
-        run_published(
-            RunRequest("simulated"), 1, None, with_grid=False, as_json=False, as_markdown=False
-        )
+        run_published(RunRequest("simulated"), 1, None, with_grid=False)
 
 
 @pytest.fixture
@@ -345,9 +344,9 @@ def run_request(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def benchmark(run_request: RunRequest, *, both: bool = False) -> None:
-    require_matching_options(run_request, as_json=both, as_markdown=both)
-    run_published(run_request, 2, None, with_grid=False, as_json=both, as_markdown=both)
+def benchmark(run_request: RunRequest) -> None:
+    require_index_with_prices(run_request)
+    show(run_published(run_request, 2, None, with_grid=False))
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -366,8 +365,6 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     for said, mistaken in wrong.items():
         with pytest.raises(UsageError, match=said):
             benchmark(mistaken)
-    with pytest.raises(UsageError, match="choose one"):
-        benchmark(run_request, both=True)
     with reading(reader) as conn:
         assert sum(table_counts(conn).values()) == 0
 

@@ -29,6 +29,7 @@ from dtml.errors import UsageError
 from dtml.markets.definition import Calendar
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
+from flows.commands.answers import Answer
 from flows.markets.stored_night import LIMIT, missed_nights
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import OVERLAP, fetch_bars
@@ -394,7 +395,7 @@ def test_catching_up_names_the_missed_nights_that_it_does_not_cover(
                 conn, "simulated", day, status="complete", finished_at=NOW, counts=counts, gaps=[]
             )
     monkeypatch.setattr("flows.commands.nightly._run_or_read_night", lambda *_: None)
-    monkeypatch.setattr("flows.commands.nightly._show_nights", lambda *_, **_options: None)
+    monkeypatch.setattr("flows.commands.nightly._answer", lambda *_: Answer([]))
     code, _, note = command("nightly", "simulated", "--catch-up", "--as-of", "2024-10-01")
     assert code == 0
     assert f"2 older nights missed, {sessions[1].date()} .. {sessions[2].date()}" in note

@@ -2,6 +2,7 @@
 
 import io
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -254,14 +255,16 @@ def test_the_readme_table_is_exact() -> None:
 
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows import printed_studies, text_tables
+    from flows import console, text_tables
+    from flows.printed_studies import benchmark_parts
 
     printed = Console(file=io.StringIO(), width=120)
-    for module in (text_tables, printed_studies):
+    for module in (text_tables, console):
         monkeypatch.setattr(module, "out", printed)
-    printed_studies.print_benchmark(
-        BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3
-    )
+    row = BENCHMARK | {"config": {"data": ["50 stocks"]}}
+    found = SimpleNamespace(row=row, scores=small_scores(), number=3, page="page.html")
+    for part in benchmark_parts(found):
+        console.say(part)
     assert isinstance(printed.file, io.StringIO)
     tables, sentence = printed.file.getvalue().split("Against the naive rule")
     assert max(len(line) for line in tables.splitlines()) <= 120

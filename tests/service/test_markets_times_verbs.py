@@ -8,7 +8,7 @@ a route, is in it by itself, or a table below says why not.
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from datetime import date
 from inspect import getclosurevars
@@ -34,7 +34,7 @@ from dtml.prices.sessions import sessions_up_to
 from dtml.ranking.models import BoostingConfig
 from flows import text_tables
 from flows.commands.questions import ask
-from flows.console import print_frame
+from flows.console import ConsoleTable
 from flows.dashboard import app as app_of_pages
 from tests.support.browser import Page, served
 from tests.support.commands import options_of_commands, run_in
@@ -183,9 +183,9 @@ def test_a_fault_of_what_is_printed_is_found(said: str, words: str, faults: list
 
 def test_a_table_without_a_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tables_without_rows(monkeypatch)
-    print_frame(pd.DataFrame({"symbol": ["Z"]}), importance=None)
+    ConsoleTable(pd.DataFrame({"symbol": ["Z"]})).print()
     assert found == []
-    print_frame(pd.DataFrame({"symbol": [], "side": []}), importance=None)
+    ConsoleTable(pd.DataFrame({"symbol": [], "side": []})).print()
     assert found == ["no row below symbol", "no row below side"]
 
 
@@ -220,13 +220,14 @@ def empty_lists(value: object, name: str | None = None) -> Iterator[str | None]:
 def tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The headings of columns without a value that are printed from now on."""
     found: list[str] = []
-    measure = text_tables._fitted
+    lay_out = text_tables._laid_out
 
-    def measured(column: text_tables.Column) -> Any:
-        found.extend([] if column.values else [f"no row below {column.name}"])
-        return measure(column)
+    def laid_out(columns: Sequence[text_tables.Column], *cells: Any, is_narrow: bool) -> Any:
+        if not is_narrow:
+            found.extend(f"no row below {each.name}" for each in columns if not each.values)
+        return lay_out(columns, *cells, is_narrow=is_narrow)
 
-    monkeypatch.setattr(text_tables, "_fitted", measured)
+    monkeypatch.setattr(text_tables, "_laid_out", laid_out)
     return found
 
 

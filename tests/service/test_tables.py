@@ -1,10 +1,11 @@
-"""Laws of the tables on the console: they fit it, and nothing in them is broken."""
+"""Laws of the tables on the console: nothing in them is broken."""
 
 import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,13 +15,13 @@ from sqlalchemy import Engine
 
 from db.views import views
 from dtml.pages.benchmark import PROTOCOL_WORDS
-from flows import printed_studies, text_tables
-from flows.commands import history, nightly, questions, ranking, status
+from flows import console, printed_studies, text_tables
+from flows.commands import history, nightly, questions, status
+from flows.commands.answers import show
 from flows.commands.query import query
-from flows.console import as_json_values, print_frame, print_scores
+from flows.console import ConsoleTable, as_json_values, say, score_tables
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
-from flows.nightly.paper import Orders
 from flows.service.status import market_status
 from flows.text_tables import Column, print_table
 from tests.support.benchmark_page import BENCHMARK, small_scores
@@ -34,41 +35,33 @@ LONGEST_ID = "simulated-2026-11-20-1a2b3c4d-rankers"
 
 @dataclass
 class Printed:
-    """What was printed as tables, the notes beside it, and the columns that were measured."""
+    """What was printed as tables, and their columns."""
 
     width: int
     out: io.StringIO = field(default_factory=io.StringIO)
-    err: io.StringIO = field(default_factory=io.StringIO)
     columns: list[Column] = field(default_factory=list)
 
     @property
     def lines(self) -> list[str]:
         return [line.rstrip() for line in self.out.getvalue().splitlines()]
 
-    @property
-    def left_out(self) -> set[str]:
-        names: set[str] = set()
-        for note in self.err.getvalue().splitlines():
-            assert note.startswith("note: columns left out")
-            names.update(note.split(": ", 2)[2].split("; "))
-        return names
-
 
 @pytest.fixture
 def printing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Printed]:
-    """Print the tables from now on to a console of a width."""
+    """Print from now on to a console of a width."""
 
     def begin(width: int) -> Printed:
         printed = Printed(width)
-        monkeypatch.setattr(text_tables, "out", Console(file=printed.out, width=width))
-        monkeypatch.setattr(text_tables, "err", Console(file=printed.err, width=4000))
-        measure = text_tables._Fitted
+        to = Console(file=printed.out, width=width)
+        for module in (text_tables, console):
+            monkeypatch.setattr(module, "out", to)
 
-        def recorded(column: Column, cells: list[str], least: int, greatest: int) -> object:
-            printed.columns.append(column)
-            return measure(column=column, cells=cells, least=least, greatest=greatest)
+        def recorded(columns: list[Column], title: str | None = None) -> None:
+            printed.columns += columns
+            print_table(columns, title)
 
-        monkeypatch.setattr(text_tables, "_Fitted", recorded)
+        monkeypatch.setattr(console, "print_table", recorded)
+        monkeypatch.setattr(text_tables, "print_table", recorded)
         return printed
 
     return begin
@@ -76,21 +69,17 @@ def printing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Printed]:
 
 def broken_cells(printed: Printed) -> list[str]:
     """The lines of cells that stand on no line whole, of the columns that were printed."""
-    found = []
-    for column in printed.columns:
-        if " ".join(column.name.split()) in printed.left_out or column.is_prose:
-            continue
-        for cell in column.cells:
-            for part in cell.split("\n"):
-                words = part.split() if len(part) > printed.width - 2 else [part]
-                found += [w for w in words if not any(w in line for line in printed.lines)]
-    return found
+    return [
+        part
+        for column in printed.columns
+        for cell in column.cells
+        for part in (cell.split() if column.is_prose else cell.split("\n"))
+        if not any(part in line for line in printed.lines)
+    ]
 
 
 def require_whole(printed: Printed) -> None:
     assert printed.columns
-    too_long = [line for line in printed.lines if len(line) > printed.width and " " in line.strip()]
-    assert too_long == []
     assert broken_cells(printed) == []
 
 
@@ -110,46 +99,35 @@ def columns_of_every_kind() -> list[Column]:
     ]
 
 
-def test_what_does_not_fit_is_left_out_from_the_least_important_on_and_named(
+def test_a_table_that_fits_is_one_and_another_a_block_for_each_row(
     printing: Callable[[int], Printed],
 ) -> None:
-    printed = printing(NARROW)
-    print_table(columns_of_every_kind(), "a title", importance=("session", "reason", "run"))
-    require_whole(printed)
-    assert printed.left_out == {"at", "ACC", "n"}
-    assert printed.lines[0] == "a title"
-    assert {"session", "reason", "run"} <= set(printed.lines[1].split())
     wide = printing(WIDE)
-    print_table(columns_of_every_kind(), importance=("session",))
+    text_tables.print_table(columns_of_every_kind(), "a title")
     require_whole(wide)
-    assert wide.err.getvalue() == ""
-    assert len(wide.lines) == 3
+    assert wide.lines[0] == "a title"
+    assert len(wide.lines) == 4
+    narrow = printing(NARROW)
+    text_tables.print_table(columns_of_every_kind())
+    require_whole(narrow)
+    assert sum(line.startswith("session  2026-11-2") for line in narrow.lines) == 2
+    assert "" in narrow.lines  # between two rows
 
 
-def test_the_columns_that_a_user_asked_for_are_all_printed_as_blocks_if_need_be(
+def test_prose_is_broken_between_words_before_a_table_becomes_blocks(
     printing: Callable[[int], Printed],
 ) -> None:
-    printed = printing(NARROW)
-    print_table(columns_of_every_kind())
+    printed = printing(120)
+    text_tables.print_table(columns_of_every_kind())
     require_whole(printed)
-    assert printed.err.getvalue() == ""
-    assert sum(line.startswith("session  2026-11-2") for line in printed.lines) == 2
-    assert "" in printed.lines  # between two rows
-
-
-def test_a_column_so_narrow_that_only_one_fits_keeps_it(
-    printing: Callable[[int], Printed],
-) -> None:
-    printed = printing(40)
-    print_table(columns_of_every_kind(), importance=("run", "session"))
-    require_whole(printed)
-    assert printed.left_out == {"session", "at", "ACC", "n", "reason"}
+    assert len(printed.lines) > 3
+    assert max(map(len, printed.lines)) <= 120
 
 
 def test_whole_numbers_stay_whole_beside_a_missing_one(printing: Callable[[int], Printed]) -> None:
     printed = printing(NARROW)
     frame = pd.DataFrame({"label": [0.0, 1.0, None], "share": [0.0, 0.25, None]})
-    print_frame(frame, importance=("label",))
+    ConsoleTable(frame).print()
     assert [line.split() for line in printed.lines[1:]] == [["0", "0.0"], ["1", "0.25"], ["-", "-"]]
 
 
@@ -170,17 +148,15 @@ def test_every_view_and_every_list_fits_the_console(
         printed = printing(width)
         query(f"select * from {name} limit 2", as_json=False, as_csv=False)
         require_whole(printed)
-        assert printed.err.getvalue() == ""
-    for show in (
-        lambda: history.list_runs(None, as_json=False),
-        lambda: history.list_markets(as_json=False),
-        lambda: history.history("A", None, 30, as_json=False),
-        lambda: questions._list(as_json=False),
+    for command in (
+        lambda: history.list_runs(None),
+        history.list_markets,
+        lambda: history.history("A", None, 30),
+        lambda: questions.show_questions(None),
     ):
         printed = printing(width)
-        show()
+        command()
         require_whole(printed)
-        assert width == NARROW or printed.left_out == set()
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -192,40 +168,27 @@ def test_what_a_night_prints_fits_the_console(
     broken = replace(context, source=FrameSource(without(BARS, ["F01A"], date(2024, 7, 2))))
     night = run_night(broken, date(2024, 7, 2))
     printed = printing(width)
-    nightly._show_nights(context, [night], as_json=False)
+    show(nightly._answer(context, [night]))
     require_whole(printed)
-    assert width == NARROW or printed.left_out == set()
 
     found = market_status(context.engine, "simulated", context.market, night.row["started_at"])
-    for rows, importance in (
-        ([status._night(found)], status.NIGHT_COLUMNS),
-        ([status._model(found)], status.MODEL_COLUMNS),
-    ):
+    for row in (status._night(found), status._model(found)):
         printed = printing(width)
-        print_frame(pd.DataFrame(rows), importance=importance, prose=status.PROSE)
+        ConsoleTable(pd.DataFrame([row]), prose=status.PROSE).print()
         require_whole(printed)
         assert {"market", "age"} <= {column.name for column in printed.columns}
-        assert not {"market", "age"} & printed.left_out
-        assert width == NARROW or printed.left_out == set()
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])
-def test_studies_and_orders_fit_the_console(width: int, printing: Callable[[int], Printed]) -> None:
+def test_studies_fit_the_console(width: int, printing: Callable[[int], Printed]) -> None:
     printed = printing(width)
-    printed_studies.print_benchmark(BENCHMARK | {"config": {}}, small_scores())
+    found = SimpleNamespace(
+        row=BENCHMARK | {"config": {}}, scores=small_scores(), number=1, page="page.html"
+    )
+    for part in printed_studies.benchmark_parts(found):
+        say(part)
     require_whole(printed)
     assert len(PROTOCOL_WORDS) == 2
-    order = {
-        "symbol": "005930.KS",
-        "side": "sell",
-        "shares": 1_250.0,
-        "price": 71_500.0,
-        "value": 89_375_000.0,
-        "cost": 187_687.5,
-        "weight": 0.0512,
-    }
-    found = Orders(target=date(2026, 11, 23), rows=pd.DataFrame([order] * 2), cash=1.5)
-    ranking.print_orders(found, "orders for the open of 2026-11-23, KRW")
     scores = pd.DataFrame(
         {
             "protocol": "all",
@@ -235,9 +198,9 @@ def test_studies_and_orders_fit_the_console(width: int, printing: Callable[[int]
         }
     )
     figures = [f"{name}{end}" for name in ("acc", "mcc") for end in ("", "_low", "_high")]
-    print_scores(scores.assign(**dict.fromkeys(figures, 0.5)))
+    for table in score_tables(scores.assign(**dict.fromkeys(figures, 0.5))):
+        table.print()
     require_whole(printed)
-    assert width == NARROW or printed.left_out == set()
 
 
 def test_a_value_of_numpy_that_is_not_finite_is_null_in_json() -> None:

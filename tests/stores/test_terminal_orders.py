@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from db.engine import open_engine, prepare
-from flows.console import print_frame
+from flows.console import ConsoleTable
 from flows.log_lines import TextLines
 from flows.nightly.paper import Orders
 from flows.settings import ORDERS, out
@@ -96,7 +96,7 @@ def test_orders_in_a_heading_or_a_text_take_nothing_of_it_away(
             narrow.setattr(out, "width", width)
             said = command("query", f"select 1 as '{heading}', '{'x' * 70}' as b, 1 as c")[1]
         assert seen in said
-    print_frame(pd.DataFrame({heading: [1]}), heading, importance=None)
+    ConsoleTable(pd.DataFrame({heading: [1]}), heading).print()
     assert capsys.readouterr().out.split() == [seen, seen, "1"]
     out.print(heading, markup=False)
     assert capsys.readouterr().out.split() == [seen]
