@@ -172,7 +172,7 @@ def seed_ranges(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _range(values: "pd.Series[Any]", kind: str) -> str:
-    numbers = pd.to_numeric(values)
+    numbers = values.astype(float)
     return " to ".join(dict.fromkeys(fmt(end, kind) for end in (numbers.min(), numbers.max())))
 
 

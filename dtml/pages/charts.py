@@ -365,6 +365,7 @@ def over_sessions(
             ],
             "thick": ids.get(MODEL, ""),
             "is_short": length <= pd.Timedelta(days=SHORT),
+            "last_day": days[-1],
         },
         keys=[
             Key(
