@@ -123,14 +123,12 @@ def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
 def day_progress(what: str) -> Iterator[Callable[[], None]]:
     """Yield the function that work of many days calls after each; what takes long is logged."""
     begun = told = time.monotonic()
-    done = 0
-    progress = _bar(f"{what}, {{task.completed:.0f}} sessions")
-    bar = progress.add_task(what, total=None)
-    with progress if err.is_interactive else nullcontext():
+    numbers = count(1)
+    with _bar(f"{what}, {{task.completed:.0f}} sessions", None) as (progress, bar):
 
         def report() -> None:
-            nonlocal done, told
-            done += 1
+            nonlocal told
+            done = next(numbers)
             progress.update(bar, completed=done)
             now = time.monotonic()
             if now - told >= TOLD_SECONDS:
@@ -155,7 +153,7 @@ def reporting(
 
 @contextmanager
 def _bar(
-    text: str, total: float, pace_seconds: float | None = None, *more: bars.ProgressColumn
+    text: str, total: float | None, pace_seconds: float | None = None, *more: bars.ProgressColumn
 ) -> Iterator[tuple[bars.Progress, bars.TaskID]]:
     """Yield a bar, with what is done, the time that it took, and more columns, and its task.
 
