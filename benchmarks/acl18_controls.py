@@ -13,11 +13,12 @@ from pathlib import Path
 
 from benchmarks.shared_data import SHARED
 from dtml.published import SETS, PublishedSet, shortened
-from flows.benchmark.published import PublishedExperiment, run_benchmark
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
-from flows.printed_studies import print_benchmark
+from flows.studies.printed import print_benchmark
+from flows.studies.published import PublishedExperiment
+from flows.studies.study import run_study
 from translation.environment import prepare_torch
 
 SEEDS = (0, 1, 2, 3)
@@ -56,7 +57,7 @@ def main() -> None:
         )
         context = open_context(request)
         fetch_bars(context, choose_as_of(context, None))
-        result = run_benchmark(PublishedExperiment(context, controls(), SEEDS))
+        result = run_study(PublishedExperiment(context, controls(), SEEDS))
         print_benchmark(result.row, result.scores)
 
 

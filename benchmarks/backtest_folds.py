@@ -13,10 +13,11 @@ from datetime import date
 from benchmarks.shared_data import SHARED
 from db.engine import location
 from dtml.prices.sessions import sessions_up_to
-from flows.backtest.walk import Plan, jobs_of, one_by_one, open_backtest, run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
+from flows.studies.backtest import Plan, one_by_one, open_backtest
+from flows.studies.study import run_study
 from translation.environment import prepare_torch
 
 LAST = date(2016, 12, 28)
@@ -69,10 +70,10 @@ def _timed(run_request: RunRequest, folds: int) -> tuple[float, float]:
     own_request = replace(run_request, overrides={**OVERRIDES, "patience": 100 + folds})
     backtest = open_backtest(own_request, Plan(_first(folds), LAST, EVERY))
     start = time.perf_counter()
-    for _ in one_by_one(jobs_of(backtest)):
+    for _ in one_by_one(backtest.jobs):
         pass
     training_seconds = time.perf_counter() - start
-    run_backtest(backtest)
+    run_study(backtest)
     return time.perf_counter() - start, training_seconds
 
 

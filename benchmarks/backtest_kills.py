@@ -20,10 +20,11 @@ import pandas as pd
 
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
-from flows.backtest.walk import Plan, open_backtest, run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
+from flows.studies.backtest import Plan, open_backtest
+from flows.studies.study import run_study
 
 MARKET = """
 title = "A small simulated market"
@@ -71,7 +72,7 @@ def main() -> None:
     """Run the backtest undisturbed, then killed and resumed, and compare the rows."""
     kills = int(sys.argv[1]) if sys.argv[1:] else 20
     if os.environ.get("KILLS_CHILD"):
-        run_backtest(open_backtest(_request(), PLAN))
+        run_study(open_backtest(_request(), PLAN))
         return
     with tempfile.TemporaryDirectory() as folder:
         homes = [_prepare(Path(folder) / "whole")]

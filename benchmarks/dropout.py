@@ -8,7 +8,6 @@ benchmarks are. Excess is the mean of its return after costs less the index's, i
 """
 
 import argparse
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,19 +17,11 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from benchmarks.shared_data import SHARED
-from dtml.evaluation.ranking import Estimate, mean_of_days
+from dtml.evaluation.metrics import Estimate
+from dtml.evaluation.ranking import mean_of_days
 from dtml.prices.returns import on_grid
-from flows.benchmark.csi300 import (
-    LEG,
-    Files,
-    Table,
-    config_of,
-    market_of,
-    model_scores,
-    per_day_ratio,
-    read_set,
-    split_of,
-)
+from dtml.ranking.features import RULES, rule_scores
+from flows.studies.csi300 import Csi300, Files, per_day_ratio
 
 Grid = Float[ndarray, "sessions stocks"]
 Stocks = Float[ndarray, " stocks"]
@@ -143,25 +134,21 @@ def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
     return _Trades(sold=sold, bought=bought)
 
 
-def measure(files: Files, networks: tuple[str, ...], seeds: int) -> None:
+def measure(study: Csi300) -> None:
     """Print the excess and the ratio of each model, with their intervals, and its turnover."""
-    table = Table.read()
-    last = table.test[1]
-    found = read_set(market_of(files.members, last), files, LEG, last)
-    panel = found.history.panel
-    split, network_days = split_of(found.history, table)
-    config = config_of(panel.sessions, table, networks, seeds)
-    with tempfile.TemporaryDirectory() as folder:
-        scores = model_scores(found.history, split, network_days, config, Path(folder))
-    index = on_grid(found.bars, "close", panel.sessions, (found.market.index.symbol,))[:, 0]
+    panel = study.history.panel
+    scored = study.spans[0].scored
+    rules = {name: rule_scores(study.history.features, name) for name in RULES}
+    scores = study.models() | rules
+    index = on_grid(study.bars, "close", panel.sessions, (study.market.index.symbol,))[:, 0]
     index_return = pd.Series(index, index=panel.sessions).pct_change(fill_method=None)
     # Two sessions more than are tested, if there are any: the last scores are traded and earn.
-    days = slice(split.scored.start, min(split.scored.stop + 2, len(panel.sessions)))
+    days = slice(scored.start, min(scored.stop + 2, len(panel.sessions)))
     print("| model | excess a year [95 %] | information ratio [95 %] | turnover a day |")
     print("| --- | --- | --- | --- |")
     for name, grid in scores.items():
-        tested = grid[days].copy()
-        tested[split.scored.stop - days.start :] = np.nan
+        tested = np.where(study.history.there, grid, np.nan)[days]
+        tested[scored.stop - days.start :] = np.nan
         track = follow_dropout(tested, panel.close[days], panel.sessions[days])
         excess = track["net"].to_numpy() - index_return.reindex(track["session"]).to_numpy()
         cells = (
@@ -194,7 +181,7 @@ def main() -> None:
         index=options.index / "SH000300.parquet",
         members=options.prices / "csi300_asof_members.csv",
     )
-    measure(files, tuple(options.networks), options.seeds)
+    measure(Csi300(files, tuple(options.networks), options.seeds))
 
 
 if __name__ == "__main__":

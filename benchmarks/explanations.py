@@ -290,7 +290,7 @@ def agreement(
     summands = (attention * both, importance * both, both)
     of_days = np.concatenate([each.reshape(len(both), -1) for each in summands], axis=1)
     value = float(_correlation(of_days.sum(axis=0)))
-    low, high = day_interval(of_days[:, None], _correlation, resamples=RESAMPLES, seed=0)
+    low, high = day_interval(of_days[:, None], _correlation, resamples=RESAMPLES)
     half_width = float(high[0] - low[0]) / 2
     ends = np.clip([value - half_width, value + half_width], -1, 1)
     return value, *ends.tolist()

@@ -306,13 +306,12 @@ def horizon_of(prices: Prices, leg: Leg, *, with_boosting: bool) -> Horizon:
     usual_scores = trials["usual", best_penalty][ended]
     gain = paired_rank_ic(long_scores, usual_scores, outcome, overlap=overlap)
     found = score_ranking(scores[scored], history.outcome[scored], overlap=overlap)
-    rank_ic = found.rank_ic
     return Horizon(
         leg=leg,
         chosen=f"{best_model}, {best_set} features, penalty {best_penalty:g}",
         gain_of_long=f"{gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]",
         scores=scores,
-        rank_ic=f"{rank_ic.value:.4f} [{rank_ic.low:.4f}, {rank_ic.high:.4f}]",
+        rank_ic="{rank_ic:.4f} [{rank_ic_low:.4f}, {rank_ic_high:.4f}]".format(**found),
     )
 
 
@@ -378,7 +377,7 @@ def a_year(gain: Float[ndarray, " days"]) -> tuple[float, float, float]:
     """Return the mean gain of a year in percent, and the ends of its 95 % interval over days."""
     scaled = 100 * YEAR * gain
     summands = np.stack([scaled, np.ones_like(scaled)], axis=-1)[:, None]  # [days 1 2]
-    low, high = day_interval(summands, ratio, resamples=RESAMPLES, seed=0)
+    low, high = day_interval(summands, ratio, resamples=RESAMPLES)
     return float(scaled.mean()), float(low[0]), float(high[0])
 
 

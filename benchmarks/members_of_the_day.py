@@ -24,7 +24,8 @@ from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import equal_weight_track
 from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import track_of
-from dtml.evaluation.ranking import Estimate, both_known, mean_of_days, rank_ics, score_ranking
+from dtml.evaluation.metrics import Estimate
+from dtml.evaluation.ranking import both_known, mean_of_days, rank_ics, score_ranking
 from dtml.evaluation.survivorship import survivorship_of
 from dtml.markets import Market
 from dtml.markets.definition import YEAR
@@ -33,7 +34,7 @@ from dtml.prices.sessions import sessions_between
 from dtml.ranking.rankers import BLEND, RankersConfig
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.walk import History, folds
-from flows.benchmark.csi300 import Files, history_of, market_of, read_set
+from flows.studies.csi300 import Files, history_of, market_of, read_bars
 
 FILES = Files(
     prices=SHARED / "prices" / "csi300_asof.parquet",
@@ -73,7 +74,7 @@ def walked(market: Market, bars: pd.DataFrame, history: History, *, boosting: bo
     for name in names:
         known = both_known(scores[name][days], history.outcome[days])
         rank_ic[name] = pd.Series(rank_ics(*known), index=sessions)
-        ts[name] = score_ranking(*known).t
+        ts[name] = score_ranking(*known)["t"]
     traded = np.where(history.there[days], scores[names[-1]][days], np.nan)
     all_sessions = sessions_between(market.calendar, BEGINNING, END)
     quotes = Quotes.of(
@@ -135,11 +136,10 @@ def main() -> None:
     counts = dated_market.is_constituent(sessions).sum(axis=1)
     assert (counts == 300).all(), "a session has not 300 constituents"
     print(f"{len(sessions)} sessions, {counts.min()} to {counts.max()} constituents on each")
-    found = read_set(dated_market, FILES, "next_close", END)
-    bars = found.bars
-    dated = walked(dated_market, bars, found.history, boosting=boosting)
+    bars = read_bars(dated_market, FILES, END)
+    history = history_of(dated_market, bars, "next_close")
+    dated = walked(dated_market, bars, history, boosting=boosting)
     alive_market = survivors(dated_market, END)
-    del found
     history = history_of(alive_market, bars, "next_close")
     alive = walked(alive_market, bars, history, boosting=boosting)
     print("| daily mean | constituents of the day | those of the last day | survivors add |")

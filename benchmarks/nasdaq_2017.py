@@ -27,10 +27,9 @@ from benchmarks.horizons import (
     boosting_scores,
 )
 from benchmarks.shared_data import SHARED
-from dtml.backtest.performance import session_sharpe, sharpe_interval
+from dtml.backtest.performance import sharpe
 from dtml.evaluation.metrics import day_interval, ratio
 from dtml.evaluation.ranking import score_ranking
-from dtml.markets.definition import YEAR
 from dtml.prices.returns import on_grid
 from dtml.ranking.models import RidgeConfig, blend
 from dtml.ranking.panel import places
@@ -81,7 +80,7 @@ class Figures:
             float(self.ic.mean()),
             float(self.ic.mean() / self.ic.std()),
             float(self.precision.mean()),
-            float(session_sharpe(self.first_five) * np.sqrt(YEAR)),
+            sharpe(self.first_five).value,
             float(self.first.sum()),
         )
 
@@ -101,24 +100,24 @@ def correlations(scores: Days, returns: Days) -> Float[ndarray, " days"]:
 def interval_of(daily: Float[ndarray, " days"]) -> str:
     """Return the 95 % interval of a mean over days."""
     summands = np.stack([daily, np.ones_like(daily)], axis=-1)[:, None]
-    low, high = day_interval(summands, ratio, resamples=RESAMPLES, seed=0)
+    low, high = day_interval(summands, ratio, resamples=RESAMPLES)
     return f"[{low[0]:.3f}, {high[0]:.3f}]"
 
 
 def row(name: str, scores: Days, returns: Days) -> str:
     """Return the row of an order, with intervals over days."""
     figures = Figures.of(scores, returns)
-    ic, deviation_ratio, precision, sharpe, total = figures.summary
-    low, high = sharpe_interval(figures.first_five[:, None], resamples=RESAMPLES)
-    rank_ic = score_ranking(scores, returns).rank_ic
+    ic, deviation_ratio, precision, ratio_a_year, total = figures.summary
+    ends = sharpe(figures.first_five, resamples=RESAMPLES)
+    found = score_ranking(scores, returns)
     cells = (
         name,
         f"{ic:.3f} {interval_of(figures.ic)}",
         f"{deviation_ratio:.3f}",
         f"{precision:.3f} {interval_of(figures.precision)}",
-        f"{sharpe:.2f} [{low[0]:.2f}, {high[0]:.2f}]",
+        f"{ratio_a_year:.2f} [{ends.low:.2f}, {ends.high:.2f}]",
         f"{total:.0%}",
-        f"{rank_ic.value:.4f} [{rank_ic.low:.4f}, {rank_ic.high:.4f}]",
+        "{rank_ic:.4f} [{rank_ic_low:.4f}, {rank_ic_high:.4f}]".format(**found),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -144,10 +143,9 @@ def equal_row(returns: Days) -> str:
     known = np.isfinite(returns)
     daily = mean_where(returns, known)
     base_rate = mean_where(returns >= 0, known)
-    low, high = sharpe_interval(daily[:, None], resamples=RESAMPLES)
-    sharpe = session_sharpe(daily) * np.sqrt(YEAR)
+    ends = sharpe(daily, resamples=RESAMPLES)
     share = f"{base_rate.mean():.3f} {interval_of(base_rate)}"
-    ratio_words = f"{sharpe:.2f} [{low[0]:.2f}, {high[0]:.2f}]"
+    ratio_words = f"{ends.value:.2f} [{ends.low:.2f}, {ends.high:.2f}]"
     return (
         f"| equal parts of all stocks | - | - | {share} | {ratio_words} | {daily.sum():.0%} | - |"
     )
@@ -200,7 +198,7 @@ def main() -> None:
         print(row(f"our {name}", scores, returns), flush=True)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     seconds = time.perf_counter() - begin
-    print(f"\nthe leak's t is {daily.t:.1f}; {seconds:.0f} s, {memory:.1f} GB")
+    print(f"\nthe leak's t is {daily['t']:.1f}; {seconds:.0f} s, {memory:.1f} GB")
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def intervals_that_hold_0(seed: int) -> dict[tuple[str, str], bool]:
     for leg in MEASURED:
         outcome = outcomes(history.panel, leg)[days]
         for name, score in scores.items():
-            rank_ic = score_ranking(score[days], outcome, overlap=overlap_of(leg)).rank_ic
-            holds_0[name, leg] = rank_ic.low <= 0 <= rank_ic.high
+            found = score_ranking(score[days], outcome, overlap=overlap_of(leg))
+            holds_0[name, leg] = found["rank_ic_low"] <= 0 <= found["rank_ic_high"]
     return holds_0
 
 

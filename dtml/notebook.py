@@ -13,7 +13,13 @@ import numpy as np
 import pandas as pd
 
 from dtml.errors import UsageError
-from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics, score_ranking
+from dtml.evaluation.ranking import (
+    FIGURES,
+    both_known,
+    decile_spreads,
+    rank_ics,
+    score_ranking,
+)
 from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Leg
 from dtml.own.code import OwnCode, fit, scored
@@ -29,7 +35,6 @@ from dtml.ranking.walk import History, folds, market_panel
 from dtml.sources import Source, open_source
 
 Day = str | date
-RANK_FIGURES = ("rank_ic", "auc", "acc", "mcc", "decile_spread")
 CURVE_HEIGHT = 80  # of the drawn curve, in units of its view box
 
 
@@ -37,9 +42,9 @@ class Walked:
     """The scores of an estimator on the days of a walk, and their quality.
 
     `scores` has a row for each session and a column for each stock, and so has `outcome`, the
-    returns over `leg`. `figures` has a row for each of `RANK_FIGURES`, with the columns value, low
-    and high. `daily` has the rank IC and the decile spread of each session, of the stocks that have
-    both a score and an outcome.
+    returns over `leg`. `figures` has a row for each of `dtml.evaluation.ranking.FIGURES`, with the
+    columns value, low and high. `daily` has the rank IC and the decile spread of each session, of
+    the stocks that have both a score and an outcome.
     """
 
     def __init__(self, name: str, scores: pd.DataFrame, outcome: pd.DataFrame, leg: Leg) -> None:
@@ -48,11 +53,14 @@ class Walked:
         score_grid = scores.to_numpy()
         outcome_grid = outcome.to_numpy()
         self._rank_score = score_ranking(score_grid, outcome_grid, overlap=overlap_of(leg))
-        estimates = {}
-        for figure_name in RANK_FIGURES:
-            estimate = getattr(self._rank_score, figure_name)
-            estimates[figure_name] = vars(estimate)  # its value, low and high
-        self.figures = pd.DataFrame(estimates).T
+        ends = {"value": "", "low": "_low", "high": "_high"}
+        self.figures = pd.DataFrame(
+            {
+                column: [self._rank_score[f"{name}{end}"] for name in FIGURES]
+                for column, end in ends.items()
+            },
+            index=FIGURES,
+        )
         known_scores, known_outcome = both_known(score_grid, outcome_grid)
         self.daily = pd.DataFrame(
             {
@@ -63,10 +71,11 @@ class Walked:
         )
 
     def __repr__(self) -> str:
-        rank_ic = self._rank_score.rank_ic
+        found = self._rank_score
         return (
-            f"{self.name}: rank IC {figure(rank_ic.value)} {between(rank_ic.low, rank_ic.high)}, "
-            f"t {figure(self._rank_score.t, 1)}, {self._rank_score.days} days"
+            f"{self.name}: rank IC {figure(found['rank_ic'])} "
+            f"{between(found['rank_ic_low'], found['rank_ic_high'])}, "
+            f"t {figure(found['t'], 1)}, {found['days']} days"
         )
 
     def _repr_html_(self) -> str:

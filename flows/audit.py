@@ -26,12 +26,12 @@ from dtml.lookahead.pipeline import History, Pipeline, Said, past_of
 from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
-from flows.backtest.walk import Fold, Nights
 from flows.nightly.context import MarketContext, Tonight, save_universe, stored_bars
 from flows.nightly.predict import forecast
 from flows.nightly.ranking import load_trained
 from flows.nightly.train import load_model, train_model
 from flows.replay import market_then
+from flows.studies.backtest import Fold, Nights
 
 STOCKS, SESSIONS = 50, 1000  # of the audited part, at most: it shows what the whole market does
 SEED = 0  # fixed, so that a second audit of the same bars finds the same

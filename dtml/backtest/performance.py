@@ -12,8 +12,8 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Ends, difference
-from dtml.evaluation.metrics import day_interval
+from dtml.evaluation.bootstrap import difference
+from dtml.evaluation.metrics import RESAMPLES, Estimate, estimate
 from dtml.markets.definition import BASIS_POINT, YEAR
 
 
@@ -54,66 +54,40 @@ class Performance:
     unbooked: float
 
 
-@dataclass(frozen=True)
-class _Gain:
-    """A Sharpe ratio per year less the index's, and the ends of the interval of that difference."""
-
-    value: float
-    low: float
-    high: float
-
-
-NO_GAIN = _Gain(value=np.nan, low=np.nan, high=np.nan)
-
-
 def performance(
     track: pd.DataFrame,
     *,
     trials: Sequence[float] | None,
     index: pd.DataFrame | None = None,
-    resamples: int = 4000,
+    resamples: int = RESAMPLES,
     year: int = YEAR,
 ) -> Performance:
-    """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
+    """Return the statistics of a track of `dtml.backtest.portfolio.follow` that has a day.
 
     `trials` are the Sharpe ratios per session (`session_sharpe`) of every portfolio tried, this
     track included; None for a portfolio that was not chosen among several, such as one that others
-    are compared with. `index` is the track of the index at the same fills. Raises ValueError where
-    the track has no day.
+    are compared with. `index` is the track of the index at the same fills.
     """
-    if track.empty:
-        raise ValueError(
-            "the portfolio has no return, because a return needs two fills with known prices: "
-            "choose a longer span"
-        )
     net = track["net"].to_numpy(dtype=float)
-    of_one_model = net[:, None]  # [days models]
-    low, high = sharpe_interval(of_one_model, resamples=resamples, year=year)
-    gain = NO_GAIN if index is None else _gain(track, index, resamples, year)
-    annual_growth = equity(net)[-1] ** (year / len(net))
-    volatility = np.nan
-    if len(net) > 1:  # a single return has no standard deviation
-        volatility = float(net.std(ddof=1) * np.sqrt(year))
+    ratio = sharpe(net, resamples=resamples, year=year)
+    gain = Estimate(np.nan, np.nan, np.nan)
+    if index is not None:
+        # `merge` calls the returns of the track net_x, and those of the index net_y.
+        paired = track[["session", "net"]].merge(index[["session", "net"]], on="session")
+        gain = _gain(paired[["net_x", "net_y"]].to_numpy(), resamples, year)
     turnover = float(track["turnover"].mean())
     before_trading_costs = float((track["gross"] - track["borrow"]).mean())
-    break_even = np.nan
-    if turnover > 0:
-        break_even = before_trading_costs / turnover / BASIS_POINT
     return Performance(
         days=len(net),
-        annual_return=float(annual_growth - 1),
-        annual_volatility=volatility,
-        sharpe=float(session_sharpe(net) * np.sqrt(year)),
-        sharpe_low=float(low[0]),
-        sharpe_high=float(high[0]),
-        index_gain=gain.value,
-        index_gain_low=gain.low,
-        index_gain_high=gain.high,
+        annual_return=float(equity(net)[-1] ** (year / len(net)) - 1),
+        annual_volatility=float(net.std(ddof=1) * np.sqrt(year)) if len(net) > 1 else np.nan,
+        **ratio.named("sharpe"),
+        **gain.named("index_gain"),
         deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
         max_drawdown=float(drawdown(net).min()),
         hit_rate=float((net > 0).mean()),
         turnover=turnover,
-        break_even=break_even,
+        break_even=before_trading_costs / turnover / BASIS_POINT if turnover > 0 else np.nan,
         settled=int(track["settled"].sum()),
         unbooked=float(track["unbooked"].sum()),
     )
@@ -144,52 +118,43 @@ def session_sharpe(net: Float[ndarray, " days"]) -> float:
     return float(net.mean() / net.std(ddof=1))
 
 
-def sharpe_interval(
-    net: Float[ndarray, "days models"], *, resamples: int = 4000, year: int = YEAR
-) -> Ends:
-    """Return the ends of the 95 % interval of each Sharpe ratio per year, from resampled days.
+def sharpe(
+    net: Float[ndarray, " days"], *, resamples: int = RESAMPLES, year: int = YEAR
+) -> Estimate:
+    """Return the Sharpe ratio per year, with the ends of its interval from resampled days.
 
-    NaN for a series that does not vary, and for all of them below
-    `dtml.evaluation.metrics.MINIMUM_DAYS`.
+    NaN for returns that do not vary.
     """
-    varies = np.ptp(net, axis=0) > 0
-    low, high = day_interval(_summands(net), _sharpe_of_totals, resamples=resamples, seed=0)
-    return (
-        np.where(varies, low * np.sqrt(year), np.nan),
-        np.where(varies, high * np.sqrt(year), np.nan),
+    if np.isnan(session_sharpe(net)):
+        return Estimate(np.nan, np.nan, np.nan)
+    found = estimate(_summands(net), _sharpe_of_totals, resamples=resamples)
+    return _a_year(session_sharpe(net), found, year)
+
+
+def _gain(net: Float[ndarray, "days 2"], resamples: int, year: int) -> Estimate:
+    """Return the ratio of the first returns less that of the second; NaN if either do not vary."""
+    value = session_sharpe(net[:, 0]) - session_sharpe(net[:, 1])
+    if np.isnan(value):
+        return Estimate(np.nan, np.nan, np.nan)
+    # The summands of the first and then those of the second, as `difference` takes them.
+    paired = np.concatenate([_summands(each) for each in net.T], axis=-1)
+    return _a_year(
+        value, estimate(paired, difference(_sharpe_of_totals), resamples=resamples), year
     )
 
 
-def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int, year: int) -> _Gain:
-    """Return the gain over the index on the sessions of both; NaN where either does not vary."""
-    # `merge` calls the returns of the track net_x, and those of the index net_y.
-    paired = track[["session", "net"]].merge(index[["session", "net"]], on="session")
-    net = paired[["net_x", "net_y"]].to_numpy()
-    of_track = session_sharpe(net[:, 0])
-    of_index = session_sharpe(net[:, 1])
-    gain = (of_track - of_index) * np.sqrt(year)
-    if np.isnan(gain):
-        return NO_GAIN
-    # [days 1 6]: the summands of the track and then those of the index, as `difference` takes them.
-    paired_summands = _summands(net).reshape(len(net), 1, -1)
-    low, high = day_interval(
-        paired_summands, difference(_sharpe_of_totals), resamples=resamples, seed=0
-    )
-    return _Gain(
-        value=float(gain),
-        low=float(low[0] * np.sqrt(year)),
-        high=float(high[0] * np.sqrt(year)),
-    )
+def _a_year(value: float, found: Estimate, year: int) -> Estimate:
+    """Return the value, which totals keep with seven digits alone, and the ends found, a year."""
+    return Estimate(*(float(each * np.sqrt(year)) for each in (value, found.low, found.high)))
 
 
-def _summands(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]:
+def _summands(net: Float[ndarray, " days"]) -> Float[ndarray, "days 3"]:
     """Return what each day adds to the number of days, the returns and their squares.
 
     Returns are divided by their range, because resampled totals keep only seven digits. A Sharpe
     ratio does not depend on the unit of the returns.
     """
-    spread = np.ptp(net, axis=0)
-    unit = net / np.where(spread > 0, spread, 1)
+    unit = net / np.ptp(net)
     return np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
 
 
@@ -201,7 +166,7 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     with an error that allows for skew and fat tails. With one trial the result is the authors'
     probabilistic Sharpe ratio against 0 (2012). `trials` are per session; a trial is NaN if its
     returns never varied, and is left out. Days and trials count as independent. The result is NaN
-    where the returns `net` do not vary. Raises ValueError where no trial is a number.
+    where the returns `net` do not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew
@@ -210,11 +175,8 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     if np.isnan(ratio):
         return np.nan
     tails = (kurtosis(net, fisher=False) - 1) / 4
-    variance = 1 - skew(net) * ratio + tails * ratio**2
-    error = np.sqrt(variance)
-    excess = ratio - expected_best(trials)
-    standardised = excess * np.sqrt(len(net) - 1) / error
-    return float(ndtr(standardised))
+    error = np.sqrt(1 - skew(net) * ratio + tails * ratio**2)
+    return float(ndtr((ratio - expected_best(trials)) * np.sqrt(len(net) - 1) / error))
 
 
 def expected_best(trials: Sequence[float]) -> float:
@@ -222,24 +184,18 @@ def expected_best(trials: Sequence[float]) -> float:
 
     It is 0 for a single trial. Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across
     the trials (ddof 1): trials that resemble each other lower that variance, and the ratio is then
-    deflated too little. Raises ValueError where no trial is a number.
+    deflated too little.
     """
     from scipy.special import ndtri
 
-    ratios = np.asarray(trials, dtype=float)
-    number = int(np.isfinite(ratios).sum())
-    if not number:
-        raise ValueError(
-            f"none of the {ratios.size} Sharpe ratios of the trials is finite: pass at least that "
-            "of the track itself"
-        )
-    if number == 1:
+    number = int(np.isfinite(trials).sum())
+    if number < 2:
         return 0.0
     # The expected maximum of as many standard normal numbers, from two of their quantiles.
     lower_quantile = ndtri(1 - 1 / number)
     upper_quantile = ndtri(1 - 1 / (number * np.e))
     highest = (1 - np.euler_gamma) * lower_quantile + np.euler_gamma * upper_quantile
-    return float(np.nanstd(ratios, ddof=1) * highest)
+    return float(np.nanstd(trials, ddof=1) * highest)
 
 
 def _sharpe_of_totals(totals: ndarray) -> ndarray:
@@ -249,9 +205,6 @@ def _sharpe_of_totals(totals: ndarray) -> ndarray:
     """
     days, total, squares = np.moveaxis(totals, -1, 0)
     mean = total / days
-    spread = np.maximum(squares / days - mean**2, 0)
-    variance = spread * days / (days - 1)
-    deviation = np.sqrt(variance)
+    deviation = np.sqrt(np.maximum(squares / days - mean**2, 0) * days / (days - 1))
     varies = deviation > 1e-6  # of the range of all returns; less is rounding
-    zeros = np.zeros_like(mean)
-    return np.asarray(np.divide(mean, deviation, out=zeros, where=varies))
+    return np.asarray(np.divide(mean, deviation, out=np.zeros_like(mean), where=varies))

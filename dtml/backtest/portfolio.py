@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from dtml.backtest.quotes import Fill, Flags, PerSession, Quotes, Rows
+from dtml.backtest.quotes import Fill, PerSession, Quotes
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import FREE, STANDARD, Costs
 from dtml.ranking.panel import places
@@ -78,20 +78,18 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
     predicted = np.isfinite(probability)
     count = predicted.sum(axis=1, keepdims=True)  # [days 1]
     if strategy.form == "weighted":
-        tilt = np.where(predicted, probability - 0.5, 0.0)
-        size = np.abs(tilt).sum(axis=1, keepdims=True)
-        weights = tilt / np.where(size > 0, size, 1.0)
+        weights = np.where(predicted, probability - 0.5, 0.0)
+        size = np.abs(weights).sum(axis=1, keepdims=True)
     elif strategy.form == "long":
-        place = places(probability)
-        side_size = np.minimum(strategy.top, count)
-        weights = (place <= side_size) / np.maximum(side_size, 1)
+        size = np.minimum(strategy.top, count)
+        weights = places(probability) <= size  # false where the place is NaN
     else:
         place = places(probability)
         side_size = np.minimum(strategy.top, count // 2)
-        is_long = place <= side_size  # false where the place is NaN
-        is_short = place > count - side_size
-        weights = (is_long * 1.0 - is_short) / np.maximum(2 * side_size, 1)
-    capped = np.clip(weights, -strategy.max_weight, strategy.max_weight)
+        weights = (place <= side_size) * 1.0 - (place > count - side_size)
+        size = 2 * side_size
+    shares = weights / np.where(size > 0, size, 1)
+    capped = np.clip(shares, -strategy.max_weight, strategy.max_weight)
     return np.where(count > 0, capped, np.nan)
 
 
@@ -119,47 +117,6 @@ class Followed:
     held: PerRow
 
 
-@dataclass(frozen=True)
-class _Fills:
-    """Which stocks can be traded at each fill, and what a holding earns until the next one."""
-
-    sessions: pd.DatetimeIndex
-    symbols: tuple[str, ...]
-    tradable: Flags
-    overdue: Flags  # without a price for more than `PATIENCE` sessions
-    broken: Flags  # after an unexplained move
-    limit: PerSession
-    returns: PerSession  # to the next fill, or to the last price before an unexplained move
-    returns_with_moves: PerSession  # to the next fill, whatever lies between
-    year: int
-
-    @classmethod
-    def of(cls, quotes: Quotes, fill: Fill) -> "_Fills":
-        tradable, overdue = _tradable_and_overdue(quotes.fills(fill))
-        mark = quotes.marks(fill)
-        return cls(
-            sessions=quotes.sessions,
-            symbols=quotes.symbols,
-            tradable=tradable,
-            overdue=overdue,
-            broken=quotes.breaks,
-            limit=quotes.limits(fill),
-            returns=_returns_to_next_fill(mark, quotes.exits(fill)),
-            returns_with_moves=_returns_to_next_fill(mark, mark),
-            year=quotes.year,
-        )
-
-
-@dataclass(frozen=True)
-class _Trades:
-    """The holdings after each fill, the value traded and sold at it, and the return to the next."""
-
-    held: PerRow
-    turnover: Rows
-    sold: Rows
-    gross: Rows
-
-
 def follow(
     weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, strategy: Strategy
 ) -> pd.DataFrame:
@@ -183,7 +140,7 @@ def follow_on(
     next fill are known: a prediction that is not yet sold has none. In a session without weights
     (or with NaN alone) nothing is traded but what met an unexplained move or is overdue. A stock
     that is `kept` is not traded while held. `held_before` are the holdings after the fill before
-    the first; None is cash.
+    the first; None is cash. `as_of` are sessions of the quotes, in their order.
 
     A stock without a price at the fill is not traded, and one at its price limit is not bought, or
     not sold: cash meant for it stays cash, holdings of it are kept (at its last known price), and
@@ -191,28 +148,92 @@ def follow_on(
     without a price it is overdue and sold at that price, at the cost of a trade. This misses what a
     stock that resumes later has lost or gained, and flatters the holder of a bankrupt one.
 
-    Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where all
-    equity is lost.
+    Raises DtmlError where all equity is lost.
     """
-    first, targets = _weights_by_session(weights, as_of, quotes, strategy.fill)
-    # As numbers, to be spread over sessions like weights: 1 kept, 0 not, NaN without weights.
-    kept_marks = np.zeros(weights.shape) if kept is None else kept.astype(float)
-    _, kept_marks = _weights_by_session(kept_marks, as_of, quotes, strategy.fill)
-    fills = _Fills.of(quotes, strategy.fill)
+    fill = strategy.fill
+    price = quotes.fills(fill)
+    tradable = np.isfinite(price)
+    session = np.arange(len(price))[:, None]
+    last_traded = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
+    overdue = session - last_traded > PATIENCE
+    mark = quotes.marks(fill)
+    # To the next fill, or to the last price before an unexplained move; and whatever lies between.
+    returns = _returns_to_next_fill(mark, quotes.exits(fill))
+    returns_with_moves = _returns_to_next_fill(mark, mark)
+    broken = quotes.breaks
+    limit = quotes.limits(fill)
+
+    place = quotes.sessions.get_indexer(as_of) + (fill == "next_open")  # the row of each fill
+    first = int(place[0])
+    # At the last fill with prices the one before is sold.
+    last_priced = int(np.flatnonzero(tradable.any(axis=1)).max(initial=-1))
+    rows = slice(first, max(min(int(place[-1]), last_priced) + 1, first))
+    is_priced = place < rows.stop
+    # NaN in a session without weights.
+    targets = np.full((rows.stop - first, weights.shape[1]), np.nan)
+    targets[place[is_priced] - first] = weights[is_priced]
+    is_kept = np.zeros(targets.shape, dtype=bool)
+    if kept is not None:
+        is_kept[place[is_priced] - first] = kept[is_priced]
+
+    holdings = np.empty_like(targets)
+    turnover, sold, gross = np.empty((3, len(targets)))
     before = np.zeros(targets.shape[1]) if held_before is None else held_before
-    trades = _trades_at_fills(strategy.name, fills, first, before, targets, kept_marks == 1)
-    track = _track(fills, first, trades, strategy.costs)
-    fills_sold_again = max(0, _last_priced_row(quotes, strategy.fill) - first)
-    return Followed(track[:fills_sold_again], trades.held)
+    # The returns from the fill before; at the first session of all any row, as nothing is held yet.
+    drifted = before * (1 + returns[first - 1]) / (1 + before @ returns[first - 1])
+    for day in range(len(targets)):
+        row = first + day
+        # A position that met an unexplained move was sold before it.
+        unbroken = np.where(broken[row], 0.0, drifted)
+        stays = ~tradable[row] | (is_kept[day] & (unbroken != 0))
+        holdings[day] = _trade(unbroken, targets[day], stays, overdue[row], limit[row])
+        of_broken = drifted - unbroken
+        turnover[day] = np.abs(of_broken).sum() + np.abs(holdings[day] - unbroken).sum()
+        sold[day] = np.maximum(of_broken, 0).sum() + np.maximum(unbroken - holdings[day], 0).sum()
+        gross[day] = holdings[day] @ returns[row]
+        if gross[day] <= -1:
+            worst = quotes.symbols[int((holdings[day] * returns[row]).argmin())]
+            raise DtmlError(
+                f"{strategy.name}: the portfolio loses all its equity between the fills on "
+                f"{quotes.sessions[row].date()} and {quotes.sessions[row + 1].date()}, and {worst} "
+                f"loses the most: check the prices of {worst} on these two sessions and, if they "
+                "are right, hold less of each stock (--max-weight)"
+            )
+        drifted = holdings[day] * (1 + returns[row]) / (1 + gross[day])
+
+    # `broken` is true at the first fill after an unexplained move: a position meets the move on the
+    # row before. It earns the return up to the last price before the move.
+    breaks_next = np.vstack([broken[1:], np.zeros_like(broken[:1])])[rows]
+    meets_move = (holdings != 0) & breaks_next
+    return_of_move = returns_with_moves[rows] - returns[rows]
+    sessions = quotes.sessions[rows]
+    purchase_rate, sale_rate = strategy.costs.of_trades(sessions)
+    # The turnover contains the sales, so they are charged the difference of the rates only.
+    cost = turnover * purchase_rate + sold * (sale_rate - purchase_rate)
+    short = np.maximum(-holdings, 0).sum(axis=1)
+    borrow = short * strategy.costs.of_shorts(sessions, quotes.year)
+    track = pd.DataFrame(
+        {
+            "session": sessions,
+            "gross": gross,
+            "turnover": turnover,
+            "cost": cost,
+            "borrow": borrow,
+            "net": gross - cost - borrow,
+            "long": np.maximum(holdings, 0).sum(axis=1),
+            "short": short,
+            "settled": meets_move.sum(axis=1),
+            "unbooked": np.where(meets_move, holdings * return_of_move, 0.0).sum(axis=1),
+        }
+    )
+    return Followed(track[: max(0, last_priced - first)], holdings)
 
 
 def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
     """Return what holding the index earned, in the columns of `follow`, without costs.
 
-    `index` quotes one symbol; raises ValueError for more.
+    `index` quotes one symbol.
     """
-    if len(index.symbols) != 1:
-        raise ValueError(f"got quotes of {len(index.symbols)} symbols: pass the index alone")
     everything = np.ones((len(as_of), 1))
     return follow(everything, as_of, index, Strategy("long", fill, costs=FREE))
 
@@ -225,97 +246,12 @@ def equal_weight_track(
     return follow(positions(probability, everything), as_of, quotes, everything)
 
 
-def _weights_by_session(
-    weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
-) -> tuple[int, PerRow]:
-    """Return the row of the first fill in the quotes, and the weights of each session from it on.
-
-    They are NaN in a session without weights, and end at the latest with the last priced fill.
-    """
-    place = quotes.sessions.get_indexer(as_of)
-    if not len(as_of):
-        raise ValueError("as_of is empty: pass at least one session of the quotes")
-    if (place < 0).any():
-        unknown = int((place < 0).argmax())
-        raise ValueError(
-            f"as_of[{unknown}], {as_of[unknown]}, is not a session of the quotes: leave it out"
-        )
-    is_late = np.diff(place) < 1
-    if is_late.any():
-        late = int(is_late.argmax()) + 1
-        raise ValueError(
-            f"as_of[{late}], {as_of[late]:%Y-%m-%d}, is not later than as_of[{late - 1}], "
-            f"{as_of[late - 1]:%Y-%m-%d}: pass each session once, the earliest first"
-        )
-    place = place + (fill == "next_open")  # one session later than `as_of`
-    first = int(place[0])
-    stop = min(int(place[-1]), _last_priced_row(quotes, fill)) + 1
-    is_priced = place < stop
-    targets = np.full((max(stop - first, 0), weights.shape[1]), np.nan)
-    targets[place[is_priced] - first] = weights[is_priced]
-    return first, targets
-
-
-def _last_priced_row(quotes: Quotes, fill: Fill) -> int:
-    """Return the row of the last fill with prices, at which the one before is sold; -1 for none."""
-    has_price = np.isfinite(quotes.fills(fill)).any(axis=1)
-    priced = np.flatnonzero(has_price)
-    return int(priced[-1]) if len(priced) else -1
-
-
-def _tradable_and_overdue(price: PerSession) -> tuple[Flags, Flags]:
-    """Return which stocks have a price at a fill, and which had none for over `PATIENCE` fills."""
-    tradable = np.isfinite(price)
-    session = np.arange(len(price))[:, None]
-    last_traded = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
-    return tradable, session - last_traded > PATIENCE
-
-
 def _returns_to_next_fill(mark: PerSession, exit_: PerSession) -> PerSession:
     """Return the return to the next fill, 0 before a stock's first price and at the last fill."""
     returns = np.zeros_like(mark)
     priced_returns = exit_[1:] / mark[:-1] - 1
     returns[:-1] = np.where(np.isfinite(mark[:-1]), priced_returns, 0.0)
     return returns
-
-
-def _trades_at_fills(
-    name: str, fills: _Fills, first: int, before: Weights, targets: PerRow, is_kept: Flags
-) -> _Trades:
-    """Return the holdings after each fill from row `first` on, what was traded, and the returns.
-
-    `before` are the holdings after the fill before. `targets`, the weights to trade to, have a row
-    a fill, and so has `is_kept`, which says what is not traded while it is held. Raises DtmlError,
-    with the portfolio's `name`, where what is held after a fill loses all equity.
-    """
-    holdings = np.empty_like(targets)
-    turnover = np.empty(len(targets))
-    sold = np.empty(len(targets))
-    gross = np.empty(len(targets))
-    # The returns from the fill before; at the first session of all any row, as nothing is held yet.
-    returns_before = fills.returns[first - 1]
-    drifted = before * (1 + returns_before) / (1 + before @ returns_before)
-    for day in range(len(targets)):
-        row = first + day
-        # A position that met an unexplained move was sold before it.
-        unbroken = np.where(fills.broken[row], 0.0, drifted)
-        stays = ~fills.tradable[row] | (is_kept[day] & (unbroken != 0))
-        holdings[day] = _trade(unbroken, targets[day], stays, fills.overdue[row], fills.limit[row])
-        broken = drifted - unbroken
-        change = holdings[day] - unbroken
-        turnover[day] = np.abs(broken).sum() + np.abs(change).sum()
-        sold[day] = np.maximum(broken, 0).sum() + np.maximum(unbroken - holdings[day], 0).sum()
-        gross[day] = holdings[day] @ fills.returns[row]
-        if gross[day] <= -1:
-            worst = fills.symbols[int((holdings[day] * fills.returns[row]).argmin())]
-            raise DtmlError(
-                f"{name}: the portfolio loses all its equity between the fills on "
-                f"{fills.sessions[row].date()} and {fills.sessions[row + 1].date()}, and {worst} "
-                f"loses the most: check the prices of {worst} on these two sessions and, if they "
-                "are right, hold less of each stock (--max-weight)"
-            )
-        drifted = holdings[day] * (1 + fills.returns[row]) / (1 + gross[day])
-    return _Trades(held=holdings, turnover=turnover, sold=sold, gross=gross)
 
 
 def _trade(
@@ -335,39 +271,3 @@ def _trade(
     exposure = np.abs(traded).sum()
     share = room / exposure if exposure > room else 1.0  # the gross exposure stays at most 1
     return np.asarray(stuck + traded * share)
-
-
-def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataFrame:
-    """Return the track of `Followed`: a row for each of `trades`, the first at the fill `first`."""
-    holdings = trades.held
-    rows = slice(first, first + len(holdings))
-    sessions = fills.sessions[rows]
-    long = np.maximum(holdings, 0).sum(axis=1)
-    short = np.maximum(-holdings, 0).sum(axis=1)
-
-    # `broken` is true at the first fill after an unexplained move: a position meets the move on the
-    # row before. It earns the return up to the last price before the move.
-    no_break = np.zeros_like(fills.broken[:1])
-    breaks_next = np.vstack([fills.broken[1:], no_break])[rows]
-    meets_move = (holdings != 0) & breaks_next
-    return_of_move = fills.returns_with_moves[rows] - fills.returns[rows]
-    unbooked = np.where(meets_move, holdings * return_of_move, 0.0)
-
-    purchase_rate, sale_rate = costs.of_trades(sessions)
-    # The turnover contains the sales, so they are charged the difference of the rates only.
-    cost = trades.turnover * purchase_rate + trades.sold * (sale_rate - purchase_rate)
-    borrow = short * costs.of_shorts(sessions, fills.year)
-    return pd.DataFrame(
-        {
-            "session": sessions,
-            "gross": trades.gross,
-            "turnover": trades.turnover,
-            "cost": cost,
-            "borrow": borrow,
-            "net": trades.gross - cost - borrow,
-            "long": long,
-            "short": short,
-            "settled": meets_move.sum(axis=1),
-            "unbooked": unbooked.sum(axis=1),
-        }
-    )

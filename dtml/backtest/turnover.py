@@ -6,10 +6,10 @@ which a stock held is not yet sold (Garleanu and Pedersen, 2013, explain why bot
 is by the net return above equal parts of all stocks, over its standard deviation.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -48,14 +48,6 @@ FIGURES = (
     "turnover",
     "break_even",
 )
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A way to trade, and its score on validation days: NaN if its gain does not vary."""
-
-    trading: Trading
-    sharpe: float
 
 
 def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
@@ -158,27 +150,24 @@ def after_costs(
     which it does not use), and `FIGURES` as `dtml.backtest.performance.performance` gives them,
     with the track of equal parts as its index. But `break_even` is the cost, in basis points of the
     value traded, at which the mean return equals that of equal parts; NaN for equal parts
-    themselves and without turnover. Raises ValueError where no return from `first` on is known.
+    themselves and without turnover.
     """
     begin = int(as_of.searchsorted(first))
-    # The last ranking before `first` is left out, because its return ends after `first`.
-    validation_length = max(0, begin - 1)
     rows: list[dict[str, Any]] = []
-    trials: list[_Trial] = []
-    if validation_length:
-        validation = slice(0, validation_length)
+    tried: list[tuple[float, Trading]] = []
+    if begin > 1:
+        # The last ranking before `first` is left out, because its return ends after `first`.
+        validation = slice(0, begin - 1)
         equal = _equal_track(scores[validation], as_of[validation], quotes)
         for smooth, band in product(SMOOTH, BANDS):
             way = replace(trading, smooth=smooth, band=band)
             track = track_of(scores[validation], as_of[validation], quotes, way)
             rows.append(_row("validation", "", way, track, equal, quotes.year))
-            gain = track["net"] - equal["net"]
-            trials.append(_Trial(trading=way, sharpe=session_sharpe(gain.to_numpy())))
+            tried.append((session_sharpe((track["net"] - equal["net"]).to_numpy()), way))
 
-    test = slice(begin, len(as_of))
+    test = slice(begin, None)
     equal = _equal_track(scores[test], as_of[test], quotes)
-    chosen = _chosen(trials) or {DAILY: replace(trading, smooth=1, band=1.0)}
-    for version, way in chosen.items():
+    for version, way in _chosen(tried, trading).items():
         track = track_of(scores[test], as_of[test], quotes, way)
         rows.append(_row("test", version, way, track, equal, quotes.year))
     rows.append(_row("test", EQUAL, trading, equal, equal, quotes.year))
@@ -191,28 +180,20 @@ def _equal_track(scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes) -> pd.Da
     return equal_weight_track(probability, as_of, quotes, "next_open")
 
 
-def _chosen(trials: Sequence[_Trial]) -> dict[str, Trading]:
-    """Return the best way to trade of each version, by its score on validation days."""
-    if not trials:
-        return {}
-    unsmoothed = [trial for trial in trials if trial.trading.smooth == 1]
-    unbanded = [trial for trial in trials if trial.trading.band == 1]
-    allowed = {
-        DAILY: [trial for trial in unsmoothed if trial.trading.band == 1],
-        SMOOTHED: unbanded,
-        BANDED: unsmoothed,
-        BOTH: trials,
-    }
+def _chosen(tried: Sequence[tuple[float, Trading]], trading: Trading) -> dict[str, Trading]:
+    """Return the way to trade of each version that has the highest Sharpe ratio of those tried."""
+    if not tried:
+        return {DAILY: replace(trading, smooth=1, band=1.0)}
     chosen = {}
-    for version, allowed_trials in allowed.items():
-        best = max(allowed_trials, key=_preference)
-        chosen[version] = best.trading
+    for version in VERSIONS:
+        allowed = [
+            (-np.inf if np.isnan(ratio) else ratio, way)
+            for ratio, way in tried
+            if (version in (SMOOTHED, BOTH) or way.smooth == 1)
+            and (version in (BANDED, BOTH) or way.band == 1)
+        ]
+        chosen[version] = max(allowed, key=itemgetter(0))[1]
     return chosen
-
-
-def _preference(trial: _Trial) -> float:
-    """Return the score of a trial; the lowest of all for one without a score (NaN)."""
-    return -math.inf if math.isnan(trial.sharpe) else trial.sharpe
 
 
 def _row(
@@ -222,16 +203,10 @@ def _row(
 
     `track` is what it earned, `equal` what equal parts earned in the same sessions.
     """
-    result = performance(track, trials=None, index=equal, year=year)
-    break_even = np.nan
-    if version != EQUAL and result.turnover > 0:
+    figures = asdict(performance(track, trials=None, index=equal, year=year))
+    figures["break_even"] = np.nan
+    if version != EQUAL and figures["turnover"] > 0:
         gain = float((track["gross"] - equal["gross"]).mean())
-        break_even = gain / result.turnover / BASIS_POINT
-    figures = asdict(replace(result, break_even=break_even))
-    return {
-        "span": span,
-        "version": version,
-        "smooth": trading.smooth,
-        "band": trading.band,
-        **{name: value for name, value in figures.items() if name in FIGURES},
-    }
+        figures["break_even"] = gain / figures["turnover"] / BASIS_POINT
+    named = {"span": span, "version": version, "smooth": trading.smooth, "band": trading.band}
+    return named | {name: figures[name] for name in FIGURES}

@@ -3,9 +3,7 @@
 They are of the whole history, and by fold, year and stock.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -13,30 +11,19 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.baselines.naive_rules import MODEL
-from dtml.evaluation.metrics import (
-    MINIMUM_DAYS,
-    accuracy,
-    confusion,
-    day_interval,
-    gain_in_mcc,
-    mcc,
-    measured,
-    ratio,
-)
+from dtml.evaluation.bootstrap import Statistic
+from dtml.evaluation.metrics import accuracy, confusion, gain_in_mcc, mcc, measured, ratio
 from dtml.evaluation.ranking import both_known, mean_of_days, paired_rank_ic, rank_ics
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.prices.returns import labelled
 
 ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
-STATISTICS = {"acc": accuracy, "mcc": mcc}
-
-FIRST_COLUMNS = ["slice", "value", "protocol", "predictor"]
+STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}
 
 PerStock = Float[ndarray, "days stocks"]
 Folds = Int[ndarray, " days"]  # the number of each day's fold
 Directions = Mapping[str, PerStock]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
-Counts = Int[ndarray, "days predictors stocks 4"]
 
 
 def slice_scores(
@@ -56,34 +43,29 @@ def slice_scores(
 
     `slice` is "all", "fold", "year" or "symbol", and `value` says which of them ("" for all days).
     `n` counts the stock-days, `days` their days, `rises` those that rose; where nothing counts
-    there is no row. Ends of intervals are NaN below `MINIMUM_DAYS`. `model_gain` is the model's MCC
-    less that of the row's predictor on the same days; NaN for the model itself and for stocks.
+    there is no row. `model_gain` is the model's MCC less that of the row's predictor on the same
+    days; NaN for the model itself and for stocks.
     """
     predictors = list(directions)
+    model = predictors.index(MODEL)
     frames = []
     for protocol in LABEL_PROTOCOLS:
         counts = confusion_by_stock(directions, movement, protocol)
         of_all_stocks = counts.sum(axis=2)  # [days predictors 4]
-        for group in _day_groups(target, fold):
-            of_group = of_all_stocks[group.days]
-            model = predictors.index(MODEL)
-            # The model is also compared with itself here; those places become NaN below.
-            gain, low, high = gain_in_mcc(of_group[:, model], of_group, resamples=RESAMPLES)
-            is_model = np.arange(len(predictors)) == model
-            rows = _score(of_group, predictors).assign(
-                model_gain=np.where(is_model, np.nan, gain),
-                model_gain_low=np.where(is_model, np.nan, low),
-                model_gain_high=np.where(is_model, np.nan, high),
-            )
-            frames.append(rows.assign(slice=group.slice, value=group.value, protocol=protocol))
+        for part, value, days in _day_groups(target, fold):
+            of_days = of_all_stocks[days]
+            gain = pd.DataFrame(gain_in_mcc(of_days[:, model], of_days, RESAMPLES))
+            gain.loc[model] = np.nan
+            rows = _score(of_days).join(gain)
+            named = {"slice": part, "value": value, "protocol": protocol, "predictor": predictors}
+            frames.append(rows.assign(**named))
         for position, predictor in enumerate(predictors):
             # The stocks of one predictor, [days stocks 4], are scored as predictors would be.
-            rows = _score(counts[:, position], list(symbols))
-            rows = rows.rename(columns={"predictor": "value"})
-            frames.append(rows.assign(slice="symbol", predictor=predictor, protocol=protocol))
+            named = {"slice": "symbol", "value": list(symbols), "protocol": protocol}
+            rows = _score(counts[:, position])
+            frames.append(rows.assign(**named, predictor=predictor))
     scores = pd.concat(frames, ignore_index=True)
-    others = [name for name in scores if name not in FIRST_COLUMNS]
-    return scores.loc[scores["n"] > 0, [*FIRST_COLUMNS, *others]].reset_index(drop=True)
+    return scores[scores["n"] > 0].reset_index(drop=True)
 
 
 def rank_ics_by_slice(
@@ -97,166 +79,101 @@ def rank_ics_by_slice(
 
     `losers` are the scores of that rule. Columns are `slice, value` (as in `slice_scores`, without
     stocks); `rank_ic`, the mean over days of the probabilities' rank IC; `rank_gain`, such a mean
-    less that of the rule's rank IC; and the ends of their intervals, such as `rank_ic_low` and
-    `rank_ic_high`. For the gain, both means are taken over the stock-days that have a probability
-    and a score of the rule.
+    less that of the rule's rank IC on the stock-days that have both; and the ends of their
+    intervals.
     """
     rows = []
-    for group in _day_groups(target, fold):
-        days = group.days
+    for part, value, days in _day_groups(target, fold):
         rank_ic = mean_of_days(rank_ics(*both_known(probability[days], movement[days])))
         gain = paired_rank_ic(probability[days], losers[days], movement[days])
-        rows.append(
-            {
-                "slice": group.slice,
-                "value": group.value,
-                **rank_ic.named("rank_ic"),
-                **gain.named("rank_gain"),
-            }
-        )
+        named = {"slice": part, "value": value}
+        rows.append({**named, **rank_ic.named("rank_ic"), **gain.named("rank_gain")})
     return pd.DataFrame(rows)
 
 
 def rolling_mcc(
     directions: Directions, movement: PerStock, target: pd.DatetimeIndex
 ) -> pd.DataFrame:
-    """Return the MCC of every predictor over the `ROLLING_SESSIONS` up to each session.
-
-    Columns: `session, predictor, mcc, mcc_low, mcc_high`. A stock-day counts where its return is
-    known and every predictor has a direction. The first `ROLLING_SESSIONS` - 1 sessions have no
-    row.
-    """
+    """Return `rolling_scores` of every predictor's MCC, on all known returns."""
     counts = confusion_by_stock(directions, movement, "all").sum(axis=2)
-    frames = []
-    for position, predictor in enumerate(directions):
-        rows = rolling_scores(counts[:, position], target, statistics=("mcc",))
-        frames.append(rows.assign(predictor=predictor))
-    columns = ["session", "predictor", "mcc", "mcc_low", "mcc_high"]
-    return pd.concat(frames, ignore_index=True)[columns]
-
-
-def rolling_scores(
-    counts: Int[ndarray, "days 4"],
-    target: pd.DatetimeIndex,
-    statistics: Sequence[str] = ("acc", "mcc"),
-) -> pd.DataFrame:
-    """Return the `statistics` of one predictor over the `ROLLING_SESSIONS` up to each session.
-
-    `counts` are true rises, false rises, false falls and true falls of each session of `target`.
-    Columns: session, and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high,
-    ...`. Where nothing counts, ACC is NaN and MCC is 0. The first `ROLLING_SESSIONS` - 1 sessions
-    have no row.
-    """
-    names = ["session"]
-    for name in statistics:
-        names += [name, f"{name}_low", f"{name}_high"]
-    if len(counts) < ROLLING_SESSIONS:
-        return pd.DataFrame(columns=names)
-    windows = _rolling_windows(counts)  # each window takes the place of a model in `measured`
-    columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
-    with np.errstate(invalid="ignore"):  # of a window in which nothing counted
-        for name in statistics:
-            columns.update(measured(name, windows, STATISTICS[name], RESAMPLES))
-    return pd.DataFrame(columns, columns=names)
+    frames = [
+        rolling_scores(counts[:, position], target, {"mcc": mcc}).assign(predictor=predictor)
+        for position, predictor in enumerate(directions)
+    ]
+    return pd.concat(frames, ignore_index=True)
 
 
 def rolling_rank_ic(
     probability: PerStock, movement: PerStock, target: pd.DatetimeIndex
 ) -> pd.DataFrame:
-    """Return the mean daily rank IC of the last `ROLLING_SESSIONS` sessions up to each session.
-
-    A session without a rank IC does not count among the `ROLLING_SESSIONS`, and has no row.
-    Columns: session, predictor (the model), rank_ic, and the ends of its 95 % interval, rank_ic_low
-    and rank_ic_high. The first `ROLLING_SESSIONS` - 1 sessions with a rank IC have no row.
-    """
+    """Return `rolling_scores` of the model's rank IC, over the sessions that have one."""
     daily = rank_ics(*both_known(probability, movement))
     is_known = np.isfinite(daily)
-    if is_known.sum() < ROLLING_SESSIONS:
-        return pd.DataFrame(
-            columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"]
-        )
     ic_and_day = np.stack([daily[is_known], np.ones(is_known.sum())], axis=-1)
-    windows = _rolling_windows(ic_and_day)  # each window takes the place of a model in `measured`
-    return pd.DataFrame(
-        {
-            "session": target[is_known][ROLLING_SESSIONS - 1 :],
-            "predictor": MODEL,
-            **measured("rank_ic", windows, ratio, RESAMPLES),
-        }
-    )
+    rows = rolling_scores(ic_and_day, target[is_known], {"rank_ic": ratio})
+    return rows.assign(predictor=MODEL)
 
 
-def _rolling_windows(daily: ndarray) -> ndarray:
-    """Return the rows of the last `ROLLING_SESSIONS` days up to each day.
+def rolling_scores(
+    summands: Int[ndarray, "days totals"] | Float[ndarray, "days totals"],
+    target: pd.DatetimeIndex,
+    statistics: Mapping[str, Statistic] = STATISTICS,
+) -> pd.DataFrame:
+    """Return statistics of one predictor over the `ROLLING_SESSIONS` up to each session.
 
-    `daily` is [days columns], the result [sessions of a window, windows, columns].
+    `summands` are what each session of `target` adds to their totals; ACC and MCC are of the counts
+    of `confusion`. Columns: session, and each of `statistics` with its 95 % interval, `acc,
+    acc_low, acc_high, ...`. The first `ROLLING_SESSIONS` - 1 sessions have no row.
     """
-    windows = np.lib.stride_tricks.sliding_window_view(daily, ROLLING_SESSIONS, axis=0)
-    return np.ascontiguousarray(windows.transpose(2, 0, 1))
+    columns: dict[str, object] = {"session": target[ROLLING_SESSIONS - 1 :]}
+    if len(summands) < ROLLING_SESSIONS:
+        ends = [f"{name}{end}" for name in statistics for end in ("", "_low", "_high")]
+        return pd.DataFrame(columns=["session", *ends])
+    windows = np.lib.stride_tricks.sliding_window_view(summands, ROLLING_SESSIONS, axis=0)
+    # [sessions of a window, windows, totals]: each window takes the place of a model.
+    windows = np.ascontiguousarray(windows.transpose(2, 0, 1))
+    with np.errstate(invalid="ignore"):  # of a window in which nothing counted
+        for name, statistic in statistics.items():
+            columns |= measured(name, windows, statistic, RESAMPLES)
+    return pd.DataFrame(columns)
 
 
 def confusion_by_stock(
     directions: Directions, movement: PerStock, protocol: LabelProtocol
-) -> Counts:
-    """Count true rises, false rises, false falls and true falls of each predictor and stock-day.
+) -> Int[ndarray, "days predictors stocks 4"]:
+    """Return the confusion counts of each predictor and stock-day.
 
-    One of the four counts is 1. For a stock-day that does not count under the protocol, or for
-    which any predictor lacks a direction, all counts of all predictors are 0.
+    For a stock-day that does not count under the protocol, or for which any predictor lacks a
+    direction, all counts of all predictors are 0.
     """
     counted = labelled(movement, protocol)
     for predicted in directions.values():
         counted = counted & np.isfinite(predicted)
-    rose = movement > 0
-    by_predictor = [confusion(predicted > 0.5, rose, counted) for predicted in directions.values()]
+    by_predictor = [
+        confusion(predicted > 0.5, movement > 0, counted) for predicted in directions.values()
+    ]
     return np.stack(by_predictor, axis=1)
 
 
-@dataclass(frozen=True)
-class _DayGroup:
-    """Days that are scored together: all days, those of a fold, or those of a calendar year.
-
-    `slice` and `value` name the group as in `slice_scores`; `days` marks its days.
-    """
-
-    slice: str
-    value: str
-    days: Bool[ndarray, " days"]
+def _day_groups(
+    target: pd.DatetimeIndex, fold: Folds
+) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
+    """Yield all days, each fold and each calendar year: slice, value, and the mask of its days."""
+    yield "all", "", np.ones(len(target), dtype=bool)
+    for name, of_day in (("fold", fold), ("year", target.year.to_numpy())):
+        for value in np.unique(of_day):
+            yield name, str(value), of_day == value
 
 
-def _day_groups(target: pd.DatetimeIndex, fold: Folds) -> Iterator[_DayGroup]:
-    """Yield all days, each fold and each calendar year."""
-    yield _DayGroup("all", "", np.ones(len(target), dtype=bool))
-    for number in np.unique(fold):
-        yield _DayGroup("fold", str(number), fold == number)
-    for year in np.unique(target.year):
-        yield _DayGroup("year", str(year), np.asarray(target.year == year))
-
-
-def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
-    """Return a row for each of the predictors `names`, with ACC and MCC and their intervals.
-
-    The stocks of one predictor may stand in the place of predictors. The days of a predictor are
-    those on which one of its directions counts. With fewer than `MINIMUM_DAYS` of them, the ends of
-    its intervals are NaN. `slice_scores` describes the columns.
-    """
+def _score(counts: Int[ndarray, "days predictors 4"]) -> pd.DataFrame:
+    """Return a row for each predictor, with ACC and MCC and their intervals."""
     total = counts.sum(axis=0)
-    days = (counts.sum(axis=-1) > 0).sum(axis=0)
-    enough = days >= MINIMUM_DAYS
-    columns: dict[str, Any] = {
-        "predictor": names,
+    columns: dict[str, object] = {
         "n": total.sum(axis=-1),
-        "days": days,
+        "days": counts.any(axis=-1).sum(axis=0),
         "rises": total[:, 0] + total[:, 2],  # true rises and false falls
     }
     with np.errstate(invalid="ignore"):  # of a stock that never counted
         for name, statistic in STATISTICS.items():
-            low = np.full(len(names), np.nan)
-            high = np.full(len(names), np.nan)
-            if enough.any():
-                low[enough], high[enough] = day_interval(
-                    counts[:, enough], statistic, resamples=RESAMPLES, seed=0
-                )
-            columns[name] = statistic(total)
-            columns[f"{name}_low"] = low
-            columns[f"{name}_high"] = high
+            columns |= measured(name, counts, statistic, RESAMPLES)
     return pd.DataFrame(columns)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.errors import DtmlError
-from dtml.evaluation.metrics import MINIMUM_DAYS, day_interval, ratio
+from dtml.evaluation.metrics import day_interval, estimate, ratio
 from dtml.markets.definition import LEVELS
 
 BINS = 100
@@ -32,21 +32,11 @@ STEP = 1e-6
 RESAMPLES = 2000
 CURVE = ["bin_low", "bin_high", "mean_probability", "share_risen", "n"]
 COUNTS = ["n", "covered", "decided", "decided_correct"]
-COVERAGE = [
-    "level",
-    "days",
-    "n",
-    "coverage",
-    "coverage_low",
-    "coverage_high",
-    "decided",
-    "decided_acc",
-    "decided_acc_low",
-    "decided_acc_high",
-]
 
 Floats = Float[ndarray, "*shape"]
 Flat = Float[ndarray, " stock_days"]
+Rose = Bool[ndarray, " stock_days"]
+Days = Float[ndarray, "days stocks"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ class Calibration:
     The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a
     `slope` of 0 or more. `thresholds` maps each nominal level to the calibrated probability, in
     [.5, 1], above which a rise is predicted; at 1 the model always abstains. The thresholds were
-    measured on `directions` stock-days of `days` days. Raises ValueError for what is out of range.
+    measured on `directions` stock-days of `days` days.
     """
 
     slope: float
@@ -65,31 +55,15 @@ class Calibration:
     days: int
     directions: int
 
-    def __post_init__(self) -> None:
-        if not (0 <= self.slope < np.inf and np.isfinite(self.intercept)):
-            raise ValueError(
-                "a calibration needs a finite slope of 0 or more and a finite intercept, "
-                f"got {self.slope} and {self.intercept}"
-            )
-        for level, threshold in self.thresholds.items():
-            if not 0.5 <= threshold <= 1:
-                raise ValueError(
-                    f"the threshold of level {level} must lie in [0.5, 1], got {threshold}"
-                )
-
     @property
     def bands(self) -> pd.DataFrame:
         """Return the thresholds as rows `level, threshold, days, n`, by level."""
-        rows = pd.DataFrame(
-            sorted(self.thresholds.items()), columns=["level", "threshold"], dtype=float
-        )
+        levels = sorted(self.thresholds.items())
+        rows = pd.DataFrame(levels, columns=["level", "threshold"], dtype=float)
         return rows.assign(days=self.days, n=self.directions)
 
     def apply(self, probability: Floats) -> Floats:
-        """Return calibrated probabilities, in (0, 1) and in the order of those given.
-
-        NaN stays NaN.
-        """
+        """Return calibrated probabilities, in (0, 1); NaN stays NaN."""
         corrected = _logistic(self.slope * logit(probability) + self.intercept)
         return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
 
@@ -102,32 +76,12 @@ def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _StockDays:
-    """Stock-days with an outcome; `day` numbers their days from 0, without a gap."""
+    """Stock-days with an outcome; `day` numbers their `days` from 0, without a gap."""
 
     day: Int[ndarray, " stock_days"]
     probability: Flat
-    rose: Bool[ndarray, " stock_days"]
-
-    @classmethod
-    def of(
-        cls,
-        days: Int[ndarray, " days"],
-        probability: Float[ndarray, "all_days stocks"],
-        movement: Float[ndarray, "all_days stocks"],
-        is_known: Bool[ndarray, "all_days stocks"],
-    ) -> "_StockDays":
-        """Return the known stock-days of `days`, the positions of days that have one or more."""
-        counted = is_known[days]
-        rose = movement[days] > 0
-        return cls(
-            day=np.nonzero(counted)[0],
-            probability=probability[days][counted],
-            rose=rose[counted],
-        )
-
-    @property
-    def days(self) -> int:
-        return int(self.day.max(initial=-1)) + 1
+    rose: Rose
+    days: int
 
     @property
     def weight(self) -> Flat:
@@ -135,9 +89,7 @@ class _StockDays:
         return np.asarray(1 / np.bincount(self.day)[self.day])
 
 
-def calibrate(
-    probability: Float[ndarray, "days stocks"], movement: Float[ndarray, "days stocks"]
-) -> Calibration:
+def calibrate(probability: Days, movement: Days) -> Calibration:
     """Fit the correction to every second day of validation, and measure thresholds on the others.
 
     `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the
@@ -150,15 +102,8 @@ def calibrate(
     direction is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the
     pooling of Dunn, Wasserman & Ramdas, 2022). A stock without a direction counts as covered, so
     coverage does not tell how many of the directions are correct. Where the days are too few for a
-    level, its threshold is 1: the model always abstains. Raises ValueError when shapes differ or a
-    probability lies outside [0, 1], DtmlError when no stock-day counts.
+    level, its threshold is 1: the model always abstains. Raises DtmlError when no stock-day counts.
     """
-    if probability.shape != movement.shape:
-        raise ValueError(
-            f"probabilities are {probability.shape} and movements {movement.shape}: "
-            "expected the same shape"
-        )
-    require_probabilities(probability)
     is_known = np.isfinite(probability) & np.isfinite(movement)
     days = np.flatnonzero(is_known.any(axis=1))
     if not len(days):
@@ -166,10 +111,17 @@ def calibrate(
             f"none of {is_known.size} validation stock-days has both a probability and an outcome: "
             "check that the prices have a bar for every session of the validation days"
         )
-    fitted = _StockDays.of(days[::2], probability, movement, is_known)
-    measured = _StockDays.of(days[1::2], probability, movement, is_known)
+    fitted, measured = (
+        _StockDays(
+            day=np.nonzero(is_known[half])[0],
+            probability=probability[half][is_known[half]],
+            rose=(movement[half] > 0)[is_known[half]],
+            days=len(half),
+        )
+        for half in (days[::2], days[1::2])
+    )
     slope, intercept = _line(fitted)
-    line = Calibration(slope=slope, intercept=intercept, thresholds={}, days=0, directions=0)
+    line = Calibration(slope, intercept, thresholds={}, days=0, directions=0)
     return Calibration(
         slope=slope,
         intercept=intercept,
@@ -201,48 +153,44 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     target_of_rise = (rose.sum() + 1) / (rose.sum() + 2)
     target_of_fall = 1 / ((~rose).sum() + 2)
     target = np.where(rose, target_of_rise, target_of_fall)
-    # The deviation may be a hundredth: unscaled, a solver would stop too early.
-    scaled_log_odds = (log_odds - centre) / deviation
-    estimate, variance = _regression(scaled_log_odds, target, sample)
-    if estimate[1] <= 0:  # the model ranked the wrong way round
+    scaled = (log_odds - centre) / deviation
+    # scikit-learn takes classes only: each stock-day is given twice, as a rise and as a fall.
+    estimates = logistic_line(
+        np.concatenate([scaled, scaled]),
+        np.repeat([True, False], len(scaled)),
+        np.concatenate([weight * target, weight * (1 - target)]),
+    )
+    if estimates[1] <= 0:  # the model ranked the wrong way round
         return 0.0, base_rate
-    relative_variance = variance / np.maximum(estimate**2, 1e-30)  # never divided by 0
-    height_at_centre, slope_in_deviations = estimate / (1 + relative_variance)
+
+    # The sandwich estimate of the covariance, with the gradient of a day, [2 days], as one draw.
+    design = np.stack([np.ones_like(scaled), scaled])  # [2 stock_days]
+    chance = _logistic(estimates @ design)
+    inverse = np.linalg.inv(design * weight * chance * (1 - chance) @ design.T)
+    error = weight * (target - chance)
+    gradient_by_day = np.stack([np.bincount(sample.day, error * row) for row in design])
+    covariance = inverse @ gradient_by_day @ gradient_by_day.T @ inverse
+    variance = np.diag(covariance) * sample.days / (sample.days - 1)
+    relative_variance = variance / np.maximum(estimates**2, 1e-30)  # never divided by 0
+    height_at_centre, slope_in_deviations = estimates / (1 + relative_variance)
     slope = float(slope_in_deviations / deviation)
     return slope, float(height_at_centre - slope * centre)
 
 
-def _regression(
-    log_odds: Flat, target: Flat, sample: _StockDays
-) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
-    """Return the estimates of a logistic regression of `target` on `log_odds`, and their variances.
+def logistic_line(
+    x: Float[ndarray, " rows"],
+    is_rise: Bool[ndarray, " rows"],
+    weight: Float[ndarray, " rows"] | None = None,
+) -> Float[ndarray, "2"]:
+    """Return intercept and slope of the logistic regression of rises on `x`, without a penalty.
 
-    Both results are [intercept, slope]. A target is a share between 0 and 1. As scikit-learn takes
-    classes only, each stock-day is given twice: as a rise, weighted by its target, and as a fall,
-    weighted by 1 less its target. The variances are those of drawing days, not stock-days.
+    `x` must be centred and scaled: a deviation of a hundredth would stop the solver too early.
     """
     from sklearn.linear_model import LogisticRegression
 
-    rises = sample.weight * target
-    falls = sample.weight * (1 - target)
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    model.fit(
-        np.concatenate([log_odds, log_odds])[:, None],
-        np.repeat([True, False], len(log_odds)),
-        sample_weight=np.concatenate([rises, falls]),
-    )
-    estimate = np.array([model.intercept_[0], model.coef_[0, 0]])
-
-    # The sandwich estimate of the covariance, with the gradient of a day, [2 days], as one draw.
-    design = np.stack([np.ones_like(log_odds), log_odds])  # [2 stock_days]
-    chance = _logistic(estimate @ design)
-    weighted_design = design * sample.weight * chance * (1 - chance)
-    inverse = np.linalg.inv(weighted_design @ design.T)
-    error = sample.weight * (target - chance)
-    gradient_by_day = np.stack([np.bincount(sample.day, error * row) for row in design])
-    covariance = inverse @ gradient_by_day @ gradient_by_day.T @ inverse
-    variance = np.diag(covariance) * sample.days / (sample.days - 1)
-    return estimate, variance
+    model.fit(x[:, None], is_rise, sample_weight=weight)
+    return np.array([model.intercept_[0], model.coef_[0, 0]])
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
@@ -262,8 +210,7 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
         needed = level * (sample.days + 1) - 1e-9  # sums of shares are not exact
         quantile = float(surprise[np.searchsorted(mass, needed)]) if needed <= sample.days else 1.0
         # Rounded to the digits of STEP, it is still above the quantile.
-        threshold = round(quantile + STEP, 6)
-        thresholds[level] = min(max(threshold, 0.5), 1.0)
+        thresholds[level] = min(max(round(quantile + STEP, 6), 0.5), 1.0)
     return thresholds
 
 
@@ -275,80 +222,49 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     level, n, covered, decided, decided_correct`, sorted by target and level. `n` counts the
     stock-days of runs that have the level, with a calibrated probability and an outcome. Of these,
     `covered` have no direction or the correct one, `decided` have a direction, and
-    `decided_correct` the correct one. Where `n` is 0 there is no row. Raises ValueError when a run
-    has a level twice.
+    `decided_correct` the correct one. Where `n` is 0 there is no row.
     """
-    doubled = bands[bands.duplicated(["run_id", "level"])]
-    if len(doubled):
-        run_id, twofold = doubled.iloc[0][["run_id", "level"]]
-        raise ValueError(f"run {run_id} has level {twofold} twice: pass one row for each level")
-    night, targets = pd.factorize(directions["target"])
-    calibrated = numbers(directions["calibrated"])
-    rise = numbers(directions["rise"])
-
-    def by_night(stock_days: Bool[ndarray, " stock_days"]) -> Int[ndarray, " nights"]:
-        return np.bincount(night[stock_days], minlength=len(targets))
-
-    frames = []
-    for level, band in bands.groupby("level"):
-        threshold = numbers(directions["run_id"].map(band.set_index("run_id")["threshold"]))
-        direction = decide(calibrated, threshold)  # 1 rise, 0 fall, NaN none, as `rise` has them
-        counted = np.isfinite(calibrated) & np.isfinite(rise) & np.isfinite(threshold)
-        is_correct = direction == rise
-        is_silent = np.isnan(direction)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "target": targets,
-                    "level": level,
-                    "n": by_night(counted),
-                    "covered": by_night(counted & (is_silent | is_correct)),
-                    "decided": by_night(counted & ~is_silent),
-                    "decided_correct": by_night(counted & is_correct),
-                }
-            )
-        )
-    if not frames:
-        return pd.DataFrame(columns=["target", "level", *COUNTS])
-    rows = pd.concat(frames)
-    return rows[rows["n"] > 0].sort_values(["target", "level"], ignore_index=True)
+    rows = directions.merge(bands[["run_id", "level", "threshold"]], on="run_id")
+    calibrated, rise, threshold = (
+        numbers(rows[name]) for name in ("calibrated", "rise", "threshold")
+    )
+    direction = decide(calibrated, threshold)  # 1 rise, 0 fall, NaN none, as `rise` has them
+    counted = np.isfinite(calibrated) & np.isfinite(rise)
+    is_correct = direction == rise
+    is_silent = np.isnan(direction)
+    kinds = (counted, is_silent | is_correct, ~is_silent, is_correct)
+    counts = pd.DataFrame({name: counted & kind for name, kind in zip(COUNTS, kinds, strict=True)})
+    by_night = counts.groupby([rows["target"], rows["level"]]).sum().reset_index()
+    return by_night[by_night["n"] > 0].reset_index(drop=True)
 
 
-def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
+def coverage(counts: pd.DataFrame) -> pd.DataFrame:
     """Return the coverage reached at each level, a row a level, from rows of `count_band`.
 
     Columns: `level, days, n, coverage, decided` (shares of the stock-days) and `decided_acc` (the
-    share of correct directions, NaN without any), with 95 % intervals `coverage_low, coverage_high,
-    decided_acc_low, decided_acc_high` that resample days and are NaN below `MINIMUM_DAYS`.
+    share of correct directions, NaN without any), with the ends of the intervals of both shares.
+    Without a row there are no columns.
     """
     rows = []
     # Several runs may have predicted a night: their rows are added up, as the sample is days.
     days = counts[counts["n"] > 0].groupby(["level", "target"])[COUNTS].sum()
     for level, nights in days.groupby("level"):
         n, covered, decided, correct = nights.to_numpy(dtype=np.int64).T
+        kept, right = (
+            estimate(np.stack([part, whole], axis=-1), ratio, resamples=RESAMPLES)
+            for part, whole in ((covered, n), (correct, decided))
+        )
         rows.append(
             {
                 "level": level,
                 "days": len(n),
                 "n": n.sum(),
-                **_share("coverage", covered, n, resamples),
+                **kept.named("coverage"),
                 "decided": decided.sum() / n.sum(),
-                **_share("decided_acc", correct, decided, resamples),
+                **right.named("decided_acc"),
             }
         )
-    return pd.DataFrame(rows, columns=COVERAGE)
-
-
-def _share(
-    name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int
-) -> dict[str, float]:
-    """Return part / whole and the ends of its interval; NaN if no day, or too few, has a whole."""
-    share = part.sum() / whole.sum() if whole.any() else np.nan
-    low = high = np.array([np.nan])
-    if (whole > 0).sum() >= MINIMUM_DAYS:
-        sums = np.stack([part, whole], axis=-1)[:, None]  # [days models 2], of a single model
-        low, high = day_interval(sums, ratio, resamples=resamples, seed=0)
-    return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
+    return pd.DataFrame(rows)
 
 
 def logit(probability: Floats) -> Floats:
@@ -366,23 +282,15 @@ def numbers(column: "pd.Series[Any]") -> Float[ndarray, " rows"]:
     return column.to_numpy(dtype=float, na_value=np.nan)
 
 
-def require_probabilities(probability: Floats) -> None:
-    """Raise ValueError for a number outside of [0, 1]; NaN passes."""
-    outside = probability[(probability < 0) | (probability > 1)]
-    if len(outside):
-        raise ValueError(f"a probability must lie in [0, 1], got {outside[0]}")
-
-
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     """Count stock-days with an outcome by whole percent of probability.
 
     Returns rows `target, bin, n, probability_sum, rises`. `directions` has a row a stock-day,
     `target, probability, rise`; one that lacks either is left out. Bin 37 holds [.37, .38), bin 99,
-    the last, also 1; empty bins have no row. Raises ValueError for what is no probability.
+    the last, also 1; empty bins have no row.
     """
     probability = numbers(directions["probability"])
     rise = numbers(directions["rise"])
-    require_probabilities(probability)
     counted = np.isfinite(probability) & np.isfinite(rise)
     # In binary .29 is 28.999... hundredths.
     place = np.floor(BINS * probability[counted] + 1e-9).astype(int)
@@ -398,84 +306,59 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
-def calibration_curve(
-    probability: Floats, rose: Bool[ndarray, "*shape"], bins: int = 10
-) -> pd.DataFrame:
-    """Return the share that rose for each bin of probabilities, a row a bin.
+def calibration_curve(probability: Floats, rose: Bool[ndarray, "*shape"]) -> pd.DataFrame:
+    """Return the share that rose for each of ten bins of probabilities: the columns `CURVE`.
 
-    Columns: `bin_low, bin_high, mean_probability, share_risen, n`. Bins hold about equal shares of
-    the stock-days, as a model's probabilities may all lie near .5; ties may leave fewer and unequal
-    bins. NaN is left out; where nothing else is left, there is no row.
+    Bins hold about equal shares of the stock-days, as a model's probabilities may all lie near .5;
+    ties may leave fewer and unequal bins. NaN is left out; without anything else there is no row.
     """
     is_known = np.isfinite(probability)
     if not is_known.any():
         return pd.DataFrame(columns=CURVE)
     chance = probability[is_known]
-    edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
+    edges = np.unique(np.quantile(chance, np.linspace(0, 1, 11)))
     if len(edges) == 1:  # all are equal: one bin without a width
         edges = np.repeat(edges, 2)
-    # The highest probability, which is the last edge, is clipped into the last bin below.
-    edge_below = np.searchsorted(edges, chance, side="right") - 1
-    place = np.clip(edge_below, 0, len(edges) - 2)
-    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": rose[is_known]})
-    curve = rows.groupby("bin").agg(
-        mean_probability=("probability", "mean"),
-        share_risen=("rose", "mean"),
-        n=("rose", "size"),
+    # The highest probability, which is the last edge, is clipped into the last bin.
+    place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
+    rows = pd.DataFrame({"probability": chance, "rose": rose[is_known]})
+    curve = rows.groupby(place).agg(
+        mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size")
     )
-    used_bins = curve.index.to_numpy()
-    curve.insert(0, "bin_low", edges[used_bins])
-    curve.insert(1, "bin_high", edges[used_bins + 1])
-    return curve.reset_index(drop=True)
+    used = curve.index.to_numpy()
+    return curve.assign(bin_low=edges[used], bin_high=edges[used + 1])[CURVE].reset_index(drop=True)
 
 
-def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
-    """Return the columns of `calibration_curve` from rows of `count_bins`.
+def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns `CURVE` and the ends `share_risen_low, share_risen_high`.
 
-    Neighbouring bins are joined into at most `groups` groups of about equal numbers of stock-days.
-    No bin is divided, so a model whose probabilities all lie near one half has few groups. Without
-    stock-days there is no row.
+    `bins` are rows of `count_bins` or `recalibrated`, one or more. Neighbouring bins are joined
+    into groups of about equal numbers of stock-days: about one for each `DIRECTIONS_A_GROUP`,
+    within `GROUPS`. No bin is divided, so a model whose probabilities all lie near one half has few
+    groups.
     """
+    points = int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS))
     used_bins = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
     middle = used_bins["n"].cumsum() - used_bins["n"] / 2  # stock-days up to the middle of each bin
-    group = np.floor(groups * middle / used_bins["n"].sum())
-    grouped = used_bins.groupby(group.to_numpy())
-    n = grouped["n"].sum()
+    group = pd.factorize(np.floor(points * middle / used_bins["n"].sum()))[0]
+    grouped = used_bins.groupby(group)
+    curve = grouped[OF_BINS].sum()
+    by_day = bins.assign(group=bins["bin"].map(dict(zip(used_bins["bin"], group, strict=True))))
+    days = by_day.pivot_table(["rises", "n"], "target", "group", aggfunc="sum", fill_value=0)
+    # [days points 2]: the rises of every point, and its stock-days.
+    summands = np.stack([days["rises"], days["n"]], axis=-1).astype(float)
+    low, high = day_interval(summands, ratio, resamples=RESAMPLES)
     return pd.DataFrame(
         {
             "bin_low": grouped["bin"].min() / BINS,
             "bin_high": (grouped["bin"].max() + 1) / BINS,
-            "mean_probability": grouped["probability_sum"].sum() / n,
-            "share_risen": grouped["rises"].sum() / n,
-            "n": n,
+            "mean_probability": curve["probability_sum"] / curve["n"],
+            "share_risen": curve["rises"] / curve["n"],
+            "n": curve["n"],
+            "share_risen_low": low,
+            "share_risen_high": high,
         }
-    ).reset_index(drop=True)
-
-
-def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
-    """Return the curve of `binned_curve` with intervals.
-
-    The curve has about a point for each `DIRECTIONS_A_GROUP` stock-days, within `GROUPS`. The
-    columns `share_risen_low, share_risen_high` are added: the 95 % interval of each share from
-    resampled days, NaN below `MINIMUM_DAYS`. `bins` are rows of `count_bins` or `recalibrated`, one
-    or more.
-    """
-    points = int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS))
-    curve = binned_curve(bins, points)
-    middle_of_bin = bins["bin"].to_numpy() / BINS + 0.5 / BINS
-    # Groups do not overlap, so the first that ends above the middle of a bin holds the bin.
-    place = np.searchsorted(curve["bin_high"].to_numpy(), middle_of_bin)
-    group = np.clip(place, 0, len(curve) - 1)  # an empty bin may lie above all groups
-    counts = ["rises", "n"]
-    days = bins.assign(group=group).pivot_table(
-        counts, "target", "group", aggfunc="sum", fill_value=0
     )
-    # First the rises of every point, then its stock-days, also where a point has none.
-    every_column = pd.MultiIndex.from_product([counts, range(len(curve))])
-    days = days.reindex(columns=every_column, fill_value=0)
-    rises, n = np.split(days.to_numpy(dtype=float), 2, axis=1)  # [days points] each
-    low, high = day_interval(np.stack([rises, n], axis=-1), ratio, resamples=RESAMPLES, seed=0)
-    return curve.assign(share_risen_low=low, share_risen_high=high)
 
 
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
@@ -485,14 +368,12 @@ def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) ->
     runs without one are left out. The mean probability of each row is calibrated in place of its
     single probabilities: a bin is a hundredth wide, so they would all change by nearly as much.
     """
-    if bins.empty:
-        return bins.iloc[:0]
-    frames = []
-    for run_id, rows in bins.groupby("run_id"):
+    frames = [bins.iloc[:0]]
+    for run_id, rows in bins.groupby("run_id") if len(bins) else ():
         calibration = calibrations.get(str(run_id))
         if calibration is not None:
             mean = (rows["probability_sum"] / rows["n"]).to_numpy(dtype=float)
             calibrated = calibration.apply(mean)
             place = np.floor(BINS * calibrated).astype(int)
             frames.append(rows.assign(bin=place, probability_sum=calibrated * rows["n"]))
-    return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]
+    return pd.concat(frames[1:] or frames, ignore_index=True)

@@ -59,21 +59,14 @@ class Inputs:
         row at all. Nor is there one for a measure whose mean in the training is not known, or whose
         means did not vary there.
         """
-        means = _rolling_means(sizes(features, np.array(self.scale)))
-        latest = means[-1] if len(means) else ()  # empty, the loop below ends at once
-        measures = (*names, STOCK_DAY)
-        for name, mean, deviation, recent in zip(
-            measures, self.mean, self.deviation, latest, strict=False
-        ):
-            if np.isfinite(recent - mean) and deviation > 0:
-                # The means are of logarithms; the row has the sizes themselves.
-                yield _row(
-                    measure=name,
-                    value=float(np.exp(recent)),
-                    expected=float(np.exp(mean)),
-                    score=float(abs(recent - mean) / deviation),
-                    needed=BOUND,
-                )
+        latest = _rolling_means(sizes(features, np.array(self.scale)))[-1:]
+        for recent in latest:
+            of_training = zip((*names, STOCK_DAY), self.mean, self.deviation, recent, strict=True)
+            for name, mean, deviation, now in of_training:
+                if np.isfinite(now - mean) and deviation > 0:
+                    # The means are of logarithms; the row has the sizes themselves.
+                    distance = float(abs(now - mean) / deviation)
+                    yield _row(name, float(np.exp(now)), float(np.exp(mean)), distance, BOUND)
 
 
 def sizes(
@@ -119,13 +112,7 @@ def skill_drift(rank_ics: Daily, *, overlap: int = 1) -> dict[str, Any] | None:
     # scaled for the largest win to be WIDEST, the limit of `evidence`.
     bets = (half - since) * WIDEST / (1 + half)
     against = evidence(SKILL, bets, overlap=overlap)
-    return _row(
-        measure=SKILL,
-        value=float(since.mean()),
-        expected=float(before.mean()),
-        score=against.stake,
-        needed=against.needed,
-    )
+    return _row(SKILL, float(since.mean()), float(before.mean()), against.stake, against.needed)
 
 
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
@@ -139,27 +126,14 @@ def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
         return None
     # A bet wins on a night below the level; shares and level lie in [0, 1].
     against = evidence(COVERAGE, (level - known_shares) * WIDEST)
-    return _row(
-        measure=COVERAGE,
-        value=float(known_shares[-YEAR:].mean()),
-        expected=level,
-        score=against.stake,
-        needed=against.needed,
-    )
+    last_year = float(known_shares[-YEAR:].mean())
+    return _row(COVERAGE, last_year, level, against.stake, against.needed)
 
 
-def _row(
-    *, measure: str, value: float, expected: float, score: float, needed: float
-) -> dict[str, Any]:
-    """Return a row `measure, value, expected, evidence, needed, drifted`; evidence is `score`."""
-    return {
-        "measure": measure,
-        "value": value,
-        "expected": expected,
-        "evidence": score,
-        "needed": needed,
-        "drifted": score >= needed,
-    }
+def _row(*values: Any) -> dict[str, Any]:
+    """Return a row of these values, `drifted` added."""
+    row = dict(zip(("measure", "value", "expected", "evidence", "needed"), values, strict=True))
+    return row | {"drifted": row["evidence"] >= row["needed"]}
 
 
 def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -61,15 +61,9 @@ def evidence(
     every `RESTART` nights; a year is `YEAR` nights, counted from the first. Each bet is divided
     equally between the `RATES`. Where the outcomes of `overlap` nights share a session, one lucky
     outcome would win on each of them: the stake is divided among so many bettors, each of whom
-    bets only on every `overlap`-th night. Raises ValueError for a gain outside of [-2, 2].
+    bets only on every `overlap`-th night.
     """
     known_gains = gains[np.isfinite(gains)]
-    outside = np.flatnonzero(np.isfinite(gains) & (np.abs(gains) > WIDEST))
-    if len(outside):
-        raise ValueError(
-            f"gains[{outside[0]}] of {challenger} is {gains[outside[0]]}: a gain must lie in "
-            "[-2, 2], because rank ICs lie in [-1, 1]"
-        )
     stakes = [_stake(known_gains, slice(first, None, overlap)) for first in range(overlap)]
     return Evidence(
         challenger=challenger,

@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Statistic, Summands, dependence
+from dtml.evaluation.bootstrap import dependence
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 
 PerComparison = Float[ndarray, " comparisons"]
@@ -34,7 +34,6 @@ def family_p(
     *,
     overlap: int = 1,
     resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> PerComparison:
     """Return the p-value of each mean gain, adjusted for the whole family of comparisons.
 
@@ -42,7 +41,7 @@ def family_p(
     on both sides. Days on which any gain is missing (NaN) are left out. `overlap` is the number of
     days that an outcome spans: a block is at least as long, unless that is more than a tenth of the
     days, the longest block allowed. A p-value is NaN for a gain that does not vary, and all are NaN
-    below `MINIMUM_DAYS`. The same `seed` gives the same p-values.
+    below `MINIMUM_DAYS`.
     """
     gains = gains[np.isfinite(gains).all(axis=1)]
     adjusted = np.full(gains.shape[1], np.nan)
@@ -50,7 +49,11 @@ def family_p(
     if len(gains) < MINIMUM_DAYS or not varies.any():
         return adjusted
     varying = gains[:, varies]
-    block, widening = _block_length(varying, overlap)
+    # All comparisons are resampled together, so that the blocks are as long as any of them needs,
+    # but there are ten or more.
+    wanted, widening = dependence(varying)
+    longest = max(len(varying) // 10, 1)
+    block = min(int(np.ceil(max(wanted.max(), overlap))), longest)
     # The mean of the block that begins on each day, less that of all days. Blocks wrap around.
     centred = varying - varying.mean(axis=0)
     wrapped = np.concatenate([centred, centred[: block - 1]])
@@ -60,20 +63,9 @@ def family_p(
     # The same estimate of the error as `_resampled_statistics` makes from the blocks of a resample.
     error = np.sqrt(block_means.var(axis=0) / (blocks - 1))
     statistic = np.abs(varying.mean(axis=0)) / (error * widening)
-    drawn = _resampled_statistics(block_means, blocks, resamples, seed)
+    drawn = _resampled_statistics(block_means, blocks, resamples)
     adjusted[varies] = _stepdown(statistic, drawn)
     return adjusted
-
-
-def daily_gains(summands: Summands, statistic: Statistic) -> Float[ndarray, "days models"]:
-    """Return what each day adds to a statistic of totals over days: its jackknife pseudo-values.
-
-    Of a mean over days they are the values of the days. `summands` and `statistic` are as in
-    `dtml.evaluation.bootstrap.interval`.
-    """
-    days = len(summands)
-    total = summands.sum(axis=0)
-    return np.asarray(days * statistic(total) - (days - 1) * statistic(total - summands))
 
 
 def compared(gain: Any, p: Any) -> str | None:
@@ -106,42 +98,29 @@ def beside_strongest_rule(
     beats this one but not all. Without any gain, the result is None.
     """
     known = gains[gains[name].notna()]
+    ends = [f"{name}_low", f"{name}_high"]
     # How many times as far out the end of an interval lies at a level of ALPHA / rules.
+    normal = NormalDist()
     level = 1 - ALPHA / 2 / max(len(known), 1)
-    widening = NormalDist().inv_cdf(level) / NormalDist().inv_cdf(1 - ALPHA / 2)
+    widening = normal.inv_cdf(level) / normal.inv_cdf(1 - ALPHA / 2)
     rows = []
-    for row in known.to_dict("records"):
+    for found in known.to_dict("records"):
+        row: dict[str, Any] = {str(column): value for column, value in found.items()}
         gain, p = row[name], row.get(f"{name}_p")
-        ends = [f"{name}_low", f"{name}_high"]
         if pd.isna(p):
             row |= {end: gain + widening * (row[end] - gain) for end in ends}
             verb = told_apart(*(row[end] for end in ends))
         else:
             verb = compared(gain, p)
-        named = {str(column): value for column, value in row.items()}
-        rows.append({**named, "rules": len(known), "verb": verb})
+        rows.append({**row, "rules": len(known), "verb": verb})
     strongest = min(rows, key=lambda row: (row[name], row[rule]), default=None)
     if strongest and strongest["verb"] == "beats" and any(row["verb"] != "beats" for row in rows):
         strongest["verb"] = BEATS_NOT_ALL
     return strongest
 
 
-def _block_length(
-    gains: Float[ndarray, "days comparisons"], overlap: int
-) -> tuple[int, PerComparison]:
-    """Return the length of all blocks, in days, and the factor by which each error is too small.
-
-    All comparisons are resampled together, so that the length is the longest that any of them
-    needs. Blocks are no longer than a tenth of the days, so that there are ten or more.
-    """
-    wanted, widening = dependence(gains)
-    longest = max(len(gains) // 10, 1)
-    length = int(np.ceil(max(wanted.max(), overlap)))
-    return min(length, longest), widening
-
-
 def _resampled_statistics(
-    block_means: Float[ndarray, "days comparisons"], blocks: int, resamples: int, seed: int
+    block_means: Float[ndarray, "days comparisons"], blocks: int, resamples: int
 ) -> Float[ndarray, "resamples comparisons"]:
     """Return the size of each studentised mean gain in resamples in which no gain exists.
 
@@ -149,7 +128,7 @@ def _resampled_statistics(
     are all alike has no error, and size 0.
     """
     days = len(block_means)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     squares = block_means**2
     sizes = []
     for start in range(0, resamples, CHUNK):

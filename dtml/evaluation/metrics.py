@@ -1,7 +1,8 @@
-"""The metrics of predicted directions, ACC and MCC, with intervals.
+"""ACC and MCC of predicted directions, and the intervals of all figures.
 
-Stocks of one day move together, so the sample is days, not stock-days: every interval resamples
-whole days.
+Stocks of one day move together, so the sample is days, not stock-days: every interval is of days.
+A statistic is a function of totals over days, [..., totals] to [...], and `summands` are what each
+day adds to them.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,15 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Ends, PerModel, Statistic, Summands, difference, interval
+from dtml.evaluation.bootstrap import (
+    Ends,
+    PerModel,
+    Statistic,
+    Summands,
+    difference,
+    interval,
+    overlapping_interval,
+)
 
 # True rises, false rises, false falls, true falls.
 Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]
@@ -24,60 +33,16 @@ MINIMUM_DAYS = 20  # fewer cannot show their dependence, and no interval would b
 
 
 @dataclass(frozen=True)
-class Score:
-    """Scores of predicted directions: `acc` in [0, 1], `mcc` in [-1, 1].
+class Estimate:
+    """A figure with its 95 % interval, whose ends are NaN below `MINIMUM_DAYS`."""
 
-    Each has a 95 % interval (low, high).
-    """
+    value: float
+    low: float
+    high: float
 
-    days: int
-    directions: int
-    acc: float
-    mcc: float
-    acc_interval: tuple[float, float]
-    mcc_interval: tuple[float, float]
-
-
-def score(directions: pd.DataFrame) -> Score:
-    """Score directions given as rows of `session`, `predicted` and `rose` (booleans).
-
-    ACC and MCC are pooled over all rows and equal scikit-learn's; MCC is 0 when one class is never
-    predicted or never happens. The intervals resample days (`dtml.evaluation.bootstrap`), and are
-    missing (NaN) below `MINIMUM_DAYS`. Raises ValueError where there is no row.
-    """
-    if directions.empty:
-        raise ValueError(
-            "there are no directions to score: pass one or more rows of session, predicted and rose"
-        )
-    return score_days(confusion_by_day(directions))
-
-
-def score_days(counts: Int[ndarray, "days 4"]) -> Score:
-    """Score directions counted by day, as `confusion_by_day` does; see `score`.
-
-    A day without directions does not count. Without any direction, ACC is NaN and MCC is 0.
-    """
-    counts = counts[counts.sum(axis=1) > 0]
-    pooled = counts.sum(axis=0)
-    return Score(
-        days=len(counts),
-        directions=int(pooled.sum()),
-        acc=float(accuracy(pooled)),
-        mcc=float(mcc(pooled)),
-        acc_interval=_ends(counts, accuracy),
-        mcc_interval=_ends(counts, mcc),
-    )
-
-
-def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
-    """Count true rises, false rises, false falls and true falls of each session.
-
-    Rows are in the order of the sessions.
-    """
-    predicted = directions["predicted"].to_numpy(dtype=bool)
-    rose = directions["rose"].to_numpy(dtype=bool)
-    kinds = pd.DataFrame(confusion(predicted, rose, np.ones_like(rose)))
-    return kinds.groupby(directions["session"].to_numpy()).sum().to_numpy(dtype=np.int64)
+    def named(self, name: str) -> dict[str, float]:
+        """Return the value and its ends as `NAME`, `NAME_low` and `NAME_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:
@@ -85,12 +50,7 @@ def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*b
 
     One of the four numbers is 1; all are 0 for a direction that is not counted.
     """
-    kinds = (
-        predicted & rose,
-        predicted & ~rose,
-        ~predicted & rose,
-        ~predicted & ~rose,
-    )
+    kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 
@@ -116,6 +76,11 @@ def mcc(counts: Counts) -> Scores:
     return np.asarray(covariance / np.sqrt(np.where(product > 0, product, 1)))
 
 
+def quotient(part: ndarray, whole: ndarray, missing: float = np.nan) -> Scores:
+    """Return part / whole, and `missing` where the whole is 0."""
+    return np.asarray(np.divide(part, whole, out=np.full(part.shape, missing), where=whole > 0))
+
+
 def ratio(totals: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
     """Return the first total divided by the second.
 
@@ -123,56 +88,64 @@ def ratio(totals: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scor
     is the share of pairs ranked correctly without skill.
     """
     part, whole = np.moveaxis(np.asarray(totals, dtype=float), -1, 0)
-    half = np.full_like(part, 0.5)
-    return np.asarray(np.divide(part, whole, out=half, where=whole > 0))
+    return quotient(part, whole, missing=0.5)
 
 
-def day_interval(summands: Summands, statistic: Statistic, *, resamples: int, seed: int) -> Ends:
-    """Return the ends that `interval` gives for each model, missing (NaN) below `MINIMUM_DAYS`.
+def day_interval(
+    summands: Summands, statistic: Statistic, *, resamples: int = RESAMPLES, overlap: int = 1
+) -> Ends:
+    """Return the ends of the 95 % interval of each model, from `summands` [days models totals].
 
-    `summands` is what each day adds to the totals of the statistic, [days models totals].
+    They are NaN for a model with fewer than `MINIMUM_DAYS` days that add anything. They resample
+    days or, where the outcomes of `overlap` days share a session, are those of
+    `overlapping_interval`.
     """
-    if len(summands) < MINIMUM_DAYS:
-        missing = np.full(summands.shape[1], np.nan)
-        return missing, missing.copy()
-    return interval(summands, statistic, resamples=resamples, seed=seed)
+    is_enough = summands.any(axis=-1).sum(axis=0) >= MINIMUM_DAYS
+    low, high = np.full((2, len(is_enough)), np.nan)
+    if is_enough.any():
+        of_models = summands[:, is_enough]
+        low[is_enough], high[is_enough] = (
+            overlapping_interval(of_models, statistic, overlap=overlap)
+            if overlap > 1
+            else interval(of_models, statistic, resamples=resamples)
+        )
+    return low, high
 
 
 def measured(
     name: str, summands: Summands, statistic: Statistic, resamples: int
 ) -> dict[str, PerModel]:
-    """Return a statistic of each model and the ends of its interval.
+    """Return a statistic of each model as `NAME`, and its ends as `NAME_low` and `NAME_high`."""
+    low, high = day_interval(summands, statistic, resamples=resamples)
+    return {name: statistic(summands.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
 
-    They are named `NAME`, `NAME_low` and `NAME_high`, where NAME is `name`. `summands` is as in
-    `day_interval`.
-    """
-    low, high = day_interval(summands, statistic, resamples=resamples, seed=0)
-    return {
-        name: statistic(summands.sum(axis=0)),
-        f"{name}_low": low,
-        f"{name}_high": high,
-    }
+
+def estimate(
+    summands: Float[ndarray, "days totals"] | Int[ndarray, "days totals"],
+    statistic: Statistic,
+    *,
+    resamples: int = RESAMPLES,
+    overlap: int = 1,
+) -> Estimate:
+    """Return a statistic of one model with its interval (`day_interval`); NaN without any total."""
+    if not summands.any():
+        return Estimate(np.nan, np.nan, np.nan)
+    of_model = summands[:, None]
+    low, high = day_interval(of_model, statistic, resamples=resamples, overlap=overlap)
+    value = statistic(of_model.sum(axis=0))
+    return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
 
 def gain_in_mcc(
-    counts: Int[ndarray, "days 4"],
-    others: Int[ndarray, "days models 4"],
-    *,
-    resamples: int = RESAMPLES,
-) -> tuple[Scores, Scores, Scores]:
-    """Return by how much the MCC of one predictor exceeds that of each other on the same days.
+    counts: Int[ndarray, "days 4"], others: Int[ndarray, "days models 4"], resamples: int
+) -> dict[str, PerModel]:
+    """Return by how much the MCC of a model exceeds that of each other: `model_gain` and its ends.
 
-    `counts` are those of the one predictor, `others` those of the others. Returns three values for
-    each of the others: the gain and the ends of its interval, missing (NaN) below `MINIMUM_DAYS`. A
-    day on which the one predictor has no direction does not count.
+    A day on which the model has no direction does not count.
     """
-    has_directions = counts.sum(axis=-1) > 0
-    # The one predictor beside each of the others, as `difference` takes them: [days models 8].
-    repeated = np.broadcast_to(counts[:, None], others.shape)
-    paired = np.concatenate([repeated, others], axis=-1)[has_directions]
-    gain = difference(mcc)
-    low, high = day_interval(paired, gain, resamples=resamples, seed=0)
-    return gain(paired.sum(axis=0)), low, high
+    # The model beside each of the others, as `difference` takes them: [days models 8].
+    paired = np.concatenate([np.broadcast_to(counts[:, None], others.shape), others], axis=-1)
+    return measured("model_gain", paired[counts.any(axis=-1)], difference(mcc), resamples)
 
 
 def told_apart(low: Any, high: Any) -> str | None:
@@ -185,12 +158,4 @@ def told_apart(low: Any, high: Any) -> str | None:
         return None
     if low > 0:
         return "beats"
-    if high < 0:
-        return "is beaten by"
-    return "does not differ significantly from"
-
-
-def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:
-    """Return the ends of the interval of a single predictor, as numbers."""
-    low, high = day_interval(counts[:, None], statistic, resamples=RESAMPLES, seed=0)
-    return float(low[0]), float(high[0])
+    return "is beaten by" if high < 0 else "does not differ significantly from"

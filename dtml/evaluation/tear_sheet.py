@@ -1,27 +1,25 @@
 """What the tear sheet of a ranking shows: is there an order, is it steady, can it be traded?
 
-Every figure is one number a day, averaged, with an interval as in `dtml.evaluation.ranking`; below
-`MINIMUM_DAYS` an interval is missing (NaN). Grids are [days stocks], NaN where a stock is not
-ranked or has no outcome. Returns are ratios minus 1.
+Every figure is one number a day, averaged, with an interval as in `dtml.evaluation.ranking`. Grids
+are [days stocks], NaN where a stock is not ranked or has no outcome. Returns are ratios minus 1.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from numpy import ndarray
 
-from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.evaluation.metrics import MINIMUM_DAYS, Estimate
 from dtml.evaluation.ranking import (
     DECILES,
     Daily,
     Days,
-    Estimate,
     both_known,
     mean_of_days,
+    mean_of_members,
     rank_ics,
 )
 from dtml.markets.definition import YEAR, Costs
@@ -30,9 +28,10 @@ from dtml.ranking.panel import ranked
 POINTS = 30  # of the band around a cumulative rank IC, at most
 HORIZONS = (1, 2, 3, 5, 10, 20)  # ranked days between two rankings that are compared
 NO_GROUP = -1
-
-Groups = Int[ndarray, "days stocks"]
-Members = Bool[ndarray, "days stocks"]
+ENDS = ("", "_low", "_high")
+RANK_IC = ["rank_ic", "rank_ic_low", "rank_ic_high"]
+OF_LEGS = ["leg", "days", *RANK_IC, "t"]
+OF_SECTORS = ["sector", "days", "n", *RANK_IC]
 
 
 @dataclass(frozen=True)
@@ -49,22 +48,64 @@ class TearSheet:
     rule: str | None
     leg: str
     spread_leg: str
+    overlap: int
     cumulative: pd.DataFrame  # `cumulative_ic`, with a column `predictor`
     months: pd.DataFrame
     halves: pd.DataFrame
     groups: pd.DataFrame
     spread: pd.DataFrame
     horizons: pd.DataFrame
-    legs: pd.DataFrame  # leg, days, rank_ic, rank_ic_low, rank_ic_high, t
-    sectors: pd.DataFrame  # sector, days, n, rank_ic, rank_ic_low, rank_ic_high
+    legs: pd.DataFrame  # OF_LEGS
+    sectors: pd.DataFrame  # OF_SECTORS
     coverage: pd.DataFrame
-    overlap: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        predictor: str,
+        leg: str,
+        spread_leg: str,
+        overlap: int,
+        cumulative: Mapping[str, pd.DataFrame],
+        sessions: pd.DatetimeIndex,
+        scores: Days,
+        outcome: Days,
+        gross: Daily,
+        constituents: Int[ndarray, " days"],
+        costs: Costs | None,
+        year: int = YEAR,
+        legs: pd.DataFrame,
+        sectors: pd.DataFrame,
+    ) -> "TearSheet":
+        """Compute a sheet from the grids of a ranking.
+
+        `cumulative` has the rows of `cumulative_ic` of the ranking and of any rule, by their names.
+        `gross` is the return of each day that `net_spread` describes, `constituents` their number.
+        """
+        daily = cumulative[predictor]
+        named = [rows.assign(predictor=name) for name, rows in cumulative.items()]
+        return cls(
+            predictor=predictor,
+            rule=next((name for name in cumulative if name != predictor), None),
+            leg=leg,
+            spread_leg=spread_leg,
+            overlap=overlap,
+            cumulative=pd.concat(named, ignore_index=True),
+            months=monthly_ic(daily),
+            halves=halves_ic(daily, overlap=overlap),
+            groups=group_returns(scores, outcome, overlap=overlap),
+            spread=net_spread(scores, gross, sessions, costs, year),
+            horizons=by_horizon(scores),
+            legs=legs,
+            sectors=sectors,
+            coverage=coverage(sessions, constituents, scores, outcome),
+        )
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the tables by their names."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, pd.DataFrame)}
+        return {name: each for name, each in vars(self).items() if isinstance(each, pd.DataFrame)}
 
     @property
     def daily(self) -> pd.DataFrame:
@@ -82,13 +123,12 @@ def running_means(rank_ic: Daily, *, overlap: int = 1) -> pd.DataFrame:
     IC are left out. No rows below `MINIMUM_DAYS`.
     """
     known = rank_ic[np.isfinite(rank_ic)]
-    rows = []
+    counts: Sequence[int] = ()
     if len(known) >= MINIMUM_DAYS:
-        counts = np.linspace(MINIMUM_DAYS, len(known), POINTS).round().astype(int)
-        for count in np.unique(counts):
-            mean = mean_of_days(known[:count], overlap=overlap)
-            rows.append({"days": int(count), **mean.named("rank_ic")})
-    return pd.DataFrame(rows, columns=["days", "rank_ic", "rank_ic_low", "rank_ic_high"])
+        points = np.linspace(MINIMUM_DAYS, len(known), POINTS).round().astype(int)
+        counts = np.unique(points).tolist()
+    means = [mean_of_days(known[:count], overlap=overlap).named("rank_ic") for count in counts]
+    return pd.DataFrame(means, columns=RANK_IC).assign(days=counts)
 
 
 def cumulative_ic(
@@ -118,48 +158,36 @@ def cumulative_ic(
 
 
 def monthly_ic(cumulative: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean rank IC of each calendar month: `year, month, days, rank_ic`.
-
-    `cumulative` has the columns `session, rank_ic`.
-    """
+    """Return the mean rank IC of each calendar month: `year, month, days, rank_ic`."""
     sessions = pd.DatetimeIndex(cumulative["session"])
-    daily = pd.DataFrame(
-        {
-            "year": sessions.year,
-            "month": sessions.month,
-            "rank_ic": cumulative["rank_ic"].to_numpy(dtype=float),
-        }
-    )
-    months = daily.groupby(["year", "month"])["rank_ic"].agg(["size", "mean"]).reset_index()
-    return months.set_axis(["year", "month", "days", "rank_ic"], axis=1)
+    daily = cumulative["rank_ic"].astype(float)
+    keys = [sessions.year.rename("year"), sessions.month.rename("month")]
+    by_month = daily.groupby(keys).agg(["size", "mean"]).reset_index()
+    return by_month.rename(columns={"size": "days", "mean": "rank_ic"})
 
 
 def halves_ic(cumulative: pd.DataFrame, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean rank IC of the first and of the second half of the days.
 
     Columns: `half` (1 or 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`. Of an odd
-    number of days the first half has the middle one. No rows below two days. `cumulative` has the
-    columns `session, rank_ic`; `overlap` is as in `score_ranking`.
+    number of days the first half has the middle one. No rows below two days.
     """
-    columns = ["half", "first", "last", "days", "rank_ic", "rank_ic_low", "rank_ic_high"]
     middle = (len(cumulative) + 1) // 2
-    rows = []
-    if len(cumulative) > 1:
-        for half, days in enumerate((cumulative.iloc[:middle], cumulative.iloc[middle:]), start=1):
-            mean = mean_of_days(days["rank_ic"].to_numpy(dtype=float), overlap=overlap)
-            rows.append(
-                {
-                    "half": half,
-                    "first": days["session"].iloc[0],
-                    "last": days["session"].iloc[-1],
-                    "days": len(days),
-                    **mean.named("rank_ic"),
-                }
-            )
-    return pd.DataFrame(rows, columns=columns)
+    halves = (cumulative.iloc[:middle], cumulative.iloc[middle:]) if len(cumulative) > 1 else ()
+    rows = [
+        {
+            "half": half,
+            "first": days["session"].iloc[0],
+            "last": days["session"].iloc[-1],
+            "days": len(days),
+            **mean_of_days(days["rank_ic"].to_numpy(dtype=float), overlap=overlap).named("rank_ic"),
+        }
+        for half, days in enumerate(halves, start=1)
+    ]
+    return pd.DataFrame(rows, columns=["half", "first", "last", "days", *RANK_IC])
 
 
-def score_groups(scores: Days) -> Groups:
+def score_groups(scores: Days) -> Int[ndarray, "days stocks"]:
     """Return the group of each stock-day, from 0 for the lowest scores to 9 for the highest.
 
     Each group has about a tenth of the day's stocks. The first and the last are the tenths that
@@ -171,10 +199,9 @@ def score_groups(scores: Days) -> Groups:
     middle = DECILES // 2
     # Edges belong to the outer group on both sides, so that both ends are cut alike.
     # The comparisons are [days stocks edges].
-    lower_edges_passed = (share_below[..., None] > edges[:middle]).sum(axis=-1)
-    upper_edges_passed = (share_below[..., None] >= edges[middle:]).sum(axis=-1)
-    group = lower_edges_passed + upper_edges_passed
-    return np.where(np.isfinite(share_below), group, NO_GROUP)
+    passed = (share_below[..., None] > edges[:middle]).sum(axis=-1)
+    passed += (share_below[..., None] >= edges[middle:]).sum(axis=-1)
+    return np.where(np.isfinite(share_below), passed, NO_GROUP)
 
 
 def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFrame:
@@ -186,34 +213,25 @@ def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFr
     """
     scores, outcome = both_known(scores, outcome)
     group_of = score_groups(scores)
-    of_all = _mean_of_members(outcome, np.isfinite(outcome))
+    of_all = mean_of_members(outcome, np.isfinite(outcome))
     rows = []
     for group in range(DECILES):
-        of_group = _mean_of_members(outcome, group_of == group)
-        excess = mean_of_days(of_group - of_all, overlap=overlap)
+        of_group = mean_of_members(outcome, group_of == group)
         rows.append(
             {
                 "group": group + 1,
                 "days": int(np.isfinite(of_group).sum()),
                 "mean_return": mean_of_known_days(of_group),
-                **excess.named("excess"),
+                **mean_of_days(of_group - of_all, overlap=overlap).named("excess"),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _mean_of_members(values: Days, members: Members) -> Daily:
-    """Return the mean value of each day's members; NaN on a day without one."""
-    counts = members.sum(axis=1)
-    totals = np.where(members, values, 0.0).sum(axis=1)
-    missing = np.full(len(values), np.nan)
-    return np.asarray(np.divide(totals, counts, out=missing, where=counts > 0))
-
-
 def mean_of_known_days(daily: Daily) -> float:
     """Return the mean of the days that have a value, NaN without one."""
     known = daily[np.isfinite(daily)]
-    return float(known.mean()) if len(known) else float("nan")
+    return float(known.mean()) if len(known) else np.nan
 
 
 def net_spread(
@@ -234,32 +252,21 @@ def net_spread(
     weights = np.zeros(scores.shape)
     for group, side in ((DECILES - 1, 1.0), (0, -1.0)):
         members = group_of == group
-        counts = members.sum(axis=1, keepdims=True)
-        weights += side * members / np.maximum(counts, 1)
+        weights += side * members / np.maximum(members.sum(axis=1, keepdims=True), 1)
     is_ranked = (group_of != NO_GROUP).any(axis=1)
     last_ranked = np.maximum.accumulate(np.where(is_ranked, np.arange(len(weights)), 0))
-    bought, sold = _trades(weights[last_ranked])
+    # From nothing before the first day.
+    changes = np.diff(weights[last_ranked], axis=0, prepend=np.zeros((1, scores.shape[1])))
+    bought = np.maximum(changes, 0).sum(axis=1)
+    sold = np.maximum(-changes, 0).sum(axis=1)
     cost = np.full(len(gross), np.nan)
     if costs is not None:
         purchase_rate, sale_rate = costs.of_trades(sessions)
         cost = bought * purchase_rate + sold * sale_rate + costs.of_shorts(sessions, year)
-    days = pd.DataFrame(
-        {
-            "session": sessions,
-            "gross": gross,
-            "cost": cost,
-            "net": gross - cost,
-            "turnover": bought + sold,
-        }
-    )
+    columns = {"gross": gross, "cost": cost, "net": gross - cost, "turnover": bought + sold}
+    days = pd.DataFrame({"session": sessions, **columns})
     known: pd.DataFrame = days[np.isfinite(gross)].reset_index(drop=True)
     return known.assign(gross_total=known["gross"].cumsum(), net_total=known["net"].cumsum())
-
-
-def _trades(weights: Float[ndarray, "days stocks"]) -> tuple[Daily, Daily]:
-    """Return the value bought and the value sold on each day, from nothing before the first."""
-    changes = np.diff(weights, axis=0, prepend=np.zeros((1, weights.shape[1])))
-    return np.maximum(changes, 0).sum(axis=1), np.maximum(-changes, 0).sum(axis=1)
 
 
 def by_horizon(scores: Days) -> pd.DataFrame:
@@ -270,54 +277,50 @@ def by_horizon(scores: Days) -> pd.DataFrame:
     share of the best tenth that was not in the best tenth before), each with the ends of its
     interval. Days without a ranking are left out. No rows for a horizon without a pair.
     """
-    is_ranked = np.isfinite(scores).any(axis=1)
-    scores = scores[is_ranked]
+    scores = scores[np.isfinite(scores).any(axis=1)]
     best = score_groups(scores) == DECILES - 1
     rows = []
     for horizon in HORIZONS:
         if horizon >= len(scores):
             break
-        now, before = both_known(scores[horizon:], scores[:-horizon])
-        new = best[horizon:] & ~best[:-horizon]
-        replaced = _mean_of_members(new.astype(float), best[horizon:])
-        autocorrelation = mean_of_days(rank_ics(now, before))
+        daily_correlation = rank_ics(*both_known(scores[horizon:], scores[:-horizon]))
+        new = (best[horizon:] & ~best[:-horizon]).astype(float)
         rows.append(
             {
                 "horizon": horizon,
                 "days": len(new),
-                **autocorrelation.named("autocorrelation"),
-                **mean_of_days(replaced).named("replaced"),
+                **mean_of_days(daily_correlation).named("autocorrelation"),
+                **mean_of_days(mean_of_members(new, best[horizon:])).named("replaced"),
             }
         )
-    ends = ("", "_low", "_high")
-    figures = [f"{name}{end}" for name in ("autocorrelation", "replaced") for end in ends]
-    return pd.DataFrame(rows, columns=["horizon", "days", *figures])
+    ends = [
+        f"{name}{end}" for name in ("autocorrelation", "replaced") for end in ("", "_low", "_high")
+    ]
+    return pd.DataFrame(rows, columns=["horizon", "days", *ends])
 
 
 def by_sector(
     scores: Days, outcome: Days, sectors: Sequence[str | None], *, overlap: int = 1
 ) -> pd.DataFrame:
-    """Return the rank IC within each sector, the sectors in the order of their names.
+    """Return the rank IC within each sector, the sectors in the order of their names: `OF_SECTORS`.
 
-    `sectors` has that of each column of the grids, None or "" without one. Columns: `sector, days,
-    n, rank_ic, rank_ic_low, rank_ic_high`, as `score_ranking` gives them of the sector's stocks.
+    `sectors` has that of each column of the grids, None or "" without one. The figures are those
+    that `score_ranking` gives of the sector's stocks.
     """
     names = np.array([sector or "" for sector in sectors], dtype=object)
     rows = []
     for sector in sorted(set(names) - {""}):
-        of_sector = np.where(names == sector, scores, np.nan)
-        known_scores, known_outcome = both_known(of_sector, outcome)
-        daily = rank_ics(known_scores, known_outcome)
+        known = both_known(np.where(names == sector, scores, np.nan), outcome)
+        daily = rank_ics(*known)
         rows.append(
             {
                 "sector": sector,
                 "days": int(np.isfinite(daily).sum()),
-                "n": int(np.isfinite(known_scores).sum()),
+                "n": int(np.isfinite(known[0]).sum()),
                 **mean_of_days(daily, overlap=overlap).named("rank_ic"),
             }
         )
-    columns = ["sector", "days", "n", "rank_ic", "rank_ic_low", "rank_ic_high"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=OF_SECTORS)
 
 
 def coverage(
@@ -333,15 +336,9 @@ def coverage(
     outcomes may not be known yet.
     """
     has_score = np.isfinite(scores)
-    has_both = has_score & np.isfinite(outcome)
-    days = pd.DataFrame(
-        {
-            "session": sessions,
-            "constituents": constituents,
-            "ranked": has_score.sum(axis=1),
-            "scored": has_both.sum(axis=1),
-        }
-    )
+    scored = (has_score & np.isfinite(outcome)).sum(axis=1)
+    columns = {"constituents": constituents, "ranked": has_score.sum(axis=1), "scored": scored}
+    days = pd.DataFrame({"session": sessions, **columns})
     members = days["constituents"].where(days["constituents"] > 0)
     return days.assign(
         ranked_share=days["ranked"] / members,
@@ -375,29 +372,21 @@ def answers(sheet: TearSheet) -> Answers:
     """Return the figures of the sentences with which a tear sheet's page begins.
 
     Without a day with a rank IC, the counts are 0, and `rank_ic` and `positive` are NaN. `halves`
-    is empty below two such days. The others do not depend on these days: `gross`, `net` and `cost`
-    are NaN where no day has a spread (`net` and `cost` also without costs), `replaced` where fewer
-    than two days were ranked.
+    is empty below two such days. The others do not depend on these days.
     """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
-    spread = sheet.spread
-    halves = [_estimate(half, "rank_ic") for _, half in sheet.halves.iterrows()]
-    horizons = sheet.horizons
-    replaced = horizons.loc[horizons["horizon"] == 1, "replaced"].to_numpy(dtype=float)
+    gross, net, cost = sheet.spread[["gross", "net", "cost"]].to_numpy(dtype=float).T
+    replaced = sheet.horizons.loc[sheet.horizons["horizon"] == 1, "replaced"]
     return Answers(
         days=len(daily),
         rank_ic=mean_of_days(daily, overlap=sheet.overlap),
         positive=mean_of_known_days((daily > 0).astype(float)),
         months=len(sheet.months),
         positive_months=int((sheet.months["rank_ic"] > 0).sum()),
-        halves=tuple(halves),
+        halves=tuple(Estimate(*ends) for ends in sheet.halves[RANK_IC].to_numpy(dtype=float)),
         # Without `overlap`: unlike `leg`, `spread_leg` always spans a single session.
-        gross=mean_of_days(spread["gross"].to_numpy(dtype=float)),
-        net=mean_of_days(spread["net"].to_numpy(dtype=float)),
-        cost=mean_of_known_days(spread["cost"].to_numpy(dtype=float)),
-        replaced=mean_of_known_days(replaced),
+        gross=mean_of_days(gross),
+        net=mean_of_days(net),
+        cost=mean_of_known_days(cost),
+        replaced=mean_of_known_days(replaced.to_numpy(dtype=float)),
     )
-
-
-def _estimate(row: "pd.Series[Any]", name: str) -> Estimate:
-    return Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"])

@@ -12,8 +12,7 @@ import pandas as pd
 
 from dtml.backtest.turnover import EQUAL, VERSIONS
 from dtml.evaluation.family import beside_strongest_rule, compared
-from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
-from dtml.evaluation.ranking import Estimate
+from dtml.evaluation.metrics import MINIMUM_DAYS, Estimate, told_apart
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart, Form, Panel, histogram, months_map, over_sessions

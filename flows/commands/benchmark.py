@@ -15,7 +15,6 @@ from dtml.pages import ranking as ranking_pages
 from dtml.pages.survivorship import of_study
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
-from flows.benchmark.published import PublishedExperiment, stored_benchmark
 from flows.commands.answers import Answer, answering
 from flows.commands.options import with_request
 from flows.commands.ranking import NetworksOption, as_document, network_names, rank_sets
@@ -24,9 +23,11 @@ from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.printed_studies import benchmark_parts
-from flows.service.studies import as_study
 from flows.settings import err, page_of
+from flows.studies.csi300 import Csi300, Files
+from flows.studies.printed import benchmark_parts
+from flows.studies.published import PublishedExperiment
+from flows.studies.study import run_attended
 
 commands = typer.Typer()
 # The options that have no effect on a benchmark.
@@ -104,17 +105,15 @@ def _csi300(
             "csi300 needs three files: run `dtml benchmark csi300 --prices FILE --index FILE "
             "--members FILE`"
         )
-    from flows.benchmark.csi300 import Files, run_csi300
-
     files = Files(prices=request.prices, index=request.index, members=members)
     with err.status("ranking CSI 300"):
-        return run_csi300(files, networks, seeds)
+        return run_attended(Csi300(files, networks, seeds), "csi300")
 
 
 def csi300_answer(found: ranking_pages.Ranking) -> Answer:
     """Return our figures beside the published ones, what differs, and the path of the page."""
     table = ranking_pages.published_table(found)
-    assert table is not None  # `run_csi300` stores the published figures with each result
+    assert table is not None  # each result is stored with the published figures
     verdict = ranking_pages.verdict(found)
     parts = (
         bold(found.row["id"]),
@@ -172,16 +171,7 @@ def run_published(
     context = open_stored_context(request)
     require_set(context.market, published_set)
     experiment = PublishedExperiment(context, published_set, tuple(range(seeds)), with_grid)
-    experiment.require_test_span()
-    stored = stored_benchmark(context.engine, experiment.id)
-    if stored is not None:
-        err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
-        result = stored
-    else:
-        from flows.benchmark.flow import benchmark as run_study
-
-        run = as_study(run_study, "{request.market}")
-        result = run(replace(request, attended=True), experiment.seeds, epochs, with_grid)
+    result = run_attended(experiment, request.market)
     document = {
         "benchmark": result.row,
         "scores": result.scores,

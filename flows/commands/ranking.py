@@ -4,7 +4,6 @@ the next open.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -30,10 +29,9 @@ from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
-from flows.ranking.tear_sheet import stored_ranking
-from flows.ranking.walk import SETS, Plan, Walk, market_file_of
-from flows.service.studies import as_study
 from flows.settings import err, page_of, print_lines
+from flows.studies.ranking import SETS, Plan, Walk, market_file_of
+from flows.studies.study import run_attended
 
 commands = typer.Typer()
 
@@ -270,14 +268,8 @@ def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> p
     If the ranking of these prices and this plan is stored already, it is read, and no walk is run.
     """
     fetch_named(request, plan.first)
-    walk = Walk(open_stored_context(request), plan)
-    if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
-        err.print(f"stored on {stored.row['read_at']:%Y-%m-%d}: nothing was trained")
-        return stored
-    from flows.ranking.flow import ranking as run_walk
-
-    run = as_study(run_walk, "{request.market} {plan.first} .. {plan.last}")
-    return run(replace(request, attended=True), plan, workers)
+    walk = Walk(open_stored_context(request), plan, workers)
+    return run_attended(walk, f"{request.market} {plan.first} .. {plan.last}")
 
 
 def ranking_parts(found: page.Ranking) -> Iterator[Part]:

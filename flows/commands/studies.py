@@ -10,13 +10,6 @@ import typer
 from dtml.errors import DtmlError, UsageError
 from dtml.pages import backtest as backtest_pages
 from flows.audit import audit_market
-from flows.backtest.walk import (
-    Plan,
-    PricesKnown,
-    open_backtest,
-    run_backtest,
-    stored_backtest,
-)
 from flows.commands.answers import Answer, answering
 from flows.commands.benchmark import require_index_with_prices, require_stored
 from flows.commands.options import AsOf, day_option, of_a_market
@@ -24,9 +17,16 @@ from flows.commands.ranking import fetch_named
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_stored_context
-from flows.printed_studies import audit_parts, backtest_parts
-from flows.service.studies import as_study
 from flows.settings import err
+from flows.studies.backtest import (
+    Plan,
+    PricesKnown,
+    keep_attention,
+    open_backtest,
+    require_sessions,
+)
+from flows.studies.printed import audit_parts, backtest_parts
+from flows.studies.study import run_attended
 
 commands = typer.Typer()
 
@@ -133,15 +133,10 @@ def backtest(
         "name the source of its prices with --source, or give --prices FILE, and --index FILE if "
         "those prices lack the index",
     )
-    opened = open_backtest(request, plan)
-    if stored_backtest(opened.context.engine, opened.id) is not None:
-        err.print(f"{opened.id} is already stored, so nothing is trained")
-        result = run_backtest(opened, attention_on=attention_days)
-    else:
-        from flows.backtest.flow import backtest as run_study
-
-        run = as_study(run_study, "{request.market} {plan.first} .. {plan.last}")
-        result = run(replace(request, attended=True), plan, attention_days, workers, cluster)
+    opened = open_backtest(request, plan, workers=workers, cluster=cluster)
+    require_sessions(opened, attention_days)
+    result = run_attended(opened, f"{request.market} {plan.first} .. {plan.last}")
+    keep_attention(opened, attention_days)
     document = {
         "row": result.row,
         "folds": result.folds,

@@ -16,17 +16,7 @@ from db.connection.frames import Statement, frame, sql_text
 from db.read import read, read_row, selection
 from db.rows.rankings import last_rank_scores
 from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
-from dtml.evaluation.tear_sheet import (
-    TearSheet,
-    by_horizon,
-    by_sector,
-    coverage,
-    cumulative_ic,
-    group_returns,
-    halves_ic,
-    monthly_ic,
-    net_spread,
-)
+from dtml.evaluation.tear_sheet import OF_LEGS, TearSheet, by_sector, cumulative_ic
 from dtml.markets.definition import Costs, Leg
 from dtml.pages.ranking import sheet_values
 from dtml.ranking.outcomes import overlap_of
@@ -113,39 +103,30 @@ def _page(
         ),
     }
     tables = {name: frame(conn, statement) for name, statement in statements.items()}
-    cumulative = pd.concat([_cumulative(tables, name) for name in names], ignore_index=True)
-    of_ranker = cumulative[cumulative["predictor"] == predictor]
     ranked = ranked_nights(tables["stocks"])
     by_leg = tables["legs"]
     spread_leg = TRADED_LEG if (by_leg["leg"] == TRADED_LEG).any() else leg
     spreads = by_leg[by_leg["leg"] == spread_leg].set_index("target")["decile_spread"]
-    gross = spreads.reindex(ranked.sessions).to_numpy(dtype=float)
     predicted = log.dropna(subset="predictions")
     left_out = predicted["gaps"].map(lambda gaps: len(gaps or []))
     counts = (predicted["predictions"].astype(int) + left_out).set_axis(predicted["target"])
-    outcomes = (ranked.scores, ranked.outcome)
-    sheet = TearSheet(
+    sheet = TearSheet.of(
         predictor=predictor,
-        rule=rule,
         leg=leg,
-        overlap=overlap,
-        cumulative=cumulative,
-        months=monthly_ic(of_ranker),
-        halves=halves_ic(of_ranker, overlap=overlap),
         spread_leg=spread_leg,
-        groups=group_returns(*outcomes, overlap=overlap),
-        spread=net_spread(ranked.scores, gross, ranked.sessions, costs),
-        horizons=by_horizon(ranked.scores),
-        sectors=by_sector(*outcomes, ranked.sectors, overlap=overlap),
+        overlap=overlap,
+        cumulative={name: _cumulative(tables, name) for name in names},
+        sessions=ranked.sessions,
+        scores=ranked.scores,
+        outcome=ranked.outcome,
+        gross=spreads.reindex(ranked.sessions).to_numpy(dtype=float),
+        constituents=counts.reindex(ranked.sessions).fillna(0).to_numpy(dtype=int),
+        costs=costs,
         legs=pd.DataFrame(
             [_of_leg(str(name), scores) for name, scores in by_leg.groupby("leg")],
-            columns=["leg", "days", "rank_ic", "rank_ic_low", "rank_ic_high", "t"],
+            columns=OF_LEGS,
         ),
-        coverage=coverage(
-            ranked.sessions,
-            counts.reindex(ranked.sessions).fillna(0).to_numpy(dtype=int),
-            *outcomes,
-        ),
+        sectors=by_sector(ranked.scores, ranked.outcome, ranked.sectors, overlap=overlap),
     )
     behind = {
         "nights": ("cumulative", "months", "distribution"),
@@ -173,8 +154,7 @@ def _cumulative(tables: dict[str, pd.DataFrame], predictor: str) -> pd.DataFrame
         tables[name][tables[name]["predictor"] == predictor] for name in ("nights", "running")
     )
     rank_ic = scores["rank_ic"].to_numpy(dtype=float)
-    rows = cumulative_ic(pd.DatetimeIndex(scores["target"]), rank_ic, running)
-    return rows.assign(predictor=predictor)
+    return cumulative_ic(pd.DatetimeIndex(scores["target"]), rank_ic, running)
 
 
 def _of_leg(leg: str, daily: pd.DataFrame) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dtml.pages.ranking import HEADLINE, ranking_page
 from flows.dashboard.briefing import skill_of
 from flows.dashboard.markets import NotThereError
 from flows.night_facts import night_facts
-from flows.ranking.tear_sheet import read_ranking, sql_behind
+from flows.studies.tear_sheet import read_ranking, sql_behind
 
 LISTED_IN = {  # the view that lists all finished studies of a kind
     "backtest": "backtest_summary",

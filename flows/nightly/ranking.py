@@ -25,7 +25,7 @@ from db.save import save
 from dtml.baselines.naive_rules import MODEL
 from dtml.errors import DtmlError
 from dtml.evaluation.evidence import Evidence, evidence, promoted
-from dtml.evaluation.ranking import both_known, figures_of, rank_ics, score_daily, score_each_day
+from dtml.evaluation.ranking import both_known, rank_ics, score_daily, score_each_day
 from dtml.markets.definition import EARNED, LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_known_session, next_session, sessions_up_to
@@ -494,13 +494,12 @@ def _running_scores(
         daily = {figure: scores[figure].to_numpy(dtype=float) for figure in DAILY_FIGURES}
         for position in np.flatnonzero(scores["target"] >= first):
             days_so_far = {figure: values[: position + 1] for figure, values in daily.items()}
-            running = score_daily(days_so_far, overlap=overlap)
             yield {
                 "target": scores["target"].iloc[position],
                 "span": "running",
                 "predictor": predictor,
                 "is_rule": predictor in RULES,
-                **figures_of(running),
+                **score_daily(days_so_far, overlap=overlap),
             }
 
 

@@ -15,7 +15,7 @@ from db.read import query, read
 from db.save import save
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band, count_bins
-from dtml.evaluation.metrics import gain_in_mcc, score_days
+from dtml.evaluation.metrics import RESAMPLES, accuracy, estimate, gain_in_mcc, mcc
 from dtml.markets.definition import LABEL_PROTOCOLS
 from dtml.prices.returns import published_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
@@ -23,9 +23,6 @@ from flows.night_facts import CELLS, KEY, stored_counts
 from flows.nightly.context import Tonight
 from flows.nightly.fetch import OVERLAP
 from flows.nightly.ranking import AWAITED, score_rankings
-
-# The figures of a score in the store, in the order of `_score_columns`.
-FIGURES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 
 
 @dataclass(frozen=True)
@@ -150,9 +147,8 @@ def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
             so_far = cells[: position + 1]
             running = key | {"span": "running"} | _score_columns(so_far)
             if predictor != MODEL and so_far.any():
-                gain, low, high = gain_in_mcc(of_model[: position + 1], so_far[:, None])
-                running["model_gain"] = gain[0]
-                running |= {"model_gain_low": low[0], "model_gain_high": high[0]}
+                gains = gain_in_mcc(of_model[: position + 1], so_far[:, None], RESAMPLES)
+                running |= {name: values[0] for name, values in gains.items()}
             rows.append(running)
             if target in changed:
                 rows.append(key | {"span": "night"} | _score_columns(cells[[position]]))
@@ -199,19 +195,17 @@ def day_counts(
     return pd.concat(parts).rename_axis("target").reset_index().set_index(KEY)
 
 
-def _score_columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
+def _score_columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int]:
     true_rises, false_rises, false_falls, _ = counts.sum(axis=0)
-    sizes = {
+    counts = counts[counts.any(axis=1)]
+    return {
         "n": int(counts.sum()),
-        "nights": int(counts.any(axis=1).sum()),
+        "nights": len(counts),
         "rises": int(true_rises + false_falls),
         "predicted_rises": int(true_rises + false_rises),
+        **estimate(counts, accuracy).named("acc"),
+        **estimate(counts, mcc).named("mcc"),
     }
-    if not counts.any():
-        return sizes | dict.fromkeys(FIGURES)
-    score = score_days(counts)
-    values = (score.acc, *score.acc_interval, score.mcc, *score.mcc_interval)
-    return sizes | dict(zip(FIGURES, values, strict=True))
 
 
 def rule_directions(tonight: Tonight) -> pd.DataFrame:

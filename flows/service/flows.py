@@ -35,7 +35,7 @@ from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night, watch_markets
 from flows.service.schedules import skip_reason
 from flows.service.status import named_markets
-from flows.service.studies import as_task
+from flows.service.tasks import as_task
 from flows.signals import begin_run, signals_of
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from flows.log_lines import logged_run
-from flows.service.studies import as_task
+from flows.service.tasks import as_task
 from flows.settings import err
 from flows.signals import begin_run, signals_of
 from flows.translating.models import score_on, train_and_store

@@ -21,22 +21,23 @@ from db.save import save
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
 from dtml.training import fit
-from flows.backtest import walk as backtest_module
-from flows.backtest.walk import (
-    Backtest,
-    Job,
-    Result,
-    jobs_of,
-    one_by_one,
-    run_backtest,
-    run_fold,
-    run_seed,
-)
 from flows.markets.opened import RunRequest
 from flows.nightly.context import stored_bars
 from flows.nightly.fetch import fetch_bars, history_start
 from flows.nightly.night import run_night
 from flows.nightly.train import windows_of
+from flows.studies import backtest as backtest_module
+from flows.studies.backtest import (
+    Backtest,
+    Job,
+    Result,
+    keep_attention,
+    one_by_one,
+    require_sessions,
+    run_fold,
+    run_seed,
+)
+from flows.studies.study import run_study
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
 from tests.support.bounds import assert_arrays_close_in_float32
 from tests.support.commands import Command
@@ -91,7 +92,7 @@ def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
     run_request: RunRequest,
 ) -> None:
     backtest = backtest_of(run_request)
-    run_backtest(backtest)
+    run_study(backtest)
     context = context_of(run_request)
     for day in sessions_between(
         "XNYS", previous_session("XNYS", FIRST), previous_session("XNYS", LAST)
@@ -110,7 +111,7 @@ def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
 
 def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
-    result = run_backtest(backtest)
+    result = run_study(backtest)
     made = predictions(backtest)
     gone, come = made[made["symbol"] == "F02B"], made[made["symbol"] == "F03A"]
     assert come["as_of"].min() == pd.Timestamp("2024-03-11")
@@ -133,13 +134,13 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunR
 def test_a_rerun_adds_no_row_and_trains_nothing(
     run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run_backtest(backtest_of(run_request))
+    first = run_study(backtest_of(run_request))
     with reading(backtest_of(run_request).context.engine) as conn:
         before = table_counts(conn)
     monkeypatch.setattr(backtest_module, "fit_model", None)
     page = first.page.read_text()
     first.page.unlink()
-    again = run_backtest(backtest_of(run_request))
+    again = run_study(backtest_of(run_request))
     with reading(backtest_of(run_request).context.engine) as conn:
         assert table_counts(conn) == before
     assert again.row == first.row
@@ -164,8 +165,8 @@ def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(
             yield run_fold(job)
 
     with pytest.raises(KeyboardInterrupt):
-        run_backtest(backtest, cut_short)
-    run_backtest(backtest, counted)
+        run_study(replace(backtest, runner=cut_short))
+    run_study(replace(backtest, runner=counted))
     assert trained == [3]
     interrupted = everything(backtest)
     with backtest.context.engine.begin() as conn:
@@ -186,7 +187,7 @@ def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(
             "run",
         ):
             conn.exec_driver_sql(f"delete from {table}")
-    run_backtest(backtest)
+    run_study(backtest)
     assert_same(everything(backtest), interrupted)
 
 
@@ -210,7 +211,7 @@ def test_an_oracle_scores_one_and_a_coin_nothing_through_the_whole_path(
 
     def run(change: Callable[[pd.DataFrame], pd.DataFrame], run_request: RunRequest) -> Result:
         monkeypatch.setattr(backtest_module, "predict_night", lambda *asked: change(honest(*asked)))
-        return run_backtest(backtest_of(run_request, **long))
+        return run_study(backtest_of(run_request, **long))
 
     oracle, luck = (
         run(told, run_request),
@@ -247,7 +248,7 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
             "delete from price where session = '2024-03-06' and instrument_id in "
             "(select id from instrument where symbol in ('L01', 'L02', 'F01A'))"
         )
-    result = run_backtest(backtest)
+    result = run_study(backtest)
     made = predictions(backtest)
     assert lost not in set(made["as_of"].dt.date)
     assert date(2024, 3, 5) in set(made["as_of"].dt.date)
@@ -265,7 +266,7 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
 @pytest.mark.soak
 def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> None:
     warm = replace(run_request, overrides={"warm_start": True})
-    cold, started = run_backtest(backtest_of(run_request)), run_backtest(backtest_of(warm))
+    cold, started = run_study(backtest_of(run_request)), run_study(backtest_of(warm))
     with reading(backtest_of(run_request).context.engine) as conn:
         first = [
             stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in cold.folds["run_id"]
@@ -280,8 +281,8 @@ def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> N
 @pytest.mark.soak
 def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
-    run_backtest(backtest)
-    run_backtest(backtest, attention_on=[date(2024, 3, 6)])  # done before: the models are there
+    run_study(backtest)
+    keep_attention(backtest, [date(2024, 3, 6)])
     with reading(backtest.context.engine) as conn:
         run_id = read(conn, "backtest_fold", backtest_id=backtest.id)["run_id"].iloc[0]
         seen = read(
@@ -301,9 +302,9 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
     assert_arrays_close_in_float32(seen.groupby("symbol")["weight"].sum(), 1)
     assert seen["symbol"].nunique() == 8
     with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\)"):
-        run_backtest(backtest, attention_on=[date(2024, 3, 9)])
+        require_sessions(backtest, [date(2024, 3, 9)])
     with pytest.raises(UsageError, match=r"2024-04-01.*outside 2024-03-04 \.\. 2024-03-25"):
-        run_backtest(backtest, attention_on=[date(2024, 4, 1)])
+        require_sessions(backtest, [date(2024, 4, 1)])
 
 
 def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
@@ -351,7 +352,7 @@ def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(
 
 @pytest.mark.soak
 def test_what_a_backtest_does_not_read_does_not_make_it_another(run_request: RunRequest) -> None:
-    first = run_backtest(backtest_of(run_request))
+    first = run_study(backtest_of(run_request))
     fetch_bars(context_of(run_request), date(2024, 7, 31))
     fetch_bars(context_of(run_request), date(2024, 1, 3))  # earlier history than it trains on
     assert backtest_of(run_request).id == first.row["id"]
@@ -385,7 +386,7 @@ def test_another_rejected_bar_makes_another_backtest(run_request: RunRequest) ->
 def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_beside_the_first(
     run_request: RunRequest,
 ) -> None:
-    first = run_backtest(backtest_of(run_request))
+    first = run_study(backtest_of(run_request))
     scrambled = BARS.copy()
     restated = (scrambled["symbol"] == "L01") & (scrambled["session"] == pd.Timestamp("2024-03-06"))
     scrambled.loc[restated, ["high", "close", "adj_close"]] *= 1.02
@@ -394,7 +395,7 @@ def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_besi
         prices.append_prices(
             conn, context.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC)
         )
-    second = run_backtest(backtest_of(run_request))
+    second = run_study(backtest_of(run_request))
     assert second.row["id"] != first.row["id"]
     assert second.folds["run_id"].iloc[0] != first.folds["run_id"].iloc[0]
     with reading(context.engine) as conn:
@@ -411,10 +412,10 @@ def test_a_second_process_at_the_same_backtest_is_turned_away(run_request: RunRe
 
     def meanwhile(jobs: Sequence[Job]) -> Iterator[Path]:
         with pytest.raises(DtmlError, match="another process"):
-            run_backtest(backtest_of(run_request))
+            run_study(backtest_of(run_request))
         yield from one_by_one(jobs)
 
-    run_backtest(backtest, meanwhile)
+    run_study(replace(backtest, runner=meanwhile))
 
 
 @pytest.mark.soak
@@ -429,7 +430,7 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: Run
         DtmlError,
         match=r"16 nights.*: 3 of",
     ):
-        run_backtest(backtest_of(run_request))
+        run_study(backtest_of(run_request))
 
 
 def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(
@@ -474,7 +475,7 @@ def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
         raise AssertionError("a step of a seed that was trained")
 
     backtest = backtest_of(run_request)
-    (job, *_) = jobs_of(backtest)
+    (job, *_) = backtest.jobs
     seeds = backtest.context.experiment.seeds
     assert seeds > 1
     whole = pd.read_parquet(run_fold(job).with_suffix(".parquet"))

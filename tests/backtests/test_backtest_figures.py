@@ -19,9 +19,10 @@ from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.markets.definition import Costs
 from dtml.pages.backtest import settlements
 from dtml.prices.sessions import previous_session, sessions_between
-from flows.backtest.walk import Backtest, run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.night import run_night
+from flows.studies.backtest import Backtest
+from flows.studies.study import run_study
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
 from tests.support.bounds import as_drawn, in_float64
 
@@ -113,7 +114,7 @@ def test_a_portfolio_filled_at_the_next_open_is_what_its_predictions_bars_and_co
     run_request: RunRequest, form: str
 ) -> None:
     backtest = unusual(run_request)
-    run_backtest(backtest)
+    run_study(backtest)
     held = {target: weights_of(form, chances) for target, chances in predicted(backtest).items()}
     assert (
         max(abs(weight) for weights in held.values() for weight in weights.values()) == MAX_WEIGHT
@@ -132,7 +133,7 @@ def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cos
     run_request: RunRequest,
 ) -> None:
     backtest = unusual(run_request)
-    run_backtest(backtest)
+    run_study(backtest)
     close, returns = adjusted(backtest, "close"), stored_returns(backtest)
     chances = {
         pd.Timestamp(previous_session("XNYS", day.date())): made
@@ -150,7 +151,7 @@ def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predi
     run_request: RunRequest,
 ) -> None:
     backtest = unusual(run_request)
-    run_backtest(backtest)
+    run_study(backtest)
     opened, returns, made = (
         adjusted(backtest, "open"),
         stored_returns(backtest),
@@ -177,7 +178,7 @@ def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(
     first, second = unusual(run_request), backtest_of(run_request, retrain_every=20)
     tried, trials = [], list[float]()
     for backtest in (first, second):
-        tried.append(run_backtest(backtest).row["tried"])
+        tried.append(run_study(backtest).row["tried"])
         returns = stored_returns(backtest)
         followed = [name for name in returns if name not in ("index", "equal weight")]
         trials += [session_sharpe(returns[name]["net"].to_numpy()) for name in followed]
@@ -210,7 +211,7 @@ def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
                 f"delete from price where session = '{session}' and instrument_id in "
                 f"(select id from instrument where symbol = '{symbol}')"
             )
-    row = run_backtest(backtest_of(run_request, retrain_every=20)).row
+    row = run_study(backtest_of(run_request, retrain_every=20)).row
     assert row["without_price"] == 3
     # F02B is away for five sessions, F03A not there for five
     assert row["constituent_days"] == 9 * 16 - 5 - 5
@@ -238,7 +239,7 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
         )
         conn.exec_driver_sql(f"delete from price where session = '2024-03-12' and {stock}")
     backtest = unusual(run_request)
-    result = run_backtest(backtest)
+    result = run_study(backtest)
     for name, returns in stored_returns(backtest).items():
         assert returns["gross"].abs().max() < 0.1, name
     held = result.portfolios.set_index("portfolio")
@@ -268,7 +269,7 @@ def test_a_move_that_only_a_recorded_split_excuses_is_no_outcome(
         conn.exec_driver_sql(
             f"update price set split = 0.1 where session = '2024-03-12' and instrument_id = {stock}"
         )
-    run_backtest(unusual(run_request))
+    run_study(unusual(run_request))
     span = f"instrument_id = {stock} and target between '2024-03-11' and '2024-03-12'"
     assert len(pd.read_sql(f"select target from prediction where {span}", engine)) == 2
     known = pd.read_sql(
@@ -299,7 +300,7 @@ def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
             "instrument_id in (select id from instrument where market = 'past' and kind = 'stock')"
         )
         conn.exec_driver_sql(f"update price set {lower} where session < '2024-03-11' and {stocks}")
-    run_backtest(unusual(run_request))
+    run_study(unusual(run_request))
     law = "the score of a night matches its outcomes"
     assert {finding.check: finding.state for finding in check_store(engine)}[law] == "ok"
     after = pd.read_sql(f"select n, rises, running_acc {night}", engine)

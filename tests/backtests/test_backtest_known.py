@@ -14,8 +14,8 @@ from db.rows import prices, runs
 from dtml.errors import UsageError
 from dtml.pages.backtest import vintage
 from dtml.prices.sessions import previous_session, session_close, session_open
-from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
+from flows.studies.study import run_study
 from tests.support.backtest_market import FIRST, backtest_of
 from tests.support.nights import BARS
 
@@ -46,7 +46,7 @@ def restate(engine: Engine) -> None:
 def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
     """The predictions of a backtest of one fold."""
     backtest = backtest_of(run_request, retrain_every=21, prices_known=prices_known)
-    result = run_backtest(backtest)
+    result = run_study(backtest)
     assert ("before the session" in vintage(result.row)) == (prices_known == "then")
     with reading(backtest.context.engine) as conn:
         found = query(conn, "backtest_predictions", backtest=backtest.id)

@@ -3,7 +3,7 @@ is read once, what is kept.
 """
 
 import re
-import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -23,13 +23,15 @@ from dtml.errors import DtmlError, UsageError
 from dtml.model import ModelConfig
 from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, name_of, shortened
 from dtml.training.recipe import Epoch, Member, TrainingConfig
-from flows.benchmark.published import PublishedExperiment, members_of, run_benchmark, train_models
 from flows.commands.answers import show
 from flows.commands.benchmark import require_index_with_prices, run_published
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
+from flows.studies import published
+from flows.studies.published import PublishedExperiment, train_models
+from flows.studies.study import run_study
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.nights import AS_OF, BARS, SIMULATED, SMALL, apart, copy_kept
 from tests.support.run_folder import made_once
@@ -91,7 +93,7 @@ def _measure_in(folder: Path, context: MarketContext) -> None:
 
 def _measure(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
-    run_benchmark(PublishedExperiment(context, PAPER, seeds=(0, 1)))
+    run_study(PublishedExperiment(context, PAPER, seeds=(0, 1)))
 
 
 def interrupt(member: Member, epoch: Epoch) -> None:
@@ -119,7 +121,8 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
         stage = name
         return work()
 
-    run_benchmark(replace(experiment, seeds=(0,)), staged)
+    monkeypatch.setattr(published, "as_task", staged)
+    run_study(replace(experiment, seeds=(0,)))
     assert max(last for name, last in read if name != "read the test span") <= PAPER.validation[1]
     assert [last for name, last in read if name == "read the test span"] == [PAPER.test[1]]
 
@@ -128,7 +131,7 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
 def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
     measured: PublishedExperiment,
 ) -> None:
-    found = run_benchmark(measured)
+    found = run_study(measured)
     assert found.page.read_text(encoding="utf-8").startswith("<!doctype html>")
     scores = found.scores.set_index(["protocol", "predictor"])
     assert set(scores.loc["all"].index) == {
@@ -179,7 +182,7 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
 def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
     measured: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run_benchmark(measured)
+    first = run_study(measured)
     with reading(measured.context.engine) as conn:
         counts = table_counts(conn)
     monkeypatch.setattr(
@@ -189,7 +192,7 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
     )
     page = first.page.read_text(encoding="utf-8")
     first.page.unlink()
-    again = run_benchmark(PublishedExperiment(measured.context, PAPER, seeds=(0, 1)))
+    again = run_study(PublishedExperiment(measured.context, PAPER, seeds=(0, 1)))
     assert again.page.read_text(encoding="utf-8") == page
     assert page.count("<figcaption>") == 5
     pd.testing.assert_frame_equal(again.scores, first.scores)
@@ -227,9 +230,9 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
 ) -> None:
     small = PAPER.recipes["dtml"]
     others = [replace(small, model=replace(small.model, beta=beta)) for beta in (0.01, 1.0)]
-    monkeypatch.setattr("flows.benchmark.published.grid", lambda recipe: [*others, recipe])
+    monkeypatch.setattr("flows.studies.published.grid", lambda recipe: [*others, recipe])
     paper = replace(PAPER, recipes={"dtml": small})
-    found = run_benchmark(PublishedExperiment(stored, paper, seeds=(0, 1), with_grid=True))
+    found = run_study(PublishedExperiment(stored, paper, seeds=(0, 1), with_grid=True))
     dtml = found.seeds[found.seeds["predictor"] == "dtml"]
     assert dtml.groupby("configuration").size().tolist() == [2, 2, 2]
     by_configuration = dtml.groupby("configuration")["validation_acc"].mean()
@@ -257,12 +260,12 @@ def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None
         DtmlError,
         match=r"simulated.*2024-06-14.*2024-06-28.*`dtml benchmark simulated",
     ):
-        run_benchmark(PublishedExperiment(whole, PAPER, seeds=(0,)))
+        run_study(PublishedExperiment(whole, PAPER, seeds=(0,)))
     earlier = replace(
         PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)), data_until=date(2024, 6, 14)
     )
     with pytest.raises(DtmlError, match=r"no outcome.*2020-01-02.*`dtml fetch simulated"):
-        run_benchmark(PublishedExperiment(whole, earlier, seeds=(0,)))
+        run_study(PublishedExperiment(whole, earlier, seeds=(0,)))
 
 
 @pytest.mark.soak
@@ -272,7 +275,7 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
 ) -> None:
     fetch_bars(whole, date(2024, 6, 14))
     paper = replace(DTML_ALONE, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
-    found = run_benchmark(PublishedExperiment(whole, paper, seeds=(0,)))
+    found = run_study(PublishedExperiment(whole, paper, seeds=(0,)))
     assert found.row["test_last"] == date(2024, 6, 14)
     assert "prices end on 2024-06-14" in found.page.read_text(encoding="utf-8")
     with reading(whole.engine) as conn:
@@ -286,15 +289,17 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_names_no_time(
-    measured: PublishedExperiment,
+    measured: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run_benchmark(measured)
+    first = run_study(measured)
     assert (first.number, first.row["seconds"] > 0) == (1, True)
     assert "in this store" not in first.page.read_text(encoding="utf-8")
     other = PublishedExperiment(measured.context, DTML_ALONE, seeds=(1, 2))
-    with pytest.raises(KeyboardInterrupt):
-        run_benchmark(other, on_epoch=interrupt)
-    second = run_benchmark(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "training_progress", lambda *_: nullcontext(interrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_study(other)
+    second = run_study(other)
     assert (second.number, second.row["seconds"]) == (2, None)
     for said in (
         "benchmark 2 of simulated",
@@ -327,10 +332,10 @@ def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
 
 @pytest.fixture
 def run_request(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
-    """The small set in files, an empty store, and no flow to be had."""
+    """The small set in files, and an empty store."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     monkeypatch.setattr("flows.commands.benchmark.SETS", {"simulated": DTML_ALONE})
-    monkeypatch.setitem(sys.modules, "flows.benchmark.flow", None)
+    monkeypatch.setattr(published, "train_models", lambda *_: pytest.fail("a network was trained"))
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol
     for name, which in (
@@ -371,13 +376,14 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_stored_benchmark_is_printed_without_a_flow(
-    run_request: RunRequest, capsys: pytest.CaptureFixture[str]
+def test_a_stored_benchmark_is_printed_and_nothing_is_trained(
+    run_request: RunRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ImportError):  # files are read and stored, and then the flow is missing
+    with pytest.raises(pytest.fail.Exception):  # files are read and stored before
         benchmark(run_request)
     assert "are used" not in capsys.readouterr().err
-    found = run_benchmark(
+    monkeypatch.setattr(published, "train_models", train_models)
+    found = run_study(
         PublishedExperiment(open_stored_context(run_request), DTML_ALONE, seeds=(0, 1))
     )
     benchmark(run_request)
@@ -410,5 +416,5 @@ def test_the_published_recipes_are_those_of_the_paper() -> None:
 
 
 def test_members_of_one_window_are_one_stack(experiment: PublishedExperiment) -> None:
-    assert {name for name, _, _ in members_of(experiment, window=3)} == {"dtml", "stocknet"}
-    assert len(members_of(experiment)) == 6
+    assert {name for name, _, _ in experiment.members(window=3)} == {"dtml", "stocknet"}
+    assert len(experiment.members()) == 6

@@ -11,9 +11,10 @@ from sqlalchemy import Engine
 from dtml.evaluation.ranking import both_known, pearson_ics
 from dtml.pages.ranking import published_table
 from dtml.prices.sessions import sessions_between
-from flows.benchmark import csi300
-from flows.benchmark.csi300 import Files, Table, run_csi300
 from flows.settings import page_of
+from flows.studies import csi300
+from flows.studies.csi300 import Csi300, Files, Table
+from flows.studies.study import run_study
 from tests.support.commands import Command
 
 STOCKS = [f"SH60{number:04d}" for number in range(14)]
@@ -77,7 +78,7 @@ def files(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Fi
 def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said(
     files: Files, command: Command
 ) -> None:
-    found = run_csi300(files, (), 1)
+    found = run_study(Csi300(files, (), 1))
     assert (found.row["leg"], found.row["folds"]) == ("second_close", 1)
     last_outcome = DAYS[-3].date()  # the outcomes of the last two closes are not known
     assert found.row["first"] == date(2016, 1, 4)
@@ -104,7 +105,7 @@ def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said
     page = page_of("ranking", found.row).read_text(encoding="utf-8")
     assert "Beside the published table" in page
     assert "begin in 2010" in page
-    again = run_csi300(files, (), 1)
+    again = run_study(Csi300(files, (), 1))
     assert again.row["read_at"] == found.row["read_at"]  # stored, and not made again
 
     code, said, _ = command(
@@ -125,7 +126,7 @@ def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_a_network_is_trained_on_what_was_known_before_the_test(files: Files) -> None:
-    found = run_csi300(files, ("alstm",), 1)
+    found = run_study(Csi300(files, ("alstm",), 1))
     (network,) = found.row["config"]["networks"]
     validated = (DAYS >= "2015-06-01") & (DAYS <= "2015-12-31")
     assert network["validation"] == int(validated.sum())

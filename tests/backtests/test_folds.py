@@ -18,9 +18,9 @@ from dtml.evaluation.breakdowns import (
     rolling_rank_ic,
     slice_scores,
 )
-from dtml.evaluation.metrics import score
-from flows.backtest.walk import Fold, folds
+from flows.studies.backtest import Fold, folds
 from tests.support.bounds import as_drawn, in_float64
+from tests.support.directions import score
 
 DAYS = pd.bdate_range("2023-11-01", periods=97)
 SYMBOLS = ("A", "B", "C", "D", "E")
@@ -60,7 +60,7 @@ def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> Non
 
 
 def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
-    """The model's directions as `dtml.evaluation.metrics.score` wants them."""
+    """The model's directions one by one."""
     rows = [
         {
             "session": DAYS[day],
@@ -89,10 +89,10 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
         expected = score(directions)
         found = mine.loc[key]
         assert (found["n"], found["days"]) == (expected.directions, expected.days)
-        assert (found["acc"], found["mcc"]) == in_float64((expected.acc, expected.mcc))
+        assert (found["acc"], found["mcc"]) == in_float64((expected.acc.value, expected.mcc.value))
         # fewer resamples
-        assert found["acc_low"] == as_drawn(expected.acc_interval[0], within=0.02)
-        assert found["mcc_high"] == as_drawn(expected.mcc_interval[1], within=0.04)
+        assert found["acc_low"] == as_drawn(expected.acc.low, within=0.02)
+        assert found["mcc_high"] == as_drawn(expected.mcc.high, within=0.04)
     assert mine.loc[("fold", "3"), ["acc_low", "mcc_high"]].isna().all()  # 17 days
     assert set(mine.index.get_level_values("slice")) == {"all", "fold", "year", "symbol"}
 
@@ -142,7 +142,7 @@ def test_a_rolling_score_is_that_of_its_last_quarter() -> None:
     mine = rolling[rolling["predictor"] == "dtml"].set_index("session")
     assert len(mine) == 97 - ROLLING_SESSIONS + 1
     last = score(long_calls(np.arange(97) >= 97 - ROLLING_SESSIONS))
-    assert mine.loc[DAYS[-1], "mcc"] == in_float64(last.mcc)
-    assert mine.loc[DAYS[-1], "mcc_low"] == as_drawn(last.mcc_interval[0], within=0.04)
+    assert mine.loc[DAYS[-1], "mcc"] == in_float64(last.mcc.value)
+    assert mine.loc[DAYS[-1], "mcc_low"] == as_drawn(last.mcc.low, within=0.04)
     short = rolling_mcc({"dtml": MODEL[:9]}, MOVEMENT[:9], DAYS[:9])
     assert short.empty

@@ -2,7 +2,7 @@
 what intervals promise.
 """
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from dtml.backtest.performance import (
     expected_best,
     performance,
     session_sharpe,
-    sharpe_interval,
+    sharpe,
 )
 from dtml.backtest.portfolio import Strategy, follow
 from dtml.backtest.quotes import Quotes
@@ -115,8 +115,6 @@ def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe(
     )
     one = performance(track_of(np.array([0.01])), trials=[np.nan], resamples=RESAMPLES)
     assert np.isnan([one.sharpe, one.annual_volatility]).all()
-    with pytest.raises(ValueError, match="no return"):
-        performance(track_of(np.zeros(0)), trials=[0.1])
 
 
 def test_below_the_minimum_of_days_there_is_no_interval(net: np.ndarray) -> None:
@@ -129,13 +127,13 @@ def test_below_the_minimum_of_days_there_is_no_interval(net: np.ndarray) -> None
 def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_100() -> None:
     """1,000 series of 131 independent days, of fat tails and a Sharpe ratio of 0.1 per session."""
     noise = np.random.default_rng(2).standard_t(5, (131, 1000)) / np.sqrt(5 / 3)
-    low, high = sharpe_interval(0.01 * (noise + 0.1), resamples=RESAMPLES)
+    ends = [sharpe(each, resamples=RESAMPLES) for each in 0.01 * (noise + 0.1).T]
     true = 0.1 * np.sqrt(252)
-    assert 0.92 < ((low < true) & (true < high)).mean() < 0.98
+    assert 0.92 < np.mean([each.low < true < each.high for each in ends]) < 0.98
 
 
 def test_the_interval_does_not_depend_on_the_size_of_the_positions(net: np.ndarray) -> None:
-    once, thrice = (sharpe_interval(size * net[:, None], resamples=RESAMPLES) for size in (1, 3))
+    once, thrice = (astuple(sharpe(size * net, resamples=RESAMPLES)) for size in (1, 3))
     assert np.ravel(once) == in_float32(np.ravel(thrice))
 
 
@@ -164,8 +162,6 @@ def test_the_best_of_ten_tries_by_hand() -> None:
     tries = np.tile([-1.0, 1.0], 5) * 0.1 * np.sqrt(9 / 10)
     assert expected_best(tries.tolist()) == as_printed(0.1574595, 5)  # of tables of six digits
     assert expected_best([0.3]) == expected_best([0.3, np.nan]) == expected_best([0.05] * 10) == 0
-    with pytest.raises(ValueError, match="trials"):
-        expected_best([np.nan])
 
 
 def test_the_deflated_ratio_is_the_published_one() -> None:

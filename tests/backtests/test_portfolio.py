@@ -215,8 +215,6 @@ def test_the_index_is_bought_once_and_held(fill: str, quotes: Quotes) -> None:
     assert (1 + track["net"]).cumprod().to_numpy() == in_float64(price[1:] / price[0])
     assert track["turnover"].tolist() == in_float64([1] + [0] * (len(track) - 1))
     assert (track["net"] == track["gross"]).all()
-    with pytest.raises(ValueError, match="13 symbols"):
-        index_track(quotes, CALENDAR, fill)
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -349,16 +347,6 @@ def test_a_wrong_strategy_says_what_is_wrong(wrong: dict[str, object]) -> None:
 def test_a_cost_is_zero_or_more(cost: float) -> None:
     with pytest.raises(UsageError, match=f"spread.*{cost}"):
         Costs(half_spread=cost)
-
-
-def test_days_that_are_no_increasing_sessions_are_refused(quotes: Quotes) -> None:
-    for days, said in (
-        (CALENDAR[[1, 0]], "is not later than"),
-        (CALENDAR[[1, 1]], "is not later than"),
-        (CALENDAR[:2] + pd.Timedelta(hours=1), "is not a session"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            follow(np.zeros((2, STOCKS)), days, quotes, Strategy("long"))
 
 
 def leaping(

@@ -101,11 +101,3 @@ def test_what_had_its_last_price_in_the_very_first_session_is_settled_after_twen
 def test_a_loss_of_everything_names_its_own_session() -> None:
     with pytest.raises(DtmlError, match=f"{LONG.name}: .*2021-01-05"):
         follow(np.array([[0.0], [-0.5]]), CALENDAR[:2], quotes_of([[1], [1], [1], [3]]), LONG)
-
-
-def test_no_days_are_refused_and_of_many_the_first_wrong_one_is_named() -> None:
-    quotes = quotes_of([[1.0]] * 7)
-    with pytest.raises(ValueError, match=r"^as_of is empty"):
-        follow(np.ones((0, 1)), CALENDAR[:0], quotes, LONG)
-    with pytest.raises(ValueError, match=r"^as_of\[2\], 2021-01-04, .*as_of\[1\], 2021-01-0"):
-        follow(np.ones((5, 1)), CALENDAR[[0, 3, 1, 2, 4]], quotes, LONG)

@@ -25,14 +25,14 @@ from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, sessions_between
 from flows.audit import stored_nights
-from flows.backtest import walk as folds_module
-from flows.backtest.walk import Nights
 from flows.commands.studies import LookAheadError, audit
 from flows.markets.opened import RunRequest
 from flows.nightly import train as train_module
 from flows.nightly.context import MarketContext, Tonight, read_bars, stored_bars
 from flows.nightly.fetch import history_start
 from flows.settings import data_folder
+from flows.studies import backtest as folds_module
+from flows.studies.backtest import Nights
 from tests.support.backtest_market import context_of
 from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource
 

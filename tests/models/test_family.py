@@ -7,13 +7,17 @@ from scipy.stats import binom
 
 from benchmarks.family_wise_error import differences
 from benchmarks.overlapping_coverage import daily_ics, holds_0
-from dtml.evaluation.bootstrap import interval, overlapping_interval, transforms
+from dtml.evaluation.bootstrap import (
+    interval,
+    overlapping_interval,
+    pseudo_values,
+    transforms,
+)
 from dtml.evaluation.family import (
     ALPHA,
     BEATS_NOT_ALL,
     beside_strongest_rule,
     compared,
-    daily_gains,
     family_p,
 )
 from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, ratio
@@ -174,9 +178,9 @@ def test_the_verb_follows_the_p_value_and_the_sign(
 def test_the_daily_gains_of_a_mean_are_its_days_and_average_to_any_statistic() -> None:
     values = noise(13)
     summands = np.stack([values, np.ones_like(values)], axis=-1)
-    assert daily_gains(summands, ratio) == pytest.approx(values)
+    assert pseudo_values(summands, ratio) == pytest.approx(values)
     counts = np.random.default_rng(0).integers(1, 9, (DAYS, MODELS, 4))
-    mean = daily_gains(counts, accuracy).mean(axis=0)
+    mean = pseudo_values(counts, accuracy).mean(axis=0)
     assert mean == pytest.approx(accuracy(counts.sum(axis=0)), abs=1e-3)
 
 
@@ -212,10 +216,10 @@ def test_the_interval_of_an_overlapping_leg_is_wider_and_its_figure_the_same() -
     outcome = (prices[5:] - prices[:-5])[:DAYS]
     alone = score_ranking(scores, outcome)
     overlapping = score_ranking(scores, outcome, overlap=5)
-    assert overlapping.rank_ic.value == alone.rank_ic.value
-    assert overlapping.rank_ic.high > overlapping.rank_ic.value > overlapping.rank_ic.low
-    centre = (overlapping.rank_ic.low + overlapping.rank_ic.high) / 2
-    assert centre == pytest.approx(overlapping.rank_ic.value)
+    assert overlapping["rank_ic"] == alone["rank_ic"]
+    assert overlapping["rank_ic_high"] > overlapping["rank_ic"] > overlapping["rank_ic_low"]
+    centre = (overlapping["rank_ic_low"] + overlapping["rank_ic_high"]) / 2
+    assert centre == pytest.approx(overlapping["rank_ic"])
 
 
 @pytest.mark.parametrize("days", [2, 20, 120, 1000])

@@ -18,13 +18,13 @@ from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
 from dtml.markets.definition import LEVELS
 from dtml.pages.figures import percent
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
 from flows.markets.stored_night import Night
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.night import LOOKS, run_night
 from flows.nightly.predict import first_needed, look
 from flows.nightly.train import load_model
+from flows.studies.study import run_study
 from tests.support.backtest_market import backtest_of, context_of
 from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
@@ -200,7 +200,7 @@ def risen(context: MarketContext, target: pd.Timestamp) -> int:
 @pytest.mark.soak
 def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
-    done = run_backtest(backtest)
+    done = run_study(backtest)
     context = context_of(run_request)
     kept, summed = counted(context)
     share = (

@@ -5,7 +5,7 @@ nothing is refused for ever.
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -17,7 +17,6 @@ from sqlalchemy import Engine, text
 from db.engine import reading, transaction
 from db.read import read
 from db.rows import runs as stored_runs
-from flows.backtest.walk import run_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly import train
 from flows.nightly.context import MarketContext, Tonight
@@ -25,6 +24,8 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import load_model, train_model
 from flows.settings import data_folder
+from flows.studies.backtest import Job, one_by_one
+from flows.studies.study import run_study
 from tests.support.backtest_market import FIRST, LAST, backtest_of
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, receipt_of
@@ -156,17 +157,17 @@ def test_a_backtest_whose_weights_are_lost_in_the_middle_is_finished(
 ) -> None:
     backtest = backtest_of(run_request)
 
-    def stopped(done: int) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
+    def stopped(jobs: Sequence[Job]) -> Iterator[Path]:
+        yield from one_by_one(jobs[:2])
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_backtest(backtest, on_fold=stopped)
+        run_study(replace(backtest, runner=stopped))
     for file in [*(data_folder() / "models").iterdir(), *backtest.folder.iterdir()]:
         file.unlink()
-    result = run_backtest(backtest)
+    result = run_study(backtest)
     assert (result.folds["first"].min().date(), result.folds["last"].max().date()) == (FIRST, LAST)
     with reading(engine) as conn:
         assert len(read(conn, "run", order="created_at, id")) == 3
     monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
-    assert run_backtest(backtest).row == result.row
+    assert run_study(backtest).row == result.row

@@ -20,8 +20,9 @@ from dtml.markets import load_market_file
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
-from flows.ranking.walk import Plan, Walk, run_ranking
 from flows.replay import Archive, replay_of
+from flows.studies.ranking import Plan, Walk
+from flows.studies.study import run_study
 from tests.support.nights import AS_OF, small_market
 
 pytestmark = pytest.mark.slow
@@ -240,7 +241,7 @@ def test_a_walk_compares_own_code_with_the_built_in(
 ) -> None:
     run_night(owned, date(2024, 12, 2))
     walk = Walk(owned, Plan(FIRST, LAST))
-    found = run_ranking(walk)
+    found = run_study(walk)
     assert "own" in set(found.scores["predictor"])
     assert found.row["config"]["own"]["file"] == "mine.py"
     gains = found.differences[

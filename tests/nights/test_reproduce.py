@@ -16,7 +16,6 @@ from db.rows import predictions
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Constituent, Market
 from dtml.prices.sessions import next_session
-from flows.backtest.walk import run_backtest
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, Tonight
@@ -36,6 +35,7 @@ from flows.replay import (
     run_of,
 )
 from flows.settings import data_folder
+from flows.studies.study import run_study
 from tests.support.backtest_market import backtest_of
 from tests.support.commands import Command
 from tests.support.facts import in_order
@@ -99,7 +99,7 @@ def test_a_backtest_s_predictions_and_models_are_made_again(
     run_request: RunRequest, reader: Engine
 ) -> None:
     backtest = backtest_of(run_request)
-    run_backtest(backtest)
+    run_study(backtest)
     archive = Archive(reader, read_market(run_request.market, run_request.market_file), "cpu")
     with reading(reader) as conn:
         made = predictions.prediction_history(conn, market="past", kind="backtest")
@@ -162,7 +162,7 @@ def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_to
 def test_a_backtest_s_prediction_is_made_again_after_the_list_and_the_index_changed(
     run_request: RunRequest, reader: Engine
 ) -> None:
-    run_backtest(backtest_of(run_request))
+    run_study(backtest_of(run_request))
     market = read_market(run_request.market, run_request.market_file)
     archive = Archive(reader, changed_market(market), "cpu")
     with reading(reader) as conn:

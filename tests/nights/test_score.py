@@ -15,7 +15,6 @@ from db.rows import predictions, runs
 from db.rows.runs import latest_trained
 from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
-from dtml.evaluation.metrics import confusion_by_day
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import score as score_module
 from flows.nightly.context import MarketContext, Tonight
@@ -23,6 +22,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.score import day_counts, score
 from tests.support.bounds import in_float64
+from tests.support.directions import confusion_by_day
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]

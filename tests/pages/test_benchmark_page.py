@@ -256,7 +256,7 @@ def test_the_readme_table_is_exact() -> None:
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows import console, text_tables
-    from flows.printed_studies import benchmark_parts
+    from flows.studies.printed import benchmark_parts
 
     printed = Console(file=io.StringIO(), width=120)
     for module in (text_tables, console):

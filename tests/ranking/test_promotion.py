@@ -82,11 +82,6 @@ def test_unknown_nights_are_left_out_and_several_challengers_share_the_error() -
     assert evidence("b", gains, challengers=3).needed == in_float64(60)
 
 
-def test_what_is_no_difference_of_rank_ics_is_refused() -> None:
-    with pytest.raises(ValueError, match="must lie in"):
-        evidence("b", np.array([2.5]))
-
-
 def test_a_new_champion_speaks_for_a_while_and_the_best_challenger_comes_next() -> None:
     early, sure, surer = (
         Evidence(name, stake, 20.0, nights, 0.5)

@@ -35,8 +35,9 @@ from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
 from dtml.ranking.walk import folds
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context, open_stored_context
-from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking, train_side_by_side
 from flows.settings import data_folder, page_of
+from flows.studies.ranking import Plan, Ranking, RankingSet, Walk, train_side_by_side
+from flows.studies.study import run_study
 from tests.support.bounds import in_float64
 from tests.support.commands import Command
 from tests.support.nights import BARS, small_market
@@ -80,7 +81,7 @@ def test_stocks_stand_in_the_order_of_symbols_however_a_file_lists_them(
 def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(
     walk: Walk, engine: Engine
 ) -> None:
-    found = run_ranking(walk)
+    found = run_study(walk)
     assert set(found.scores["predictor"]) == MODELS | set(RULES)
     assert set(found.scores["leg"]) == set(LEGS)
     assert set(found.scores[found.scores["slice"] != "all"]["leg"]) == {"next_close"}
@@ -90,7 +91,7 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
     # The walk reads the store; what it keeps is where the bars in the store came from.
     assert (walk.context.source.name, found.row["config"]["source"]) == ("store", "simulated")
     assert "The prices are simulated" in page_of("ranking", found.row).read_text()
-    again = run_ranking(Walk(walk.context, walk.plan))
+    again = run_study(Walk(walk.context, walk.plan))
     assert again.row["read_at"] == found.row["read_at"]
     pd.testing.assert_frame_equal(again.scores, found.scores)
     with reading(engine) as conn:
@@ -106,16 +107,16 @@ def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_wal
     alone = walk_rankers(walk.history, walked, walk.rankers)
     trained = []
     monkeypatch.setattr(rankers, "_fit", lambda *_: trained.append("here"))
-    found = run_ranking(walk, workers=2)
+    found = run_study(replace(walk, workers=2))
     assert trained == []
     for name, scores in alone.items():
         expected = score_ranking(np.where(walk.history.there, scores, np.nan), walk.history.outcome)
-        assert cell(found, name)["rank_ic"] == expected.rank_ic.value
+        assert cell(found, name)["rank_ic"] == expected["rank_ic"]
     broken = Walk(walk.context, replace(walk.plan, last=date(2024, 5, 16)))
     settings = replace(walk.rankers, boosting=BoostingConfig(leaves=-1))
     monkeypatch.setattr(Walk, "rankers", property(lambda _: settings))
     with pytest.raises(ValueError, match="max_leaf_nodes"):
-        run_ranking(broken, workers=2)
+        run_study(replace(broken, workers=2))
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -131,15 +132,9 @@ def test_a_walk_whose_worker_was_killed_says_so(walk: Walk, tmp_path: Path) -> N
         workers[0].kill()
 
     Thread(target=kill, daemon=True).start()
+    to_train = list(rankers.trainings(walk.history, walked, walk.rankers))
     with pytest.raises(DtmlError, match=r"was killed,.*fewer --workers"):
-        train_side_by_side(
-            rankers.trainings(walk.history, walked, walk.rankers),
-            walk.history,
-            walk.rankers,
-            market=walk.context.name,
-            folder=tmp_path,
-            workers=2,
-        )
+        train_side_by_side(walk, to_train, tmp_path, workers=2)
 
 
 def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk) -> None:
@@ -167,7 +162,7 @@ def test_sectors_years_and_sizes_of_a_move_are_scored_alone_and_differences_are_
         replace(each, sector="Leaders" if each.symbol.startswith("L") else "Followers")
         for each in market.constituents
     ]
-    found = run_ranking(
+    found = run_study(
         Walk(replace(walk.context, market=replace(market, constituents=tuple(stays))), walk.plan)
     )
     parts = found.scores[found.scores["predictor"] == "ridge"].groupby("slice")["value"].unique()
@@ -208,16 +203,16 @@ def test_an_interrupted_walk_resumes_at_the_training_it_was_in_and_is_printed_wi
 
     monkeypatch.setattr(rankers, "_fit", counted)
     with pytest.raises(KeyboardInterrupt):
-        run_ranking(walk)
+        run_study(walk)
     assert trained == ["ridge", "ridge", "boosting"]
-    found = run_ranking(Walk(walk.context, walk.plan))
+    found = run_study(Walk(walk.context, walk.plan))
     assert trained[3:] == ["boosting", "boosting"]
     monkeypatch.setattr(rankers, "_fit", fit)
     once = walk_rankers(
         walk.history, folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST)), walk.rankers
     )
     expected = score_ranking(once["ridge"], walk.history.outcome)
-    assert cell(found, "ridge")["rank_ic"] == in_float64(expected.rank_ic.value)
+    assert cell(found, "ridge")["rank_ic"] == in_float64(expected["rank_ic"])
     assert not list((data_folder() / "rankings").glob("*/*.npy"))
     assert_printed(found, run_request, command)
 
@@ -270,7 +265,7 @@ def test_a_network_is_asked_for_the_order_when_named(
     made = RelativeConfig(window=3, seeds=1, training=replace(relative.RECIPE, epochs=1))
     for_network = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
     monkeypatch.setattr(RelativeConfig, "for_network", for_network)
-    found = run_ranking(Walk(walk.context, replace(walk.plan, networks=("dtml", "lstm"), seeds=1)))
+    found = run_study(Walk(walk.context, replace(walk.plan, networks=("dtml", "lstm"), seeds=1)))
     assert set(found.scores["predictor"]) == MODELS | set(RULES) | {
         "dtml_relative",
         "lstm_relative",
@@ -309,7 +304,7 @@ def test_the_benchmark_walks_every_set_whose_file_is_there(
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     sets = {name: RankingSet("simulated", FIRST, LAST) for name in ("toy", "absent")}
     monkeypatch.setattr("flows.commands.ranking.SETS", sets)
-    monkeypatch.setattr("flows.ranking.walk.SETS", sets)
+    monkeypatch.setattr("flows.studies.ranking.SETS", sets)
     asked = ("benchmark", "ranking", "--prices", str(tmp_path))
     code, _, complaint = command(*asked)
     assert (code, "toy.parquet, absent.parquet" in complaint) == (2, True)
@@ -353,25 +348,25 @@ def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(w
 def test_a_day_after_the_last_price_is_refused_before_any_feature_is_computed(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.ranking.walk.history_of", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr("flows.studies.ranking.history_of", lambda *_: pytest.fail("too late"))
     newest = walk.bars[0]["session"].max().date()
     asked = Walk(walk.context, Plan(FIRST, newest + timedelta(days=1)))
     with pytest.raises(UsageError, match=f"{newest}, before --to {asked.plan.last}"):
-        run_ranking(asked)
+        run_study(asked)
 
 
 def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
     end = walk.history.panel.sessions[-1].date()
     with pytest.raises(DtmlError, match=rf"{end} to {end} .*next_close"):
-        run_ranking(Walk(walk.context, Plan(end, end)))
+        run_study(Walk(walk.context, Plan(end, end)))
     before = walk.history.panel.sessions[-2].date()
     with pytest.raises(DtmlError, match=rf"no portfolio.*{before} to {before}"):
-        run_ranking(Walk(walk.context, Plan(before, before)))
+        run_study(Walk(walk.context, Plan(before, before)))
 
 
 def test_too_short_a_history_says_what_to_do(walk: Walk) -> None:
     with pytest.raises(DtmlError, match=r"begin later.*from before"):
-        run_ranking(Walk(walk.context, Plan(date(2023, 10, 2), date(2024, 2, 1))))
+        run_study(Walk(walk.context, Plan(date(2023, 10, 2), date(2024, 2, 1))))
 
 
 def test_the_context_of_a_walk_asks_no_source(walk: Walk) -> None:

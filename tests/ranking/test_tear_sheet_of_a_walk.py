@@ -12,9 +12,10 @@ from dtml.pages.ranking import ranking_page
 from dtml.ranking.outcomes import overlap_of
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
-from flows.ranking.tear_sheet import read_sheet, sheet_file, stored_ranking, write_sheet
-from flows.ranking.walk import Plan, Walk, run_ranking
 from flows.settings import page_of
+from flows.studies.ranking import Plan, Walk
+from flows.studies.study import run_study
+from flows.studies.tear_sheet import read_sheet, sheet_file, write_sheet
 from tests.support.bounds import in_float64
 
 FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: RunRequest) -> None:
     walk = Walk(open_stored_context(run_request), Plan(FIRST, LAST))
-    found = run_ranking(walk)
+    found = run_study(walk)
     assert found.sheet is not None
     scores = found.scores[found.scores["slice"] == "all"].set_index(["predictor", "leg"])
     assert found.strongest is not None
@@ -42,7 +43,7 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
     assert answers(found.sheet).gross.value == in_float64(traded["decile_spread"])
     assert answers(found.sheet).gross.low == in_float64(traded["decile_spread_low"])
 
-    again = stored_ranking(walk.context.engine, walk.id)
+    again = walk.stored()
     assert again is not None
     assert again.sheet is not None
     for name, table in found.sheet.tables.items():
@@ -58,13 +59,13 @@ def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: R
 
     file = sheet_file(found.row)
     content = json.loads(file.read_text(encoding="utf-8"))
-    content["tables"].pop("groups")
+    content.pop("groups")
     file.write_text(json.dumps(content), encoding="utf-8")
     assert read_sheet(found.row) is None
     file.write_text("no sheet", encoding="utf-8")
     assert read_sheet(found.row) is None
     file.unlink()
-    without = stored_ranking(walk.context.engine, walk.id)
+    without = walk.stored()
     assert without is not None
     assert without.sheet is None
     assert "missing here" in ranking_page(without)

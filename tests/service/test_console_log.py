@@ -23,7 +23,7 @@ def shown(lines: Shown, name: str, level: int = INFO) -> bool:
 def test_a_terminal_gets_all_but_what_its_bar_shows() -> None:
     lines = Shown(terminal=True)
     assert shown(lines, "flows.nightly.fetch")
-    assert shown(lines, "flows.ranking.walk")
+    assert shown(lines, "flows.studies.ranking")
     assert not shown(lines, "flows.progress")
     assert not shown(lines, "prefect.flow_runs", WARNING)
 
@@ -42,7 +42,7 @@ def test_a_pipe_gets_warnings_and_once_a_minute_that_a_long_step_moves(
     for now in range(0, 200, 20):
         seen += [now] if shown(lines, "flows.progress") else []
     assert seen == [60, 120, 180]
-    assert not shown(lines, "flows.ranking.walk")
+    assert not shown(lines, "flows.studies.ranking")
     assert not shown(lines, "urllib3", WARNING)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from db.views import views
 from dtml.pages.benchmark import PROTOCOL_WORDS
-from flows import console, printed_studies, text_tables
+from flows import console, text_tables
 from flows.commands import history, nightly, questions, status
 from flows.commands.answers import show
 from flows.commands.query import query
@@ -23,6 +23,7 @@ from flows.console import ConsoleTable, as_json_values, say, score_tables
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.service.status import market_status
+from flows.studies.printed import benchmark_parts
 from flows.text_tables import Column, print_table
 from tests.support.benchmark_page import BENCHMARK, small_scores
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
@@ -185,7 +186,7 @@ def test_studies_fit_the_console(width: int, printing: Callable[[int], Printed])
     found = SimpleNamespace(
         row=BENCHMARK | {"config": {}}, scores=small_scores(), number=1, page="page.html"
     )
-    for part in printed_studies.benchmark_parts(found):
+    for part in benchmark_parts(found):
         say(part)
     require_whole(printed)
     assert len(PROTOCOL_WORDS) == 2

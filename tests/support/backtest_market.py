@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from flows.backtest.walk import Backtest, Plan, open_backtest
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars
+from flows.studies.backtest import Backtest, Plan, open_backtest
 from tests.support.nights import BARS, FrameSource, small_market
 
 FIRST, LAST = date(2024, 3, 4), date(2024, 3, 25)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from db.engine import transaction
 from db.rows import nights
 from db.save import save
-from dtml.evaluation.ranking import figures_of, score_ranking
+from dtml.evaluation.ranking import score_ranking
 from flows.nightly.ranking import _running_scores
 from tests.support.benchmark_rows import ranker
 from tests.support.dashboard_store import moment
@@ -123,7 +123,7 @@ def _scores(
                     "leg": leg,
                     "predictor": name,
                     "is_rule": name == RULE,
-                    **figures_of(found),
+                    **found,
                 }
 
 

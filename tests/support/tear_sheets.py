@@ -6,14 +6,8 @@ import pandas as pd
 from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics
 from dtml.evaluation.tear_sheet import (
     TearSheet,
-    by_horizon,
     by_sector,
-    coverage,
     cumulative_ic,
-    group_returns,
-    halves_ic,
-    monthly_ic,
-    net_spread,
     running_means,
 )
 from dtml.markets.definition import FREE, Costs
@@ -44,19 +38,19 @@ def sheet(skill: float, costs: Costs | None = FREE, days: int = DAYS) -> TearShe
     scores, outcome = (grid[:days] for grid in made(skill, days=max(days, DAYS)))
     sessions = pd.bdate_range(SESSIONS[0], periods=days)
     daily = rank_ics(*both_known(scores, outcome))
-    cumulative = cumulative_ic(sessions, daily, running_means(daily)).assign(predictor="made")
     gross = decile_spreads(*both_known(scores, outcome))
-    return TearSheet(
+    return TearSheet.of(
         predictor="made",
-        rule=None,
         leg="next_close",
         spread_leg="next_close",
-        cumulative=cumulative,
-        months=monthly_ic(cumulative),
-        halves=halves_ic(cumulative),
-        groups=group_returns(scores, outcome),
-        spread=net_spread(scores, gross, sessions, costs),
-        horizons=by_horizon(scores),
+        overlap=1,
+        cumulative={"made": cumulative_ic(sessions, daily, running_means(daily))},
+        sessions=sessions,
+        scores=scores,
+        outcome=outcome,
+        gross=gross,
+        constituents=np.full(days, STOCKS),
+        costs=costs,
         legs=pd.DataFrame(
             {
                 "leg": ["next_close", "open_to_open"],
@@ -68,5 +62,4 @@ def sheet(skill: float, costs: Costs | None = FREE, days: int = DAYS) -> TearShe
             }
         ),
         sectors=by_sector(scores, outcome, SECTORS),
-        coverage=coverage(sessions, np.full(days, STOCKS), scores, outcome),
     )

@@ -5,22 +5,20 @@ training. A job runs one fold and writes its results to files, nothing to the st
 in this process, in other processes or on other machines. One process stores and scores the results
 of all, and trades them in portfolios."""
 
-import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import pandas as pd
-from filelock import FileLock, Timeout
+import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 from sqlalchemy import Connection, Engine
@@ -82,14 +80,16 @@ from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, look, predict_night, shortage, too_few
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
 from flows.nightly.train import Model, fit_model, fit_seed, load_run
-from flows.settings import data_folder, page_of, write_page
+from flows.progress import fold_progress
+from flows.service.tasks import as_task
+from flows.settings import page_of
+from flows.studies.study import Study, study_id
+from flows.workers import worker_pool
 from translation.atomic_files import write_whole
 
-# Columns of a run that JSON keeps as text.
-MOMENTS = ("data_watermark", "created_at")
-DAYS = ("train_first", "train_last")
 # Whether nights see every bar as known now, or as known before the session that they predict.
 PricesKnown = Literal["now", "then"]
+PerDay = Float[ndarray, "days stocks"]
 
 
 @dataclass(frozen=True)
@@ -134,69 +134,11 @@ class Plan:
         without any costs, as in published papers.
         """
         costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
-        strategies: list[Strategy] = []
-        for fill, costs_of_fill in costs.items():
-            strategies += [
-                Strategy(
-                    form=form,
-                    fill=fill,
-                    top=self.top,
-                    max_weight=self.max_weight,
-                    costs=costs_of_fill,
-                )
-                for form in get_args(Form)
-            ]
-        return strategies
-
-
-@dataclass(frozen=True)
-class Backtest:
-    """Hold a plan with its market opened and its folds laid out.
-
-    Bars are read as known at `known_at`, the watermark of the bars when the backtest was opened. If
-    the plan's `prices_known` is "then", trainings and predictions read bars as known at earlier
-    moments (`known_before`), and outcomes alone come from the bars as known at `known_at`.
-    """
-
-    context: MarketContext
-    request: RunRequest
-    plan: Plan
-    folds: tuple[Fold, ...]
-    known_at: datetime
-    bars_digest: str  # of the bars as known at `known_at`, and of those that were rejected
-
-    @cached_property
-    def id(self) -> str:
-        """Return the name of the backtest: its market, its first session, and a digest.
-
-        The digest is of all that decides the figures: the settings, the versions and the device
-        that made them, and the bars. Earlier versions of bars are not in it, though prices known
-        "then" read them: a store never changes them.
-        """
-        made_by = [
-            version("dtml-nightshift"),
-            torch_build(),
-            choose_device(self.context.device).type,
-            self.bars_digest,
+        return [
+            Strategy(form, fill, self.top, self.max_weight, costs_of_fill)
+            for fill, costs_of_fill in costs.items()
+            for form in get_args(Form)
         ]
-        settings = [
-            asdict(self.plan),
-            asdict(self.context.experiment),
-            self.context.market.settings,
-            made_by,
-        ]
-        digest = hashlib.sha256(json.dumps(settings, default=str).encode())
-        return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder in which the folds leave their results."""
-        return data_folder() / "backtests" / self.id
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Return every setting, for the column `config`."""
-        return {"experiment": asdict(self.context.experiment), "plan": asdict(self.plan)}
 
 
 @dataclass(frozen=True)
@@ -225,8 +167,240 @@ class Job:
 Runner = Callable[[Sequence[Job]], Iterable[Path]]
 
 
-def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
+def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
+    """Run the jobs here, in order."""
+    for job in jobs:
+        yield as_task(f"fold {job.fold.number}", partial(run_fold, job))
+
+
+def beside(workers: int, jobs: Sequence[Job]) -> Iterator[Path]:
+    """Run them in processes beside this one, which share the threads that torch would use here."""
+    threads = max(1, torch.get_num_threads() // workers)
+    with worker_pool(workers, torch.set_num_threads, threads) as pool:
+        futures = [pool.submit(run_fold, job) for job in jobs]
+        for job, future in zip(jobs, futures, strict=True):
+            yield as_task(f"fold {job.fold.number}", future.result)
+
+
+def on_cluster(address: str, seeds: int, jobs: Sequence[Job]) -> Iterator[Path]:
+    """Run them on a Dask cluster; tasks before that of a fold train so many `seeds` of it."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError(
+            "Dask, which --cluster uses, is not installed: run pip install 'dtml-nightshift[dask]'"
+        ) from error
+    with cast(Any, Client)(address) as client:
+        futures = []
+        for job in jobs:
+            numbers = [] if job.card.exists() else range(seeds)
+            trained = [client.submit(_try_seed, job, number, pure=False) for number in numbers]
+            futures.append(client.submit(run_fold, job, trained, pure=False))
+        for job, future in zip(jobs, futures, strict=True):
+            yield as_task(f"fold {job.fold.number}", future.result)
+
+
+def _try_seed(job: Job, seed: int) -> None:
+    """Train a seed; if that fails, the fold trains it again, and raises the error."""
+    with suppress(Exception):
+        run_seed(job, seed)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Hold a backtest as it is stored, and the path of its page.
+
+    `row` is its row of the table `backtest`. The frames are those of `backtest_fold` (with the
+    column `validation_acc` too), `backtest_score` and `backtest_portfolio`.
+    """
+
+    row: Mapping[str, Any]
+    folds: pd.DataFrame
+    scores: pd.DataFrame
+    portfolios: pd.DataFrame
+    page: Path
+
+
+@dataclass(frozen=True)
+class Backtest(Study[Result]):
+    """Hold a plan with its market opened and its folds laid out.
+
+    Bars are read as known at `known_at`, the watermark of the bars when the backtest was opened. If
+    the plan's `prices_known` is "then", trainings and predictions read bars as known at earlier
+    moments (`known_before`), and outcomes alone come from the bars as known at `known_at`.
+    """
+
+    context: MarketContext
+    request: RunRequest
+    plan: Plan
+    folds: tuple[Fold, ...]
+    bars: pd.DataFrame = field(repr=False)  # as known at `known_at`
+    runner: Runner = one_by_one
+
+    table = "backtest"
+    read_at = "finished_at"
+
+    @property
+    def engine(self) -> Engine:
+        """Return the store."""
+        return self.context.engine
+
+    @property
+    def known_at(self) -> datetime:
+        """Return the watermark of the bars."""
+        moment: datetime = self.bars["known_at"].max().to_pydatetime()
+        return moment
+
+    @cached_property
+    def id(self) -> str:
+        """Return the name of the backtest.
+
+        Earlier versions of bars are not in its digest, though prices known "then" read them: a
+        store never changes them.
+        """
+        settings = [
+            asdict(self.plan),
+            asdict(self.context.experiment),
+            self.context.market.settings,
+            torch_build(),
+            choose_device(self.context.device).type,
+            digest_of_rejected(self.context, self.bars),
+        ]
+        bars = self.bars.drop(columns="known_at")
+        return study_id(self.context.name, self.plan.first, settings, bars)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Return a job for each fold, in order; a job whose card exists is done.
+
+        For a warm start, each job except the first names the card of the job before it.
+        """
+        jobs: list[Job] = []
+        for fold in self.folds:
+            is_warm = jobs and self.context.experiment.warm_start
+            jobs.append(
+                Job(
+                    request=self.request,
+                    fold=fold,
+                    known_at=self.known_at,
+                    folder=self.folder,
+                    store=location(self.engine),
+                    prices_known=self.plan.prices_known,
+                    previous=jobs[-1].card if is_warm else None,
+                )
+            )
+        return jobs
+
+    @property
+    def scored_bars(self) -> pd.DataFrame:
+        """Read the bars of the predicted sessions, and those before them that the rules need."""
+        first = rules_read_from(self.context.market.calendar, self.plan.first)
+        return read_bars(self.context, first, self.plan.last, self.known_at)
+
+    def survivorship(self, bars: pd.DataFrame) -> Survivorship:
+        """Count the constituents on the sessions of the plan, and those without a bar."""
+        market = self.context.market
+        days = sessions_between(market.calendar, self.plan.first, self.plan.last)
+        return survivorship_of(market, days, bars)
+
+    def read(self, conn: Connection) -> Result | None:
+        """Return the backtest from the store; None if it is not stored or not finished."""
+        row = read_row(conn, "backtest", id=self.id)
+        if row is None or row["finished_at"] is None:
+            return None
+        folds, scores, portfolios = (
+            read(conn, f"backtest_{part}", columns="-backtest_id", backtest_id=self.id)
+            for part in ("fold", "score", "portfolio")
+        )
+        accuracies = [_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]
+        return Result(
+            row=row,
+            folds=folds.assign(validation_acc=accuracies),
+            scores=scores,
+            portfolios=portfolios,
+            page=page_of("backtest", row),
+        )
+
+    def make(self) -> None:
+        """Train and predict fold by fold, then score.
+
+        Raises DtmlError when a fold cannot be trained, when every night was refused, and when a
+        portfolio has lost all its equity.
+        """
+        with transaction(self.engine) as conn:
+            save(conn, "backtest", self._row())
+        start = time.perf_counter()
+        jobs = self.jobs
+        # The time that an earlier process spent is not known.
+        done = sum(job.card.exists() for job in jobs)
+        with fold_progress(done, len(jobs)) as on_fold:
+            for number, card in enumerate(self.runner(jobs), start=1):
+                _store_fold(self, card)
+                on_fold(number)
+        _score_and_store(self, None if done else time.perf_counter() - start)
+
+    def page(self, stored: Result) -> str:
+        """Render the page, with figures of the predictions beside those stored."""
+        record = read_record(self, self.scored_bars)
+        with reading(self.engine) as conn:
+            returns = read(conn, "backtest_return", backtest_id=self.id)
+            band_counts = query(conn, "fold_counts", backtest=self.id)
+        rolling = rolling_mcc(record.directions(), record.movement, record.target)
+        rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
+        is_known = np.isfinite(record.movement)
+        settled_probability = np.where(is_known, record.probability, np.nan)
+        return backtest_page(
+            backtest=stored.row,
+            folds=stored.folds,
+            scores=stored.scores,
+            tracks=returns,
+            performances=stored.portfolios,
+            rolling=rolling.merge(rolling_ranks, how="left", on=["session", "predictor"]),
+            curve=calibration_curve(settled_probability, record.movement > 0),
+            coverage=coverage(band_counts),
+        )
+
+    def _row(self) -> dict[str, Any]:
+        """Return the row of the table `backtest` for one that has begun and is not finished."""
+        market = self.context.market
+        return {
+            "id": self.id,
+            "market": self.context.name,
+            "first": self.plan.first,
+            "last": self.plan.last,
+            "retrain_every": self.plan.retrain_every,
+            "config": {
+                "experiment": asdict(self.context.experiment),
+                "plan": asdict(self.plan),
+                "list": self.survivorship(self.scored_bars).stored,
+                "source": newest_source(self.context),
+                "sessions_a_year": sessions_a_year(market.calendar),
+            },
+            "seeds": list(range(self.context.experiment.seeds)),
+            "code_version": version("dtml-nightshift"),
+            "data_watermark": self.known_at,
+            "created_at": datetime.now(UTC),
+            "list_is_snapshot": market.is_snapshot,
+            "list_as_of": None if market.of_prices else market.constituents_as_of,
+            "device": choose_device(self.context.device).type,
+        }
+
+
+def _validation_acc(run: Mapping[str, Any]) -> float:
+    """Return the validation accuracy in the chosen epoch of each seed, as a mean over the seeds."""
+    # Epochs are numbered from 1.
+    chosen_epochs = [seed["epochs"][seed["best_epoch"] - 1] for seed in run["losses"]]
+    return float(np.mean([epoch["validation_acc"] for epoch in chosen_epochs]))
+
+
+def open_backtest(
+    request: RunRequest, plan: Plan, *, workers: int = 1, cluster: str | None = None
+) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
+
+    They run on the Dask cluster at the address `cluster` or, without one, here or in several
+    `workers`. On a cluster, each seed of a fold is trained by a task of its own before the fold's
+    task, if the experiment has several seeds and makes no warm start.
 
     Raises UsageError where the store lacks prices of the last sessions of the plan, where the plan
     has no session or too short a history before it, and where `retrain_every` is below 1. For a
@@ -269,14 +443,16 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
                 "Choose a later --from, before whose opening a night or a fetch had stored them "
                 "(the view fetch_log has the times), or leave out --prices-known"
             )
-    return Backtest(
-        context=context,
-        request=request,
-        plan=plan,
-        folds=tuple(laid_out),
-        known_at=bars["known_at"].max().to_pydatetime(),
-        bars_digest=f"{digest_of(bars)} {digest_of_rejected(context, bars)}",
-    )
+    runner: Runner = one_by_one
+    if cluster is not None:
+        # With a warm start, a seed begins with the weights of the fold before. That fold would have
+        # to be done first, and `run_seed` trains from random weights.
+        seeds = context.experiment.seeds
+        are_apart = seeds > 1 and not context.experiment.warm_start
+        runner = partial(on_cluster, cluster, seeds if are_apart else 0)
+    elif workers > 1:
+        runner = partial(beside, workers)
+    return Backtest(context, request, plan, tuple(laid_out), bars, runner)
 
 
 def _days_with_history(context: MarketContext, bars: pd.DataFrame) -> pd.DatetimeIndex:
@@ -317,14 +493,43 @@ def _error_before_history(context: MarketContext, first: date, last: date) -> Us
     )
 
 
+def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: int) -> list[Fold]:
+    """Return the folds that predict every session of first .. last, `retrain_every` sessions each.
+
+    `sessions` are those of the exchange, with at least one before `first`. The last fold may be
+    shorter. Raises UsageError for a span without a session, and for a `retrain_every` below 1.
+    """
+    if retrain_every < 1:
+        raise UsageError(f"--retrain-every must be 1 session or more, got {retrain_every}")
+    start = int(sessions.searchsorted(pd.Timestamp(first), side="left"))
+    stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
+    if start >= stop:
+        raise UsageError(
+            f"there is no session from {first} to {last}: choose another --from or --to"
+        )
+    # A model is trained as of the session before the first one that it predicts. No gap is left
+    # here: the experiment itself leaves out what the training must not see.
+    splits = walk_forward(start, stop, retrain_every=retrain_every, horizon=1, gap=0)
+    days = sessions.date
+    return [
+        Fold(
+            number=number,
+            as_of=days[split.trained.stop - 1],
+            first=days[split.scored.start],
+            last=days[split.scored.stop - 1],
+        )
+        for number, split in enumerate(splits, start=1)
+    ]
+
+
 def known_before(
     context: MarketContext, as_of: date, known_at: datetime, prices_known: PricesKnown
 ) -> datetime:
     """Return the moment for which the training or the night of `as_of` reads its bars.
 
-    It reads the versions of the bars that were known at that moment. If `prices_known` is "now",
-    the moment is `known_at`. If it is "then", it is the open of the session after `as_of`, as for
-    a missed night that is run later (`flows.nightly.night`), but never after `known_at`.
+    If `prices_known` is "now", it is `known_at`. If it is "then", it is the open of the session
+    after `as_of`, as for a missed night that is run later (`flows.nightly.night`), but never after
+    `known_at`.
     """
     if prices_known == "now":
         return known_at
@@ -332,39 +537,12 @@ def known_before(
     return min(known_at, session_open(calendar, next_session(calendar, as_of)))
 
 
-def jobs_of(backtest: Backtest) -> list[Job]:
-    """Return a job for each fold, in order; a job whose card exists is done.
-
-    For a warm start, each job except the first names the card of the job before it.
-    """
-    jobs = [
-        Job(
-            request=backtest.request,
-            fold=fold,
-            known_at=backtest.known_at,
-            folder=backtest.folder,
-            store=location(backtest.context.engine),
-            prices_known=backtest.plan.prices_known,
-        )
-        for fold in backtest.folds
-    ]
-    if not backtest.context.experiment.warm_start:
-        return jobs
-    warm_jobs = [replace(job, previous=before.card) for before, job in pairwise(jobs)]
-    return [*jobs[:1], *warm_jobs]
-
-
-def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
-    """Run the jobs here, in order."""
-    return map(run_fold, jobs)
-
-
-def run_fold(job: Job) -> Path:
+def run_fold(job: Job, _trained: Sequence[Any] = ()) -> Path:
     """Train as of the fold's day, predict each of its sessions, and write the results to files.
 
     Each session is predicted as its night would have. Returns the path of the card (`read_card`),
     which is written last: if it exists, the fold is done and is not run again. If a job is killed,
-    its training resumes when the job is run again.
+    its training resumes when the job is run again. What was `_trained` before is only waited for.
     """
     if job.card.exists():
         return job.card
@@ -431,14 +609,10 @@ def read_card(card: Path) -> dict[str, Any]:
     `flows.nightly.predict.predict_windows` and `known_at`, the watermark of the night's bars.
     """
     content: dict[str, Any] = json.loads(card.read_text())
-    run = content["run"]
-    for name in MOMENTS:
-        run[name] = datetime.fromisoformat(str(run[name]))
-    for name in DAYS:
-        run[name] = date.fromisoformat(str(run[name]))
-    fold = content["fold"]
-    for name in ("as_of", "first", "last"):
-        fold[name] = date.fromisoformat(fold[name])
+    run, fold = content["run"], content["fold"]
+    run |= {name: datetime.fromisoformat(run[name]) for name in ("data_watermark", "created_at")}
+    run |= {name: date.fromisoformat(run[name]) for name in ("train_first", "train_last")}
+    fold |= {name: date.fromisoformat(fold[name]) for name in ("as_of", "first", "last")}
     return content
 
 
@@ -462,8 +636,11 @@ class Nights:
         self.fold = fold
         self.known_at = known_at
         self.prices_known = prices_known
-        first = first_needed(context, context.experiment.windows, fold.as_of)
         last = previous_session(context.market.calendar, fold.last)
+        # The `as_of` of each night: the session before each one that the fold predicts.
+        nights = sessions_between(context.market.calendar, fold.as_of, last)
+        self.days: list[date] = [day.date() for day in nights]
+        first = first_needed(context, context.experiment.windows, fold.as_of)
         bars = read_bars(context, first, last, known_at)
         # The order is by session, in which `bars_of` searches for the first and last of a night.
         self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
@@ -477,7 +654,7 @@ class Nights:
         """
         digests_of_nights = ""
         if self.prices_known == "then":
-            digests_of_nights = " ".join(digest_of(self.bars_of(day)) for day in self._days())
+            digests_of_nights = " ".join(digest_of(self.bars_of(day)) for day in self.days)
         checks = self.context.market.checks
         return f"{digest_of(self.bars)} {self.fold} {checks} {digests_of_nights}"
 
@@ -490,18 +667,12 @@ class Nights:
         """
         predictions = [pd.DataFrame()]  # `concat` needs a frame even if every night is refused
         refused: dict[str, str] = {}
-        for as_of in self._days():
+        for as_of in self.days:
             try:
                 predictions.append(self._predictions_of(model, as_of))
             except DtmlError as error:
                 refused[str(as_of)] = str(error)
         return pd.concat(predictions, ignore_index=True), refused
-
-    def _days(self) -> list[date]:
-        """Return the `as_of` of each night: the session before each one that the fold predicts."""
-        calendar = self.context.market.calendar
-        last = previous_session(calendar, self.fold.last)
-        return [day.date() for day in sessions_between(calendar, self.fold.as_of, last)]
 
     def bars_of(self, as_of: date) -> pd.DataFrame:
         """Return the bars that the night of `as_of` reads, up to its own session."""
@@ -537,312 +708,29 @@ class Nights:
         return predictions.assign(known_at=bars["known_at"].max())
 
 
-def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: int) -> list[Fold]:
-    """Return the folds that predict every session of first .. last, `retrain_every` sessions each.
-
-    `sessions` are those of the exchange, with at least one before `first`. The last fold may be
-    shorter. Raises UsageError for a span without a session, and for a `retrain_every` below 1.
-    """
-    if retrain_every < 1:
-        raise UsageError(f"--retrain-every must be 1 session or more, got {retrain_every}")
-    start = int(sessions.searchsorted(pd.Timestamp(first), side="left"))
-    stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
-    if start >= stop:
-        raise UsageError(
-            f"there is no session from {first} to {last}: choose another --from or --to"
-        )
-    # A model is trained as of the session before the first one that it predicts. No gap is left
-    # here: the experiment itself leaves out what the training must not see.
-    splits = walk_forward(start, stop, retrain_every=retrain_every, horizon=1, gap=0)
-    days = sessions.date
-    return [
-        Fold(
-            number=number,
-            as_of=days[split.trained.stop - 1],
-            first=days[split.scored.start],
-            last=days[split.scored.stop - 1],
-        )
-        for number, split in enumerate(splits, start=1)
-    ]
-
-
-OnFold = Callable[[int], None]  # called with the number of folds done
-
-
-@dataclass(frozen=True)
-class Result:
-    """Hold a backtest as it is stored, and the path of its page.
-
-    `row` is its row of the table `backtest`. The frames are those that the functions of
-    `db.rows.backtests` return, and `folds` has the column `validation_acc` too.
-    """
-
-    row: Mapping[str, Any]
-    folds: pd.DataFrame
-    scores: pd.DataFrame
-    portfolios: pd.DataFrame
-    page: Path
-
-
-def run_backtest(
-    backtest: Backtest,
-    runner: Runner = one_by_one,
-    on_fold: OnFold = lambda _: None,
-    attention_on: Sequence[date] = (),
-) -> Result:
-    """Train and predict fold by fold, then score.
-
-    A backtest that is stored is not run again, and neither are the folds that an interrupted one
-    has finished. In any case attention between stocks is stored for the sessions `attention_on`
-    (`keep_attention`), and the page is written if it is missing. `on_fold` is called after each
-    fold. Raises UsageError for a day of `attention_on` that is no session of the backtest, and
-    DtmlError when another process is running the same backtest, when a fold cannot be trained, when
-    every night was refused, and when a portfolio has lost all its equity.
-    """
-    for day in attention_on:
-        require_session(backtest.context.market.calendar, day)
-        if not backtest.plan.first <= day <= backtest.plan.last:
-            raise UsageError(
-                f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}, "
-                "the span of the backtest: choose a session in it"
-            )
-    backtest.folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(backtest.folder.with_suffix(".lock"))
-    try:
-        with lock.acquire(timeout=0):
-            if stored_backtest(backtest.context.engine, backtest.id) is None:
-                _walk(backtest, runner, on_fold)
-            # All results are in the store now, so the files of the folds are not needed any more.
-            shutil.rmtree(backtest.folder, ignore_errors=True)
-            keep_attention(backtest, attention_on)
-            stored = stored_backtest(backtest.context.engine, backtest.id)
-            assert stored is not None
-            if not stored.page.exists():
-                write_page(stored.page, _page(backtest, stored))
-            return stored
-    except Timeout as error:
-        raise DtmlError(
-            f"another process is running the backtest {backtest.id}: wait until it ends"
-        ) from error
-
-
-def _page(backtest: Backtest, stored: Result) -> str:
-    record = read_record(backtest, scored_bars(backtest))
-    with reading(backtest.context.engine) as conn:
-        returns = read(conn, "backtest_return", backtest_id=backtest.id)
-        band_counts = query(conn, "fold_counts", backtest=backtest.id)
-    rolling = rolling_mcc(record.directions(), record.movement, record.target)
-    rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
-    rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
-    is_known = np.isfinite(record.movement)
-    settled_probability = np.where(is_known, record.probability, np.nan)
-    return backtest_page(
-        backtest=stored.row,
-        folds=stored.folds,
-        scores=stored.scores,
-        tracks=returns,
-        performances=stored.portfolios,
-        rolling=rolling,
-        curve=calibration_curve(settled_probability, record.movement > 0),
-        coverage=coverage(band_counts),
-    )
-
-
-def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
-    with transaction(backtest.context.engine) as conn:
-        save(conn, "backtest", _backtest_row(backtest))
-    start = time.perf_counter()
-    jobs = jobs_of(backtest)
-    # The time that an earlier process spent is not known.
-    is_resumed = any(job.card.exists() for job in jobs)
-    for number, card in enumerate(runner(jobs), start=1):
-        _store_fold(backtest, card)
-        on_fold(number)
-    _score_and_store(backtest, None if is_resumed else time.perf_counter() - start)
-
-
-def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
-    context = backtest.context
-    bars = scored_bars(backtest)
-    survivorship = _survivorship(backtest, bars)
-    record = read_record(backtest, bars)
-    scores = slice_scores(
-        record.directions(), record.movement, record.target, record.fold, record.symbols
-    )
-    ranks = rank_ics_by_slice(
-        record.probability, record.losers, record.movement, record.target, record.fold
-    )
-    # Only these rows have figures of ranks, and none is of a single stock.
-    ranks = ranks.assign(predictor=MODEL, protocol="all")
-    scores = scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
-    traded = _trade_portfolios(backtest, record, bars)
-    year = sessions_a_year(context.market.calendar)
-    # Earlier backtests count too: the best of many strategies looks good by chance.
-    with reading(backtest.context.engine) as conn:
-        yearly = query(conn, "sharpe_ratios", market=backtest.context.name, other_than=backtest.id)[
-            "sharpe"
-        ]
-    trials = list(yearly / np.sqrt(year))
-    for name in traded.strategies:
-        net_returns = traded.tracks[name]["net"].to_numpy()
-        trials.append(session_sharpe(net_returns))
-    # The yearly Sharpe ratio that the best of so many strategies would have without any skill.
-    best_by_chance = 0.0
-    if np.isfinite(trials).any():
-        best_by_chance = expected_best(trials) * np.sqrt(year)
-    rows: list[dict[str, Any]] = []
-    for name, track in traded.tracks.items():
-        figures = performance(
-            track,
-            trials=trials if name in traded.strategies else None,
-            index=traded.indices.get(name),
-            year=year,
-        )
-        strategy = traded.strategies.get(name)
-        rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
-    portfolios = pd.DataFrame(rows)
-    is_predicted = np.isfinite(record.probability).any(axis=0)  # [stocks], on any day
-    tracks = [track.assign(portfolio=name) for name, track in traded.tracks.items()]
-    with transaction(context.engine) as conn:
-        save_outcomes(conn, backtest, record)
-        rules = dated_directions(record.rules, record.target)
-        save(conn, "rule_direction", rules, market=context.name)
-        settled = query(
-            conn, "settled_folds", backtest=backtest.id
-        )  # with the outcomes stored above
-        save_counts(conn, settled)  # the views calibration and coverage read them
-        backtests.finish_backtest(
-            conn,
-            backtest.id,
-            scores=scores,
-            returns=pd.concat(tracks, ignore_index=True),
-            portfolios=portfolios,
-            counts={
-                "stocks": int(is_predicted.sum()),
-                "tried": len(trials),
-                "expected_best": best_by_chance,
-                "constituent_days": survivorship.constituent_days,
-                "without_price": survivorship.without_price,
-            },
-            finished_at=datetime.now(UTC),
-            seconds=seconds,
-        )
-
-
-def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
-    """Store, for each session of `days`, which stocks looked at which when it was predicted.
-
-    The session is predicted again by the model of its fold, from the bars that its night read.
-    Nothing is stored for a refused night.
-    """
-    context = backtest.context
-    with reading(context.engine) as conn:
-        folds = read(conn, "backtest_fold", backtest_id=backtest.id)
-    for day in days:
-        target = pd.Timestamp(day)
-        # Every session of the backtest is in one fold.
-        fold = folds[(folds["first"] <= target) & (target <= folds["last"])].iloc[0]
-        as_of = previous_session(context.market.calendar, day)
-        if str(as_of) in fold["refused"]:  # the reasons by night
-            continue
-        with reading(context.engine) as conn:
-            model = load_run(context, runs.run(conn, fold["run_id"]))
-        first = first_needed(context, model.ensemble.windows, as_of)
-        known_at = known_before(context, as_of, backtest.known_at, backtest.plan.prices_known)
-        bars = read_bars(context, first, as_of, known_at)
-        pairs = look(context, model, as_of, bars).rows().assign(run_id=model.run_id, target=target)
-        with transaction(context.engine) as conn:
-            save(conn, "attention_weight", pairs, market=context.name)
-
-
-def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
-    """Return a backtest from the store; None if it is not stored or not finished."""
-    with reading(engine) as conn:
-        row = read_row(conn, "backtest", id=backtest_id)
-        if row is None or row["finished_at"] is None:
-            return None
-        folds = read(conn, "backtest_fold", columns="-backtest_id", backtest_id=backtest_id)
-        accuracies = [_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]
-        return Result(
-            row=row,
-            folds=folds.assign(validation_acc=accuracies),
-            scores=read(conn, "backtest_score", columns="-backtest_id", backtest_id=backtest_id),
-            portfolios=read(
-                conn, "backtest_portfolio", columns="-backtest_id", backtest_id=backtest_id
-            ),
-            page=page_of("backtest", row),
-        )
-
-
-def _validation_acc(run: Mapping[str, Any]) -> float:
-    """Return the validation accuracy in the chosen epoch of each seed, as a mean over the seeds."""
-    # Epochs are numbered from 1.
-    chosen_epochs = [seed["epochs"][seed["best_epoch"] - 1] for seed in run["losses"]]
-    return float(np.mean([epoch["validation_acc"] for epoch in chosen_epochs]))
-
-
-def _backtest_row(backtest: Backtest) -> dict[str, Any]:
-    """Return the row of the table `backtest` for one that has begun and is not finished."""
-    context = backtest.context
-    plan = backtest.plan
-    survivorship = _survivorship(backtest, scored_bars(backtest)).stored
-    return {
-        "id": backtest.id,
-        "market": context.name,
-        "first": plan.first,
-        "last": plan.last,
-        "retrain_every": plan.retrain_every,
-        "config": {
-            **backtest.config,
-            "list": survivorship,
-            "source": newest_source(context),
-            "sessions_a_year": sessions_a_year(context.market.calendar),
-        },
-        "seeds": list(range(context.experiment.seeds)),
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": backtest.known_at,
-        "created_at": datetime.now(UTC),
-        "list_is_snapshot": context.market.is_snapshot,
-        "list_as_of": None if context.market.of_prices else context.market.constituents_as_of,
-        "device": choose_device(context.device).type,
-    }
-
-
 def _store_fold(backtest: Backtest, file: Path) -> None:
     card = read_card(file)
     predicted = pd.read_parquet(file.with_suffix(".parquet"))
     run = card["run"]
-    fold = {
-        **card["fold"],
+    market = backtest.context.market
+    fold = card["fold"] | {
         "run_id": run["id"],
         "predictions": len(predicted),
         "refused": card["refused"],
         "seconds": card["seconds"],
     }
     now = datetime.now(UTC)
-    with transaction(backtest.context.engine) as conn:
+    with transaction(backtest.engine) as conn:
         save(conn, "run", run)
         if card["bands"]:
             bands = pd.DataFrame(card["bands"])
-            save(
-                conn,
-                "abstention_band",
-                bands.assign(is_default=bands["level"] == backtest.context.market.level),
-                run_id=run["id"],
-            )
-        # Those of a single watermark, `known_at`, are saved together. Without
-        # predictions the frame has no columns.
-        moments = predicted["known_at"].unique() if len(predicted) else ()
-        for known_at in moments:
-            rows = predicted[predicted["known_at"] == known_at].assign(run_id=run["id"])
-            save(
-                conn,
-                "prediction",
-                rows,
-                market=backtest.context.name,
-                known_at=known_at.to_pydatetime(),
-                made_at=now,
-            )
+            bands = bands.assign(is_default=bands["level"] == market.level)
+            save(conn, "abstention_band", bands, run_id=run["id"])
+        # Those of a single watermark are saved together. Without predictions there are no columns.
+        for known_at, rows in predicted.groupby("known_at") if len(predicted) else ():
+            moment = cast(pd.Timestamp, known_at).to_pydatetime()
+            owner = {"market": market.name, "known_at": moment, "made_at": now}
+            save(conn, "prediction", rows.assign(run_id=run["id"]), **owner)
         save(conn, "backtest_fold", fold, backtest_id=backtest.id)
 
 
@@ -856,14 +744,14 @@ class TrackRecord:
     `max_return`. `losers` is minus the return to `as_of`: a rule that ranks the losers first.
     """
 
-    probability: Float[ndarray, "days stocks"]
-    movement: Float[ndarray, "days stocks"]
+    probability: PerDay
+    movement: PerDay
     as_of: pd.DatetimeIndex
     target: pd.DatetimeIndex
     fold: Int[ndarray, " days"]  # the number of each day's fold
     symbols: tuple[str, ...]
     rules: pd.DataFrame  # a row a day, a column a rule: 1 for a rise, 0 for a fall, or NaN
-    losers: Float[ndarray, "days stocks"]
+    losers: PerDay
 
     def directions(self) -> Directions:
         """Return the directions that the model and each rule predicted, [days stocks].
@@ -871,18 +759,12 @@ class TrackRecord:
         They are 1 for a rise, 0 for a fall and NaN for none. A rule says the same of all stocks.
         """
         model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
-        directions = {MODEL: model}
-        all_stocks = np.ones_like(self.probability)
-        for rule in self.rules:
-            direction_of_day = self.rules[rule].to_numpy()[:, None]  # [days 1]
-            directions[str(rule)] = all_stocks * direction_of_day
-        return directions
-
-
-def scored_bars(backtest: Backtest) -> pd.DataFrame:
-    """Read the bars of the predicted sessions, and those before them that the rules need."""
-    first = rules_read_from(backtest.context.market.calendar, backtest.plan.first)
-    return read_bars(backtest.context, first, backtest.plan.last, backtest.known_at)
+        all_stocks = np.ones_like(model)
+        rules = {
+            str(rule): all_stocks * of_day.to_numpy()[:, None]
+            for rule, of_day in self.rules.items()
+        }
+        return {MODEL: model, **rules}
 
 
 def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
@@ -891,7 +773,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     Raises DtmlError if no night has a prediction.
     """
     market = backtest.context.market
-    with reading(backtest.context.engine) as conn:
+    with reading(backtest.engine) as conn:
         predicted = query(conn, "backtest_predictions", backtest=backtest.id)
         folds = read(conn, "backtest_fold", backtest_id=backtest.id)
     if predicted.empty:
@@ -923,13 +805,67 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     )
 
 
+def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
+    context = backtest.context
+    bars = backtest.scored_bars
+    record = read_record(backtest, bars)
+    scores = slice_scores(
+        record.directions(), record.movement, record.target, record.fold, record.symbols
+    )
+    ranks = rank_ics_by_slice(
+        record.probability, record.losers, record.movement, record.target, record.fold
+    )
+    # Only these rows have figures of ranks, and none is of a single stock.
+    ranks = ranks.assign(predictor=MODEL, protocol="all")
+    scores = scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
+    traded = list(_traded(backtest, record, bars))
+    year = sessions_a_year(context.market.calendar)
+    # Earlier backtests count too: the best of many strategies looks good by chance.
+    with reading(backtest.engine) as conn:
+        earlier = query(conn, "sharpe_ratios", market=context.name, other_than=backtest.id)
+    trials = list(earlier["sharpe"] / np.sqrt(year))
+    trials += [
+        session_sharpe(track["net"].to_numpy()) for _, strategy, track, _ in traded if strategy
+    ]
+    portfolios = []
+    for name, strategy, track, index in traded:
+        figures = performance(track, trials=trials if strategy else None, index=index, year=year)
+        portfolios.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
+    survivorship = backtest.survivorship(bars)
+    with transaction(backtest.engine) as conn:
+        save_outcomes(conn, backtest, record)
+        rules = dated_directions(record.rules, record.target)
+        save(conn, "rule_direction", rules, market=context.name)
+        # With the outcomes stored above; the views calibration and coverage read the counts.
+        save_counts(conn, query(conn, "settled_folds", backtest=backtest.id))
+        backtests.finish_backtest(
+            conn,
+            backtest.id,
+            scores=scores,
+            returns=pd.concat(
+                [track.assign(portfolio=name) for name, _, track, _ in traded], ignore_index=True
+            ),
+            portfolios=pd.DataFrame(portfolios),
+            counts={
+                # Predicted on any day.
+                "stocks": int(np.isfinite(record.probability).any(axis=0).sum()),
+                "tried": len(trials),
+                # A year, of the best of so many strategies without any skill.
+                "expected_best": expected_best(trials) * np.sqrt(year),
+                "constituent_days": survivorship.constituent_days,
+                "without_price": survivorship.without_price,
+            },
+            finished_at=datetime.now(UTC),
+            seconds=seconds,
+        )
+
+
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
     """Store the outcome of every prediction whose return is known, as a night's scoring would."""
     is_settled = np.isfinite(record.probability) & np.isfinite(record.movement)
     day_places, stock_places = np.nonzero(is_settled)
     symbols = pd.Index(record.symbols)[stock_places]
-    returns = record.movement[day_places, stock_places]
-    rows = outcome_rows(symbols, record.target[day_places], returns)
+    rows = outcome_rows(symbols, record.target[day_places], record.movement[is_settled])
     record_outcomes(
         conn,
         # Nights that these outcomes settle are scored too, beside rules computed from these bars.
@@ -940,51 +876,64 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     )
 
 
-@dataclass(frozen=True)
-class _Traded:
-    """Hold the daily returns of each portfolio in `tracks`, by its name, like the other mappings.
-
-    Columns: those of a track of `dtml.backtest.portfolio.follow`. `strategies` has the settings of
-    the portfolios that follow predictions. `indices` has the track of the index that a portfolio is
-    compared with: bought when its stocks are, so that the two have the same sessions.
-    """
-
-    tracks: dict[str, pd.DataFrame]
-    strategies: dict[str, dict[str, Any]]
-    indices: dict[str, pd.DataFrame]
+# A portfolio: its name, the settings of one that follows predictions, and its track beside that of
+# the index bought when its stocks are.
+Traded = tuple[str, dict[str, Any] | None, pd.DataFrame, pd.DataFrame | None]
 
 
-def _trade_portfolios(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Traded:
+def _traded(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> Iterator[Traded]:
     """Trade the predictions by each strategy, and hold the index and equal parts for comparison.
 
-    The last two are bought at the next open. Portfolios without a single session are left out.
+    The last two are bought at the next open. Portfolios without a single session are left out: that
+    of the index has none if the store has no opens of it.
     """
     context = backtest.context
     quotes = quotes_of(context, bars, record.symbols)
     index_quotes = quotes_of(context, bars, (context.market.index.symbol,))
     index_tracks = {fill: index_track(index_quotes, record.as_of, fill) for fill in get_args(Fill)}
-    tracks: dict[str, pd.DataFrame] = {}
-    strategies: dict[str, dict[str, Any]] = {}
-    indices: dict[str, pd.DataFrame] = {}
+    traded: list[Traded] = []
     for strategy in backtest.plan.strategies:
         weights = positions(record.probability, strategy)
         track = follow(weights, record.as_of, quotes, strategy)
-        tracks[strategy.name] = track
-        indices[strategy.name] = index_tracks[strategy.fill]
-        if len(track):
-            strategies[strategy.name] = asdict(strategy)
-    indices["equal weight"] = index_tracks["next_open"]
-    tracks["index"] = index_tracks["next_open"]
-    tracks["equal weight"] = equal_weight_track(
-        record.probability, record.as_of, quotes, "next_open"
-    )
-    # A track can lack every session: that of the index does if the store has no opens of it.
-    with_sessions = {name: track for name, track in tracks.items() if len(track)}
-    return _Traded(tracks=with_sessions, strategies=strategies, indices=indices)
+        traded.append((strategy.name, asdict(strategy), track, index_tracks[strategy.fill]))
+    of_index = index_tracks["next_open"]
+    equal = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
+    traded += [("index", None, of_index, None), ("equal weight", None, equal, of_index)]
+    yield from (each for each in traded if len(each[2]))
 
 
-def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> Survivorship:
-    """Count the constituents on the sessions of the plan, and those without a bar."""
-    market = backtest.context.market
-    days = sessions_between(market.calendar, backtest.plan.first, backtest.plan.last)
-    return survivorship_of(market, days, bars)
+def require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
+    """Raise UsageError for a day that is no session of the backtest."""
+    for day in days:
+        require_session(backtest.context.market.calendar, day)
+        if not backtest.plan.first <= day <= backtest.plan.last:
+            raise UsageError(
+                f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}, "
+                "the span of the backtest: choose a session in it"
+            )
+
+
+def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
+    """Store, for each session of `days`, which stocks looked at which when it was predicted.
+
+    The session is predicted again by the model of its fold, from the bars that its night read.
+    Nothing is stored for a refused night.
+    """
+    context = backtest.context
+    with reading(backtest.engine) as conn:
+        folds = read(conn, "backtest_fold", backtest_id=backtest.id)
+    for day in days:
+        target = pd.Timestamp(day)
+        # Every session of the backtest is in one fold.
+        fold = folds[(folds["first"] <= target) & (target <= folds["last"])].iloc[0]
+        as_of = previous_session(context.market.calendar, day)
+        if str(as_of) in fold["refused"]:  # the reasons by night
+            continue
+        with reading(backtest.engine) as conn:
+            model = load_run(context, runs.run(conn, fold["run_id"]))
+        first = first_needed(context, model.ensemble.windows, as_of)
+        known_at = known_before(context, as_of, backtest.known_at, backtest.plan.prices_known)
+        bars = read_bars(context, first, as_of, known_at)
+        pairs = look(context, model, as_of, bars).rows().assign(run_id=model.run_id, target=target)
+        with transaction(backtest.engine) as conn:
+            save(conn, "attention_weight", pairs, market=context.name)

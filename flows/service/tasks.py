@@ -1,27 +1,23 @@
-"""Run studies and their stages plainly or, with a Prefect server, as its flows and tasks.
-
-A study is a backtest, a ranking or a benchmark.
-"""
+"""Run work plainly or, with a Prefect server, as its flows and tasks."""
 
 import os
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from flows.log_lines import flow_run_id, logged_stage
 from flows.settings import import_prefect
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def as_study(work: Callable[P, T], run_name: str) -> Callable[P, T]:
-    """Return a study as a flow with runs of this name, or as it is without PREFECT_API_URL."""
+def as_flow(name: str, run_name: str, work: Callable[[], T]) -> T:
+    """Run work plainly or, with PREFECT_API_URL, as a flow whose run has this name."""
     if not os.environ.get("PREFECT_API_URL"):
-        return work
+        return work()
     import_prefect()
     from prefect import flow
 
-    return flow(name=work.__name__, flow_run_name=run_name, persist_result=False)(work)
+    return flow(name=name, flow_run_name=run_name, persist_result=False)(work)()
 
 
 def as_task(name: str, work: Callable[[], T]) -> T:

@@ -12,8 +12,8 @@ from dtml.pages.figures import PROTOCOL_WORDS, Table
 from dtml.pages.rendering import said
 from dtml.pages.survivorship import of_study
 from flows.audit import SESSIONS, STOCKS
-from flows.backtest.walk import Result
 from flows.console import ConsoleTable, Part, rendered, score_tables, styled
+from flows.studies.backtest import Result
 
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
     "model",

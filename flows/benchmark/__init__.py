@@ -1,1 +1,0 @@
-"""The published experiment: trained and chosen, then the test span read once."""

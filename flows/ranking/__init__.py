@@ -1,1 +1,0 @@
-"""The ranking of each day's stocks, walked through history: what `dtml ranking` runs."""

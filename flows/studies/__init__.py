@@ -1,0 +1,1 @@
+"""Studies over years of history: backtests, rankings, and the published experiments."""

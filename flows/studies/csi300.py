@@ -1,0 +1,301 @@
+"""Qlib's table of CSI 300, with our models beside its figures on the same task.
+
+A model is trained once, on the closes before the validation years, and ranks the constituents of
+each day by their return from the next close to the one after. Its bars, its index and its table of
+constituents are files of the user.
+"""
+
+import json
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from functools import cached_property, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Engine
+
+from db.engine import open_store
+from dtml.backtest.performance import sharpe
+from dtml.errors import UsageError
+from dtml.evaluation.metrics import Estimate
+from dtml.evaluation.ranking import Daily, both_known, mean_of_days, pearson_ics, rank_ics
+from dtml.evaluation.splits import Split, known_before
+from dtml.markets import Market, load_market_file
+from dtml.markets.definition import NetworkName
+from dtml.prices.bars import check
+from dtml.prices.sessions import sessions_between
+from dtml.ranking.features import FEATURES, RULES, rule_scores
+from dtml.ranking.outcomes import Leg, sessions_to
+from dtml.ranking.panel import Grid
+from dtml.ranking.rankers import RankersConfig
+from dtml.ranking.rankers import walk as walk_rankers
+from dtml.ranking.relative import RelativeConfig
+from dtml.ranking.walk import History, market_panel
+from dtml.sources import open_source
+from flows.settings import data_folder
+from flows.studies.ranking import RankingStudy, train_once
+from flows.studies.study import study_id
+from translation.atomic_files import write_whole
+
+NAME = "benchmark-csi300"
+LEG: Leg = "second_close"
+BEGINNING = date(2008, 1, 1)
+MARKET = """
+[index]
+symbol = "SH000300"
+name = "CSI 300"
+{checks}
+[constituents]
+as_of = {as_of}
+complete = true
+count = 300
+members = {members}
+until = "included"
+"""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of the benchmark: bars of stocks, bars of the index, and spells of constituents."""
+
+    prices: Path
+    index: Path
+    members: Path
+
+
+@dataclass(frozen=True)
+class Table:
+    """The published table, and the spans of its task; see csi300.toml."""
+
+    test: tuple[date, date]
+    validation: tuple[date, date]
+    differences: tuple[str, ...]
+    published: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def read(cls) -> "Table":
+        """Read the table of the package."""
+        text = (resources.files("flows.studies") / "csi300.toml").read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+        first, last = values["test"]
+        first_validated, last_validated = values["validation"]
+        return cls(
+            test=(first, last),
+            validation=(first_validated, last_validated),
+            differences=tuple(values["differences"]),
+            published=tuple(values["published"]),
+        )
+
+
+def market_of(members: Path, last: date) -> Market:
+    """Return the market of the benchmark: that of CSI 300, with the constituents of a table.
+
+    Its file is the shipped one with another source, index and list of constituents, and without the
+    facts, which are about the shipped list. It is written to the data folder and read from there.
+    `members` is the table, and `last` the last day on which it is true. Raises UsageError for a
+    table that cannot be read, or in which a session has not 300 constituents.
+    """
+    shipped = (resources.files("dtml.markets") / "csi300.toml").read_text(encoding="utf-8")
+    head, rest = shipped.split("[index]\n")
+    # What lies between the index and the constituents: costs, checks, and the settings of DTML.
+    tables = rest[rest.index("[trading]") : rest.index("[constituents]")]
+    facts_begin = head.index("facts = [")  # the last setting before the first table
+    head = head[:facts_begin].replace('source = "yahoo"', 'source = "files"')
+    text = head + MARKET.format(
+        checks=tables, as_of=last, members=json.dumps(str(members.absolute()), ensure_ascii=False)
+    )
+    file = data_folder() / "benchmarks" / f"{NAME}.toml"
+    write_whole(file, lambda path: path.write_text(text, encoding="utf-8"))
+    return load_market_file(file)
+
+
+def read_bars(market: Market, files: Files, last: date) -> pd.DataFrame:
+    """Read the bars of a market's stocks and index up to `last`, and return those that pass checks.
+
+    Raises UsageError where the files lack the index.
+    """
+    symbols = (*market.symbols, market.index.symbol)
+    source = open_source("files", market, prices=files.prices, index=files.index)
+    fetched = source.fetch(dict.fromkeys(symbols, BEGINNING), last)
+    if market.index.symbol not in set(fetched.bars["symbol"]):
+        raise UsageError(
+            f"{files.index} has no bar of the index {market.index.symbol} from {BEGINNING} to "
+            f"{last}: give a file that covers this time with --index"
+        )
+    checked = check(
+        fetched.bars,
+        sessions=sessions_between(market.calendar, BEGINNING, last),
+        closed_until=last,
+        checks=market.checks,
+        index_symbol=market.index.symbol,
+        returns=market.returns,
+    )
+    return checked.accepted
+
+
+def history_of(market: Market, bars: pd.DataFrame, leg: Leg) -> History:
+    """Return the features and outcomes of each day's constituents, from accepted bars."""
+    panel = market_panel(market, bars)
+    there = market.is_constituent(panel.sessions)
+    return History.of(panel, leg, there, max_return=market.checks.max_return)
+
+
+@dataclass(frozen=True)
+class Csi300(RankingStudy):
+    """The benchmark on files, with networks of so many `seeds`.
+
+    Raises UsageError for files that lack the index, and for a table of constituents that
+    `market_of` refuses.
+    """
+
+    files: Files
+    networks: tuple[NetworkName, ...] = ()
+    seeds: int = 10
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Return the store."""
+        return open_store()
+
+    @cached_property
+    def table_of(self) -> Table:
+        """Return the published table."""
+        return Table.read()
+
+    @cached_property
+    def market(self) -> Market:
+        """Return the market, with the constituents of the files."""
+        return market_of(self.files.members, self.table_of.test[1])
+
+    @cached_property
+    def bars(self) -> pd.DataFrame:
+        """Return the accepted bars of the files."""
+        return read_bars(self.market, self.files, self.table_of.test[1])
+
+    @cached_property
+    def history(self) -> History:
+        """Return the models' features and outcomes."""
+        return history_of(self.market, self.bars, LEG)
+
+    @cached_property
+    def rankers(self) -> RankersConfig:
+        """Return the settings of the models."""
+        sessions = self.history.panel.sessions
+        begin, end = (pd.Timestamp(day) for day in self.table_of.validation)
+        networks = [
+            replace(
+                RelativeConfig.for_network(name, self.seeds),
+                sessions=len(sessions),  # no day is too old
+                validation=int(((sessions >= begin) & (sessions <= end)).sum()),
+                folds=1,  # a network is trained once
+            )
+            for name in self.networks
+        ]
+        return RankersConfig(LEG, networks=tuple(networks))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return every setting."""
+        return {**asdict(self.rankers), "features": list(FEATURES)}
+
+    @cached_property
+    def id(self) -> str:
+        """Return the name of the benchmark."""
+        settings = [self.config, self.market.settings]
+        return study_id(NAME, self.table_of.test[0], settings, self.bars)
+
+    @cached_property
+    def spans(self) -> tuple[Split, slice]:
+        """Return the split of the benchmark, and the longer span of days that a network is given.
+
+        All are positions of sessions. The split's `scored` are the days tested. Its `trained` are
+        the days whose outcomes were known before the validation began. A network also gets the days
+        of the validation, on which it chooses its epoch: its span goes on to the last day whose
+        outcome was known before the first day tested.
+        """
+        # Places of the first sessions of the validation and of the test, and of the session after
+        # the test, `stop`. The last date of the test is no session: the next one is just after it.
+        first_validation, first, stop = (
+            int(self.history.panel.sessions.searchsorted(pd.Timestamp(day)))
+            for day in (self.table_of.validation[0], *self.table_of.test)
+        )
+        horizon = sessions_to(LEG)
+        trained, of_networks = (
+            slice(0, known_before(place, horizon=horizon)) for place in (first_validation, first)
+        )
+        return Split(trained=trained, scored=slice(first, stop)), of_networks
+
+    def models(self) -> dict[str, Grid]:
+        """Train every model, and return their scores on the days tested, [sessions stocks].
+
+        They are ridge and boosting, their blend, and the networks.
+        """
+        train_or_load = partial(train_once, self.folder)
+        split, of_networks = self.spans
+        # All but networks learn only from days before the validation.
+        without = replace(self.rankers, networks=())
+        scores = walk_rankers(self.history, [split], without, train_or_load)
+        if self.networks:
+            # The last days of these are the validation on which a network chooses its epoch. This
+            # walk has ridge and boosting too, but does not train them on these days: a training is
+            # named after the model and the first day scored, so those above are loaded.
+            longer = replace(split, trained=of_networks)
+            walked = walk_rankers(self.history, [longer], self.rankers, train_or_load)
+            scores |= {each.name: walked[each.name] for each in self.rankers.networks}
+        return scores
+
+    def make(self) -> None:
+        """Train every model, score it on the test span, and store the figures."""
+        start = time.perf_counter()
+        models = self.models()
+        split, _of_networks = self.spans
+        sessions = self.history.panel.sessions
+        trained = sessions[split.trained]
+        rules = {name: rule_scores(self.history.features, name) for name in RULES}
+        outcome = self.history.outcome[split.scored]
+        columns = []
+        for name, scores in {**models, **rules}.items():
+            tested = np.where(self.history.there, scores, np.nan)[split.scored]
+            columns.append({"model": name, "source": "", **_figures(tested, outcome)})
+        table = {
+            "columns": columns,
+            "published": [dict(row) for row in self.table_of.published],
+            "differences": list(self.table_of.differences),
+            "trained": [str(trained[0].date()), str(trained[-1].date())],
+        }
+        self.save(
+            models,
+            [split],
+            {LEG: outcome},
+            pd.DataFrame(),
+            bars=self.bars,
+            first=sessions[split.scored][0].date(),
+            last=sessions[split.scored][-1].date(),
+            config={**self.config, "table": table, "trading": asdict(self.market.trading)},
+            data_watermark=datetime.now(UTC),  # the files do not say when a bar became known
+            seconds=time.perf_counter() - start,
+        )
+
+
+def _figures(scores: Grid, outcome: Grid) -> dict[str, float]:
+    """Return the figures of a model in the published table, with their intervals over days.
+
+    `rank_ic` and `ic` are means over the days; `rank_icir` and `icir` are these over the standard
+    deviation of the days.
+    """
+    known = both_known(scores, outcome)
+    figures: dict[str, float] = {}
+    for name, daily in (("rank_ic", rank_ics(*known)), ("ic", pearson_ics(*known))):
+        figures |= mean_of_days(daily).named(name) | per_day_ratio(daily).named(f"{name}ir")
+    return figures
+
+
+def per_day_ratio(daily: Daily) -> Estimate:
+    """Return the mean of a daily figure over its standard deviation, not annualised."""
+    return sharpe(daily[np.isfinite(daily)], year=1)

@@ -1,0 +1,695 @@
+"""Train the models of the published experiment, read its test span once, and publish the scores.
+
+Until the scores are made, only `PublishedExperiment.read_test` loads bars of the test span, and
+`make` calls it once. Models, epochs, configurations and the naive rule to beat are chosen on the
+training and validation spans, which lie before it. The page comes from the store alone, so that it
+is the same when it is written again."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, date, datetime
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+from sqlalchemy import Connection, Engine
+
+from db import where
+from db.engine import reading, transaction
+from db.read import read, read_row
+from db.rows import backtests, predictions, prices
+from db.save import save
+from dtml.baselines.classifiers import Kind, fit_classifier
+from dtml.baselines.naive_rules import choose_rule, directions_on
+from dtml.checkpoints import Ensemble, save_ensemble
+from dtml.errors import DtmlError
+from dtml.evaluation.calibration import calibration_curve
+from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
+from dtml.evaluation.survivorship import survivorship_of
+from dtml.inference import choose_device, member_probabilities
+from dtml.machine import computed_by, torch_build
+from dtml.pages.benchmark import benchmark_page
+from dtml.prices.returns import returns_between
+from dtml.published import PublishedSet, Recipe, grid
+from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
+from dtml.training.recipe import Member
+from dtml.training.state import Fit, StateFolder
+from dtml.windows import WindowConfig, Windows
+from flows.nightly.context import MarketContext, Tonight, stored_bars
+from flows.nightly.score import outcome_rows, record_outcomes
+from flows.nightly.train import windows_of
+from flows.progress import training_progress
+from flows.service.tasks import as_task
+from flows.settings import data_folder, page_of
+from flows.studies.study import Study, study_id
+from translation.atomic_files import write_whole
+
+log = logging.getLogger(__name__)
+
+OfMembers = Float[ndarray, "members days stocks"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Hold one configuration of one model, a network or a classifier, fitted with every seed.
+
+    `window` is the length of its windows in sessions. `members` has for each seed its `seed`,
+    `validation_acc`, `validation_loss`, `best_epoch` and `epochs`; a classifier has no loss and no
+    epochs. `probability` predicts windows with all its members.
+    """
+
+    settings: dict[str, Any]
+    window: int
+    members: list[dict[str, Any]]
+    probability: Callable[[Windows], OfMembers]
+    tried: int = 1  # settings that the fit of a classifier compared on validation
+    ensemble: Ensemble | None = None  # the weights, of a network
+
+    @property
+    def validation_acc(self) -> float:
+        """Return the mean accuracy over the seeds, by which a configuration is chosen."""
+        return float(np.mean([member["validation_acc"] for member in self.members]))
+
+
+Trials = Mapping[str, list[Trial]]  # by model; the best on validation comes first
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Hold a benchmark as stored, and where its page is.
+
+    `row` is its row of the table `benchmark`; `scores` and `seeds` are its rows of
+    `benchmark_score` and `benchmark_seed`.
+    """
+
+    row: Mapping[str, Any]
+    scores: pd.DataFrame
+    seeds: pd.DataFrame
+    number: int  # among the benchmarks of its set, from 1 on
+    page: Path
+
+
+@dataclass(frozen=True)
+class Test:
+    """Hold the test span as read, and the predictions of every model and rule for it.
+
+    `probabilities` has the probabilities of each model's trials, in their order. `rules` has a row
+    for each day and a column for each rule: 1 for a rise, 0 for a fall, or NaN. `days` are the
+    windows of DTML's length, whose stock-days are scored. `movement` is the return in double
+    precision, a ratio minus 1, NaN where it is unknown.
+    """
+
+    read_at: datetime
+    known_at: datetime
+    bars: pd.DataFrame
+    windows: Mapping[int, Windows]  # by their length
+    probabilities: Mapping[str, list[OfMembers]]
+    rules: pd.DataFrame
+    days: Windows
+    movement: Float[ndarray, "days stocks"]
+
+
+@dataclass(frozen=True)
+class PublishedExperiment(Study[Benchmark]):
+    """Hold a published set, the models to train on it, and the prices before its test span.
+
+    Prices and windows are read and built when they are first asked for.
+    """
+
+    context: MarketContext
+    paper: PublishedSet
+    seeds: tuple[int, ...]
+    with_grid: bool = False  # whether DTML is trained with other configurations too
+    # The windows of the days up to the end of validation, by their length.
+    _windows: dict[int, Windows] = field(default_factory=dict, repr=False)
+
+    table = "benchmark"
+    read_at = "test_read_at"
+
+    @property
+    def engine(self) -> Engine:
+        """Return the store."""
+        return self.context.engine
+
+    @property
+    def device(self) -> str:
+        """Return the kind of device that computes."""
+        return choose_device(self.context.device).type
+
+    @cached_property
+    def known(self) -> tuple[pd.DataFrame, datetime]:
+        """Return the bars up to the end of validation, and their watermark."""
+        return stored_bars(self.context, date.min, self.paper.validation[1])
+
+    @cached_property
+    def last_session(self) -> date | None:
+        """Return the last session that the index and at least half of the stocks reach.
+
+        It is at most the end of the test span. It is None if the store lacks the index or more than
+        half of the stocks.
+        """
+        with reading(self.engine) as conn:
+            stored = prices.last_sessions(conn, self.context.name)
+        stocks = self.context.market.symbols
+        index = self.context.market.index.symbol
+        latest_first = sorted(stored[stored.index.isin(stocks)], reverse=True)
+        if index not in stored or 2 * len(latest_first) < len(stocks):
+            return None
+        # The last session of the stock in the middle: half of the stocks, rounded up, reach it.
+        of_half_the_stocks = latest_first[(len(stocks) + 1) // 2 - 1].date()
+        return min(of_half_the_stocks, stored[index].date(), self.paper.test[1])
+
+    def require_test_span(self) -> None:
+        """Raise DtmlError unless the store holds the test span to its end.
+
+        If the last prices of a set are not public, the end is that of the public prices.
+        """
+        due = self.paper.last_session
+        last = self.last_session
+        if last is None or last < due:
+            name = self.paper.market
+            stored = f"has prices of {name} up to {last}"
+            if last is None:
+                stored = (
+                    f"lacks the index {self.context.market.index.symbol} of {name}, or more than "
+                    "half of its stocks"
+                )
+            raise DtmlError(
+                f"the store {stored}, but the test span, which is read only once, ends on {due}: "
+                f"run `dtml benchmark {name} --prices FILE --index FILE` with files of the whole "
+                "set"
+            )
+
+    @property
+    def window(self) -> int:
+        """Return the length of DTML's window, in sessions.
+
+        Classifiers see as many sessions, and all models are scored on the days of these windows.
+        """
+        return self.paper.recipes["dtml"].window
+
+    @property
+    def windows(self) -> list[int]:
+        """Return every length of window among the models, the longest first."""
+        lengths = {recipe.window for recipes in self.recipes.values() for recipe in recipes}
+        return sorted(lengths, reverse=True)
+
+    @cached_property
+    def recipes(self) -> dict[str, list[Recipe]]:
+        """Return the configurations of each network, the published one first."""
+        recipes = {name: [published] for name, published in self.paper.recipes.items()}
+        if self.with_grid:
+            published = self.paper.recipes["dtml"]
+            recipes["dtml"] += [recipe for recipe in grid(published) if recipe != published]
+        return recipes
+
+    @cached_property
+    def id(self) -> str:
+        """Return the name of the experiment.
+
+        Of the prices in the test span, its digest has only the last session: they are not read yet.
+        """
+        market = self.context.market
+        settings = [
+            {name: list(map(recipe_settings, each)) for name, each in self.recipes.items()},
+            [asdict(self.window_config(window)) for window in self.windows],
+            [self.paper.train, self.paper.validation, self.paper.test, self.last_session],
+            self.seeds,
+            market.index.symbol,
+            market.symbols,
+            [torch_build(), version("scikit-learn"), self.device],
+        ]
+        return study_id(self.paper.market, self.paper.test[0], settings, self.known[0])
+
+    def spans(self, window: int) -> tuple[Windows, Windows]:
+        """Return the training days and the validation days, in windows of this length.
+
+        Raises DtmlError if no day of one of the two has a label.
+        """
+        if window not in self._windows:
+            self._windows[window] = self._build_windows(self.known[0], window)
+        windows = self._windows[window]
+        return self._days_of(windows, self.paper.train), self._days_of(
+            windows, self.paper.validation
+        )
+
+    def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
+        """Return the test days by the length of their windows, and the bars up to their end.
+
+        The third value is the watermark of these bars. Until the scores are made, nothing else
+        loads bars of the test span. Raises DtmlError if no test day has a label.
+        """
+        bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
+        test_days: dict[int, Windows] = {}
+        for window in self.windows:
+            days = self._days_of(self._build_windows(bars, window), self.paper.test)
+            # Else the last day would be the one after the last bar, which has no outcome.
+            day_places = days.movement.isfinite().any(dim=1).nonzero()  # [days with a return, 1]
+            test_days[window] = days.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
+        return test_days, bars, known_at
+
+    def _days_of(self, windows: Windows, span: tuple[date, date]) -> Windows:
+        first, last = span
+        days = windows.between(pd.Timestamp(first), pd.Timestamp(last))
+        if not days.labelled("published").any():
+            raise DtmlError(
+                f"the store has no outcome of {self.paper.market} from {first} to {last}: run "
+                f"`dtml fetch {self.paper.market} --again --prices FILE --index FILE` with files "
+                "of the whole set"
+            )
+        return days
+
+    def _build_windows(self, bars: pd.DataFrame, window: int) -> Windows:
+        return windows_of(
+            self.context, bars, self.window_config(window), self.context.market.symbols
+        )
+
+    def window_config(self, window: int) -> WindowConfig:
+        """Return the settings by which the market's bars become windows of this length."""
+        return replace(self.context.experiment.windows, window=window)
+
+    def rule_directions(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
+        """Return the direction that each naive rule predicts for each day of these windows."""
+        return directions_on(windows.as_of, bars, self.context.market.index.symbol)
+
+    def members(self, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
+        """Return the networks to train, by the model's name, the configuration and the seed.
+
+        They are those with a window of this length, or all if `window` is None.
+        """
+        return {
+            (name, recipe, seed): Member(seed, recipe.model, recipe.training)
+            for name, recipes in self.recipes.items()
+            for recipe in recipes
+            for seed in self.seeds
+            if window in (None, recipe.window)
+        }
+
+    def state_folder(self, window: int) -> StateFolder:
+        """Return the folder from which trainings on exactly these days resume.
+
+        Its name has a digest of the days and of the versions that compute, so that a training never
+        resumes from a state of other days or versions.
+        """
+        versions = f"{version('dtml-nightshift')} {version('torch')}"
+        digest = hashlib.sha256(versions.encode())
+        for windows in self.spans(window):
+            for values in (windows.rows(), windows.observed, windows.movement):
+                digest.update(values.contiguous().numpy().tobytes())
+        name = f"paper-{self.paper.market}-{window}-{digest.hexdigest()[:8]}"
+        return StateFolder(data_folder() / "training" / name, write_whole)
+
+    def read(self, conn: Connection) -> Benchmark | None:
+        """Return the benchmark from the store, None if it is not stored."""
+        row = read_row(conn, "benchmark", id=self.id)
+        if row is None:
+            return None
+        of_benchmark: dict[str, Any] = {"columns": "-benchmark_id", "benchmark_id": self.id}
+        # Its place among those of its market, in the order in which they read the test span: 3 says
+        # that two others had read it before.
+        until = where.until(row["test_read_at"])
+        so_far = read(conn, "benchmark", columns="id", market=row["market"], test_read_at=until)
+        return Benchmark(
+            row=row,
+            scores=read(conn, "benchmark_score", order="protocol, predictor", **of_benchmark),
+            seeds=read(conn, "benchmark_seed", **of_benchmark),
+            number=len(so_far),
+            page=page_of("benchmark", row),
+        )
+
+    def page(self, stored: Benchmark) -> str:
+        """Render the page from what is stored."""
+        with reading(self.engine) as conn:
+            curves = _calibration_curves(conn, stored)
+        return benchmark_page(
+            benchmark=stored.row,
+            scores=stored.scores,
+            seed_scores=stored.seeds,
+            curves=curves,
+            number=stored.number,
+        )
+
+    def make(self) -> None:
+        """Train every model, read the test span once, and store its scores.
+
+        Raises DtmlError where the stored prices end before the test span does, and where they have
+        no label in one of the spans.
+        """
+        self.require_test_span()
+        trials, best_rule, seconds = as_task("train and choose", lambda: _choose(self))
+        as_task(
+            "read the test span",
+            lambda: _score_and_store(
+                self, trials, _read_test_once(self, trials), best_rule=best_rule, seconds=seconds
+            ),
+        )
+
+
+def recipe_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as plain values, for a digest or a row."""
+    return {
+        "window": recipe.window,
+        "network": type(recipe.model).__name__,
+        **asdict(recipe.model),
+        **asdict(recipe.training),
+    }
+
+
+def train_models(
+    experiment: PublishedExperiment, on_epoch: EpochReport = no_report
+) -> dict[str, list[Trial]]:
+    """Fit every configuration of every model with every seed, and return the trials by model.
+
+    The logistic regression, which no seed changes, is fitted once. The training of a network that
+    was interrupted resumes after the last epoch that was kept.
+    """
+    fits: dict[tuple[str, Recipe, int], Fit] = {}
+    for window in experiment.windows:
+        members = experiment.members(window)
+        fits_of_window = fit_members(
+            *experiment.spans(window),
+            list(members.values()),
+            device=choose_device(experiment.context.device),
+            state_folder=experiment.state_folder(window),
+            on_epoch=on_epoch,
+        )
+        fits.update(zip(members, fits_of_window, strict=True))
+    trials: dict[str, list[Trial]] = {name: [] for name in experiment.recipes}
+    for name, recipes in experiment.recipes.items():
+        for recipe in recipes:
+            of_recipe = [fits[name, recipe, seed] for seed in experiment.seeds]
+            trials[name].append(_network_trial(experiment, recipe, of_recipe))
+    return trials | {kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)}
+
+
+def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[Fit]) -> Trial:
+    ensemble = Ensemble(
+        market=experiment.paper.market,
+        symbols=experiment.context.market.symbols,
+        seeds=experiment.seeds,
+        model=recipe.model,
+        windows=experiment.window_config(recipe.window),
+        weights=stack_members(fits),
+    )
+    device = choose_device(experiment.context.device)
+    members = []
+    for fit in fits:
+        best = fit.epochs[fit.best_epoch - 1]  # epochs are numbered from 1
+        members.append(
+            {
+                "seed": fit.member.seed,
+                "best_epoch": best.number,
+                "validation_acc": best.validation_acc,
+                "validation_loss": best.validation_loss,
+                "epochs": [asdict(epoch) for epoch in fit.epochs],
+            }
+        )
+    return Trial(
+        settings=recipe_settings(recipe),
+        window=recipe.window,
+        members=members,
+        probability=lambda windows: (
+            member_probabilities(ensemble, windows, device).double().numpy()
+        ),
+        ensemble=ensemble,
+    )
+
+
+def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
+    """Fit a classifier on DTML's windows, with every seed.
+
+    A logistic regression has one solution, whatever the seed: it is fitted once.
+    """
+    spans = experiment.spans(experiment.window)
+    seeds = experiment.seeds[:1] if kind == "logistic_regression" else experiment.seeds
+    classifiers = []
+    for seed in seeds:
+        log.info("fitting %s, seed %d", kind, seed)
+        classifiers.append(fit_classifier(kind, *spans, "published", seed))
+    unknown: dict[str, Any] = {"best_epoch": None, "validation_loss": None, "epochs": []}
+    chosen = [dict(classifier.chosen) for classifier in classifiers]
+    return Trial(
+        settings={"window": experiment.window, "chosen": chosen},
+        window=experiment.window,
+        members=[
+            {"seed": seed, "validation_acc": classifier.validation_acc, **unknown}
+            for seed, classifier in zip(seeds, classifiers, strict=True)
+        ],
+        probability=lambda windows: np.stack([each.probability(windows) for each in classifiers]),
+        tried=classifiers[0].tried,  # the same number for every seed
+    )
+
+
+def _choose(experiment: PublishedExperiment) -> tuple[Trials, str, float | None]:
+    """Return the trials, the rule that was best on the training span, and the seconds taken.
+
+    The seconds are None if an earlier process did a part, as the states that it left show.
+    """
+    start = time.perf_counter()
+    device = choose_device(experiment.context.device)
+    was_begun = any(
+        experiment.state_folder(window).file(member, device).exists()
+        for window in experiment.windows
+        for member in experiment.members(window).values()
+    )
+    members = experiment.members()
+    windows = [recipe.window for _model, recipe, _seed in members]
+    with training_progress(list(members.values()), windows) as on_epoch:
+        trained = train_models(experiment, on_epoch)
+    # The sort is stable: among equals, the published configuration stays first.
+    trials = {
+        name: sorted(each, key=lambda trial: -trial.validation_acc)
+        for name, each in trained.items()
+    }
+    train, _validation = experiment.spans(experiment.window)
+    directions = experiment.rule_directions(experiment.known[0], train)
+    best_rule = choose_rule(directions, train.movement.numpy())
+    return trials, best_rule, None if was_begun else time.perf_counter() - start
+
+
+def _read_test_once(experiment: PublishedExperiment, trials: Trials) -> Test:
+    """Load the test span, and predict it with every trial of every model.
+
+    It is called once, after all choices were made: a test span that is read before could influence
+    them.
+    """
+    read_at = datetime.now(UTC)
+    windows, bars, known_at = experiment.read_test()
+    days = windows[experiment.window]
+    # The movement of the windows is in single precision. These returns are computed in double
+    # precision, as a night's outcomes are, for the stock-days on which the windows have one.
+    returns = returns_between(
+        bars, days.as_of, days.target, days.symbols, experiment.context.market.returns
+    )
+    return Test(
+        read_at=read_at,
+        known_at=known_at,
+        bars=bars,
+        windows=windows,
+        probabilities={
+            name: [trial.probability(windows[trial.window]) for trial in each]
+            for name, each in trials.items()
+        },
+        rules=experiment.rule_directions(bars, days),
+        days=days,
+        movement=np.where(days.movement.isfinite().numpy(), returns, np.nan),
+    )
+
+
+def _score_and_store(
+    experiment: PublishedExperiment,
+    trials: Trials,
+    test: Test,
+    *,
+    best_rule: str,
+    seconds: float | None,
+) -> None:
+    """Score every model and rule on the test span, and store the benchmark with its runs.
+
+    The outcomes of the test span are stored too, and nights of the market that they settle are
+    scored (`record_outcomes`).
+    """
+    predictors = [
+        Predictor(
+            name,
+            test.probabilities[name][0],  # of the chosen trial
+            configurations=sum(trial.tried for trial in each),
+        )
+        for name, each in trials.items()
+    ]
+    for rule, of_day in test.rules.items():
+        # A rule is one member that says the same of every stock: [1 member, days, stocks].
+        directions = of_day.to_numpy(dtype=float)[None, :, None]
+        directions = np.broadcast_to(directions, (1, *test.movement.shape))
+        predictors.append(Predictor(str(rule), directions, is_rule=True))
+    scores = scoreboard(predictors, movement=test.movement, target=test.days.target)
+    published = [_published_figures(experiment, row) for row in scores.to_dict("records")]
+    scores = scores.join(pd.DataFrame(published))  # a row for each score, in the same order
+    run_ids = f"{experiment.id}-" + scores["predictor"]
+    scores["run_id"] = run_ids.astype(object).mask(scores["is_rule"], None)
+    # Seeds are scored on none but the stock-days that all predictors have.
+    is_common = common_stock_days(predictors, test.movement, test.days.target)
+    seeds = _seed_rows(trials, test, np.where(is_common, test.movement, np.nan))
+    survivorship = survivorship_of(experiment.context.market, test.days.target, test.bars)
+    train, validation = experiment.spans(experiment.window)
+    spans = {"train": train, "validation": validation, "test": test.days}
+    config: dict[str, Any] = {name: each[0].settings for name, each in trials.items()}
+    if experiment.paper.notes:
+        config["data"] = list(experiment.paper.notes)
+    row = {
+        "id": experiment.id,
+        "market": experiment.paper.market,
+        "title": experiment.context.market.title,
+        "config": config | {"list": survivorship.stored},
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": test.known_at,
+        "stocks": len(test.days.symbols),
+        **{f"{name}_first": days.target[0].date() for name, days in spans.items()},
+        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
+        "best_rule": best_rule,
+        "seconds": seconds,
+        "device": experiment.device,
+        "test_read_at": test.read_at,
+    }
+    with transaction(experiment.engine) as conn:
+        for name, each in trials.items():
+            _store_run(conn, experiment, name, each[0], test)
+        returns = _stock_day_rows(test.days, realised_return=test.movement)
+        record_outcomes(
+            conn,
+            # From these bars come the rules beside which the settled nights are scored.
+            Tonight(experiment.context, experiment.paper.test[1]),
+            outcome_rows(
+                returns["symbol"], returns["target"], returns["realised_return"].to_numpy()
+            ),
+            known_at=test.known_at,
+            recorded_at=test.read_at,
+        )
+        backtests.save_benchmark(conn, row, scores, seeds)
+
+
+def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the paper's ACC and MCC of the predictor of a score, with their standard deviations.
+
+    They are NaN if the paper has no figures of the predictor, or if the score is under another
+    label protocol than the paper's, "published".
+    """
+    figure = experiment.paper.published.get(row["predictor"])
+    names = ("acc", "acc_sd", "mcc", "mcc_sd")
+    if figure is None or row["protocol"] != "published":
+        return {f"published_{name}": np.nan for name in names}
+    return {f"published_{name}": getattr(figure, name) for name in names}
+
+
+def _seed_rows(trials: Trials, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    rows = []
+    for name, each in trials.items():
+        for number, trial in enumerate(each):
+            scores = member_scores(test.probabilities[name][number], movement)
+            rows.append(
+                pd.DataFrame(trial.members)
+                .drop(columns="epochs")
+                .astype({"best_epoch": object, "validation_loss": object})
+                .assign(
+                    predictor=name,
+                    configuration=number,
+                    settings=pd.Series([trial.settings] * len(trial.members), dtype=object),
+                    kept=number == 0,  # the chosen trial comes first
+                    **scores,
+                )
+            )
+    return pd.concat(rows, ignore_index=True)
+
+
+def _store_run(
+    conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test
+) -> None:
+    run_id = f"{experiment.id}-{name}"
+    path = Path("models") / f"{run_id}.safetensors"
+    sha = None
+    if trial.ensemble is not None:
+        sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
+    train, validation = experiment.spans(trial.window)
+    run = {
+        "id": run_id,
+        "market": experiment.paper.market,
+        "kind": "benchmark",
+        "model": name,
+        "config": trial.settings,
+        "seeds": [member["seed"] for member in trial.members],
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": experiment.known[1],  # of the bars on which it was trained and chosen
+        "checkpoint_path": None if sha is None else str(path),
+        "checkpoint_hash": sha,
+        "losses": [
+            {key: member[key] for key in ("seed", "best_epoch", "epochs")}
+            for member in trial.members
+        ],
+        "train_first": train.target[0].date(),
+        "train_last": validation.target[-1].date(),
+        "created_at": test.read_at,
+        "computed_by": computed_by(choose_device(experiment.context.device)),
+    }
+    save(conn, "run", run)
+    probabilities = test.probabilities[name][0]  # [members days stocks] of the chosen trial
+    rows = _stock_day_rows(
+        test.windows[trial.window],
+        probability=probabilities.mean(axis=0),
+        probability_std=probabilities.std(axis=0),
+    )
+    save(
+        conn,
+        "prediction",
+        rows.assign(run_id=run_id),
+        market=experiment.paper.market,
+        known_at=test.known_at,
+        made_at=test.read_at,
+    )
+
+
+def _stock_day_rows(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    is_known = np.isfinite(next(iter(values.values())))
+    day_places, stock_places = np.nonzero(is_known)
+    return pd.DataFrame(
+        {
+            "as_of": windows.as_of[day_places],
+            "target": windows.target[day_places],
+            "symbol": pd.Index(windows.symbols)[stock_places],
+            **{name: value[is_known] for name, value in values.items()},
+        }
+    )
+
+
+def _calibration_curves(conn: Connection, stored: Benchmark) -> dict[str, pd.DataFrame]:
+    row = stored.row
+    history = predictions.prediction_history(
+        conn,
+        market=row["market"],
+        kind="benchmark",
+        first=row["test_first"],
+        last=row["test_last"],
+    )
+    models = stored.scores[~stored.scores["is_rule"]]
+    runs = dict(zip(models["predictor"], models["run_id"], strict=True))
+    is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
+    has_outcome = history["realised_return"].notna()
+    # [stock-days runs], of the stock-days that every model predicted, as in the protocol "all".
+    probabilities = (
+        history[is_of_run & has_outcome]
+        .pivot(
+            index=["target", "symbol", "realised_return"], columns="run_id", values="probability"
+        )
+        .dropna()
+    )
+    rose = probabilities.index.get_level_values("realised_return") > 0
+    return {
+        name: calibration_curve(probabilities[run].to_numpy(), rose) for name, run in runs.items()
+    }

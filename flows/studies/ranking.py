@@ -1,0 +1,532 @@
+"""Rank the stocks of past days by every model and rule, and score the rankings.
+
+A walk trains the models again every quarter of a year on the days before it. What they rank is
+scored and stored once. Each training is done once, its scores kept in a file; some run side by
+side.
+"""
+
+import io
+import logging
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property, partial
+from importlib import resources
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from numpy import ndarray
+from sqlalchemy import Connection, Engine
+from threadpoolctl import threadpool_limits
+
+from db.engine import transaction
+from db.rows import rankings
+from dtml.backtest.turnover import after_costs
+from dtml.errors import UsageError
+from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.evaluation.ranking import (
+    both_known,
+    decile_spreads,
+    rank_differences,
+    rank_ics,
+    score_ranking,
+)
+from dtml.evaluation.splits import Split
+from dtml.evaluation.survivorship import survivorship_of
+from dtml.evaluation.tear_sheet import (
+    OF_LEGS,
+    OF_SECTORS,
+    TearSheet,
+    cumulative_ic,
+    running_means,
+)
+from dtml.markets import Market
+from dtml.markets.definition import NetworkName
+from dtml.own.code import OWN
+from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
+from dtml.prices.sessions import sessions_a_year
+from dtml.ranking.features import FEATURE_SETS, RULES, rule_scores
+from dtml.ranking.outcomes import Leg, measured_legs, outcomes, overlap_of
+from dtml.ranking.panel import Grid, ranked
+from dtml.ranking.rankers import RankersConfig, Training, trainings
+from dtml.ranking.rankers import walk as walk_rankers
+from dtml.ranking.relative import NETWORKS, RelativeConfig
+from dtml.ranking.walk import History, earliest, folds
+from flows.nightly.context import (
+    MarketContext,
+    digest_of_rejected,
+    newest_source,
+    quotes_of,
+    stored_bars,
+)
+from flows.nightly.own_code import doubt_of, own_code_record, walk_own
+from flows.nightly.ranking import history_of
+from flows.progress import rankings_progress, reporting
+from flows.service.tasks import as_task
+from flows.settings import data_folder
+from flows.studies.study import Study, study_id
+from flows.studies.tear_sheet import read_ranking, write_sheet
+from flows.workers import worker_pool
+from translation.atomic_files import write_whole
+
+log = logging.getLogger(__name__)
+
+StockDays = Bool[ndarray, "days stocks"]
+Parts = Mapping[tuple[str, str], StockDays]  # by kind and value
+
+VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
+# Bars are read so long after the last close: the outcome of the longest leg needs them.
+AFTERWARDS = timedelta(days=49)
+BEGINNING = date(1970, 1, 1)  # before all stored bars
+TRADED_LEG: Leg = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
+
+
+def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
+    """Return the scores of a training from its file in the folder; train and write it if missing.
+
+    So an interrupted walk resumes where it stopped, and finds what other processes trained.
+    """
+    file = folder / f"{name}.npy"
+    if not file.exists():
+        # The array is written to memory first: given a path, `np.save` adds .npy to the name.
+        buffer = io.BytesIO()
+        np.save(buffer, train(), allow_pickle=False)
+        write_whole(file, lambda path: path.write_bytes(buffer.getvalue()))
+        log.info("%s: trained and scored %s", folder.name, name)
+    scores: Grid = np.load(file, allow_pickle=False)
+    return scores
+
+
+class RankingStudy(Study[Ranking]):
+    """A study that is stored as a ranking: its history, and the scores of models on it."""
+
+    table = "ranking"
+    read_at = "read_at"
+
+    @property
+    @abstractmethod
+    def market(self) -> Market:
+        """Return the market."""
+
+    @property
+    @abstractmethod
+    def history(self) -> History:
+        """Return what the models read: ranked features and outcomes of each day's constituents."""
+
+    @property
+    def largest_return(self) -> float:
+        """Return the size of a return beyond which it is taken for a corporate action."""
+        return self.market.checks.max_return
+
+    def read(self, conn: Connection) -> Ranking | None:
+        """Return the ranking from the store, with its tear sheet if the file is here."""
+        return read_ranking(conn, self.id)
+
+    def page(self, stored: Ranking) -> str:
+        """Render the page of the ranking."""
+        return ranking_page(stored)
+
+    def returns(self, days: slice) -> dict[Leg, Grid]:
+        """Return the return over each leg of each stock-day that is ranked, NaN for the others."""
+        panel = self.history.panel
+        found: dict[Leg, Grid] = {}
+        for leg in measured_legs(panel):
+            outcome = outcomes(panel, leg, max_return=self.largest_return)
+            found[leg] = np.where(self.history.there, outcome, np.nan)[days]
+        return found
+
+    def parts(self, days: slice) -> Parts:
+        """Return the masks of all stock-days (with an empty value), and of each year's."""
+        sessions = self.history.panel.sessions[days]
+        every = np.ones((len(sessions), len(self.history.panel.symbols)), dtype=bool)
+        years = {
+            ("year", str(year)): every & (sessions.year == year)[:, None]
+            for year in sessions.year.unique()
+        }
+        return {("all", ""): every, **years}
+
+    def save(
+        self,
+        models: Mapping[str, Grid],
+        splits: list[Split],
+        returns: Mapping[Leg, Grid],
+        portfolios: pd.DataFrame,
+        *,
+        bars: pd.DataFrame,
+        **columns: Any,
+    ) -> None:
+        """Score the models and rules over the days of the splits, and store the ranking.
+
+        `models` are the scores of each model on all sessions, [sessions stocks]; `returns` those of
+        the days by leg. Of the table's columns, `columns` has those that depend on the study.
+        """
+        history = self.history
+        leg = history.leg
+        days = slice(splits[0].scored.start, splits[-1].scored.stop)
+        rules = {name: rule_scores(history.features, name) for name in RULES}
+        predictions = {
+            name: np.where(history.there, scores, np.nan)[days]
+            for name, scores in {**models, **rules}.items()
+        }
+        scores = []
+        parts = self.parts(days)
+        for predictor, scored_leg, (part, value) in product(predictions, returns, parts):
+            # Parts are scored only on the leg for which the models were trained.
+            if part == "all" or scored_leg == leg:
+                of_part = np.where(parts[part, value], predictions[predictor], np.nan)
+                score = score_ranking(of_part, returns[scored_leg], overlap=overlap_of(scored_leg))
+                named = {"predictor": predictor, "leg": scored_leg, "slice": part, "value": value}
+                scores.append({**named, "is_rule": predictor in RULES, **score})
+        differences = pd.DataFrame(
+            rank_differences(predictions, returns[leg], overlap=overlap_of(leg))
+        )
+        closes = history.panel.sessions[days]
+        listed = survivorship_of(self.market, closes, bars).stored
+        row = {
+            "id": self.id,
+            "market": self.market.name,
+            "leg": leg,
+            # On any day. Ridge is always trained, and scores each stock that is ranked.
+            "stocks": int(np.isfinite(predictions["ridge"]).any(axis=0).sum()),
+            "folds": len(splits),
+            "best_rule": best_rule(rules, history.outcome, slice(0, splits[0].trained.stop)),
+            "code_version": version("dtml-nightshift"),
+            "read_at": datetime.now(UTC),
+            **columns,
+            "config": {**columns["config"], "list": listed},
+        }
+        with transaction(self.engine) as conn:
+            rankings.save_ranking(
+                conn, row, pd.DataFrame(scores), differences.assign(leg=leg), portfolios
+            )
+
+
+def best_rule(rules: Mapping[str, Grid], outcome: Grid, days: slice) -> str:
+    """Return the rule with the highest mean rank IC on these days; of equals, the first.
+
+    The days must lie before all that are scored, so that the choice does not know the outcomes.
+    """
+
+    def mean_rank_ic(name: str) -> float:
+        return float(np.nanmean(rank_ics(*both_known(rules[name][days], outcome[days]))))
+
+    return max(rules, key=mean_rank_ic)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Say on which closes, `first` to `last`, a walk ranks stocks, and which return it predicts.
+
+    It is the return over `leg`, one of `dtml.ranking.outcomes.LEGS`. Ridge and boosting are always
+    trained. The `networks` are trained too, each with so many `seeds`.
+    """
+
+    first: date
+    last: date
+    leg: Leg = "next_close"
+    networks: tuple[NetworkName, ...] = ()
+    seeds: int = 3
+
+
+@dataclass(frozen=True)
+class Walk(RankingStudy):
+    """A walk of every model and rule through the plan's days, of the bars in the store.
+
+    With several `workers`, so many processes of this machine train side by side, which does not
+    change the figures. Raises DtmlError for days that cannot be walked (`dtml.ranking.walk.folds`),
+    and for own code that fails.
+    """
+
+    context: MarketContext
+    plan: Plan
+    workers: int = 1
+
+    @property
+    def engine(self) -> Engine:
+        """Return the store."""
+        return self.context.engine
+
+    @property
+    def market(self) -> Market:
+        """Return the market."""
+        return self.context.market
+
+    @property
+    def largest_return(self) -> float:
+        """Return the bound of the market's experiment."""
+        return self.context.experiment.windows.largest_return
+
+    @property
+    def rankers(self) -> RankersConfig:
+        """Return the settings of its models."""
+        seeds = self.plan.seeds
+        networks = [RelativeConfig.for_network(name, seeds) for name in self.plan.networks]
+        return RankersConfig(self.plan.leg, networks=tuple(networks))
+
+    @cached_property
+    def bars(self) -> tuple[pd.DataFrame, datetime]:
+        """Return the bars up to the last one that an outcome needs, and their watermark.
+
+        Raises UsageError where they end before the plan does.
+        """
+        bars, watermark = stored_bars(self.context, BEGINNING, self.plan.last + AFTERWARDS)
+        newest = bars["session"].max().date()
+        if self.plan.last > newest:
+            raise UsageError(
+                f"the store has prices of {self.context.name} up to {newest}, before --to "
+                f"{self.plan.last}: choose an earlier --to, or fetch later prices"
+            )
+        return bars, watermark
+
+    @cached_property
+    def history(self) -> History:
+        """Return what the models read: ranked features and outcomes of each day's constituents."""
+        return history_of(self.context, self.bars[0], self.plan.leg)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return every setting, for the column `config`."""
+        return {
+            **asdict(self.rankers),
+            "features": list(FEATURE_SETS[self.market.features]),
+            "max_return": self.market.checks.max_return,
+            "trading": asdict(self.market.trading),
+            **own_code_record(self.context),
+        }
+
+    @property
+    def id(self) -> str:
+        """Return the name of the ranking."""
+        bars = self.bars[0]
+        rejected = digest_of_rejected(self.context, bars)
+        settings = [asdict(self.plan), self.config, self.market.settings, rejected]
+        return study_id(self.context.name, self.plan.first, settings, bars)
+
+    def make(self) -> None:
+        """Walk every model and rule, store their scores, and write the tear sheet."""
+        start = time.perf_counter()
+        history = self.history
+        splits = folds(history, pd.Timestamp(self.plan.first), pd.Timestamp(self.plan.last))
+        days = slice(splits[0].scored.start, splits[-1].scored.stop)
+        bars, watermark = self.bars
+        # A return needs the opens of two sessions after the first close that is scored.
+        first = history.panel.sessions[days.start]
+        if bars.loc[bars["session"] > first, "session"].nunique() < 2:
+            raise UsageError(
+                f"no portfolio has a return from {first.date()} to {self.plan.last}, because it "
+                "needs the opens of two later sessions: choose an earlier --from"
+            )
+        once = partial(train_once, self.folder)
+        to_train = list(trainings(history, splits, self.rankers))
+        if self.workers > 1:
+            # The walk below then finds the scores of every training in the folder.
+            as_task(
+                "train side by side",
+                lambda: train_side_by_side(self, to_train, self.folder, self.workers),
+            )
+        with rankings_progress(self.context.name, len(to_train)) as on_training:
+            reported = reporting(once, on_training)
+            scores = as_task("walk", lambda: walk_rankers(history, splits, self.rankers, reported))
+        if self.market.code:
+            spans = [(fold.trained, fold.scored) for fold in splits]
+            scores[OWN], _last_model = as_task(
+                "own code", lambda: walk_own(self.context, history, spans)
+            )
+            if doubt := doubt_of(self.context, history, scores[OWN][days], days):
+                log.warning("%s", doubt)
+        portfolios = as_task("portfolios", lambda: self._portfolios(days, scores[HEADLINE]))
+        returns = self.returns(days)
+        as_task(
+            "score",
+            lambda: self.save(
+                scores,
+                splits,
+                returns,
+                portfolios,
+                bars=bars,
+                first=self.plan.first,
+                last=self.plan.last,
+                config={**self.config, "source": newest_source(self.context)},
+                data_watermark=watermark,
+                seconds=time.perf_counter() - start,
+            ),
+        )
+        as_task("tear sheet", lambda: self._write_sheet(days, scores[HEADLINE], returns))
+
+    def parts(self, days: slice) -> Parts:
+        """Return the masks of each part of the stock-days that is scored by itself.
+
+        The kinds are "all" stock-days and "year", as elsewhere; "sector"; and "move": thirds of
+        each day's stocks by how far their return is from the day's median.
+        """
+        parts = dict(super().parts(days))
+        every = parts["all", ""]
+        sectors = {stock.symbol: stock.sector for stock in self.market.constituents}
+        of_stock = np.array([sectors.get(name) or "" for name in self.history.panel.symbols])
+        for sector in sorted(set(of_stock) - {""}):
+            parts["sector", sector] = every & (of_stock == sector)
+        outcome = self.history.outcome[days]
+        # NumPy warns of days without an outcome.
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+            median = np.nanmedian(outcome, axis=1, keepdims=True)
+            size_rank = ranked(np.abs(outcome - median))  # in [-0.5, 0.5] within the day
+        # 0, 1 or 2; without the clip, the largest rank, 0.5, would give 3.
+        third = np.floor(3 * (size_rank + 0.5)).clip(0, 2)
+        for number, value in enumerate(("small", "middle", "large")):
+            parts["move", value] = third == number
+        return parts
+
+    def _portfolios(self, days: slice, scores: Grid) -> pd.DataFrame:
+        """Return the performance after costs of the portfolios that trade a ranking.
+
+        How much to trade is chosen on the last `VALIDATION` sessions before the first close, or on
+        as many as the history allows; it is not chosen if these are fewer than `MINIMUM_DAYS`.
+        These sessions are ranked by a walk of their own, whose models, too, are trained on the days
+        before. `scores` are those of the walk, [sessions stocks].
+        """
+        history = self.history
+        sessions = history.panel.sessions
+        first = days.start
+        begin = max(first - VALIDATION, earliest(history.leg))
+        scores = scores.copy()  # those of the validation are written into it
+        if first - begin >= MINIMUM_DAYS:
+            validation_scores = walk_rankers(
+                history,
+                folds(history, sessions[begin], sessions[first - 1]),
+                RankersConfig(history.leg),  # without networks, which the blend does not need
+                # The prefix tells the files of this walk from those of the plan's.
+                lambda name, train: train_once(self.folder, f"validation-{name}", train),
+            )
+            scores[begin:first] = validation_scores[HEADLINE][begin:first]
+        else:
+            begin = first
+        traded = slice(begin, days.stop)
+        return after_costs(
+            scores=np.where(history.there[traded], scores[traded], np.nan),
+            as_of=sessions[traded],
+            quotes=quotes_of(self.context, self.bars[0], history.panel.symbols),
+            trading=self.market.trading,
+            first=sessions[first],
+        )
+
+    def _write_sheet(self, days: slice, scores: Grid, returns: Mapping[Leg, Grid]) -> None:
+        """Write the tear sheet of the model HEADLINE, whose `scores` are of all sessions."""
+        stored = self.stored()
+        assert stored is not None
+        strongest = stored.strongest
+        rule = stored.row["best_rule"] if strongest is None else strongest["other"]
+        history = self.history
+        sessions = history.panel.sessions[days]
+        leg = history.leg
+        overlap = overlap_of(leg)
+        shown = {HEADLINE: scores, rule: rule_scores(history.features, rule)}
+        shown = {name: np.where(history.there, each, np.nan)[days] for name, each in shown.items()}
+        cumulative = {}
+        for name, each in shown.items():
+            daily = rank_ics(*both_known(each, returns[leg]))
+            running = running_means(daily, overlap=overlap)
+            cumulative[name] = cumulative_ic(sessions, daily, running)
+        spread_leg = TRADED_LEG if TRADED_LEG in returns else leg
+        # The store has the scores by leg and by sector already.
+        mine = stored.scores[stored.scores["predictor"] == HEADLINE].rename(
+            columns={"value": "sector"}
+        )
+        sheet = TearSheet.of(
+            predictor=HEADLINE,
+            leg=leg,
+            spread_leg=spread_leg,
+            overlap=overlap,
+            cumulative=cumulative,
+            sessions=sessions,
+            scores=shown[HEADLINE],
+            outcome=returns[leg],
+            gross=decile_spreads(*both_known(shown[HEADLINE], returns[spread_leg])),
+            constituents=self.market.is_constituent(sessions, history.panel.symbols).sum(axis=1),
+            costs=self.market.trading.costs,
+            year=sessions_a_year(self.market.calendar),
+            legs=mine.loc[mine["slice"] == "all", OF_LEGS].reset_index(drop=True),
+            sectors=mine.loc[mine["slice"] == "sector", OF_SECTORS].reset_index(drop=True),
+        )
+        write_sheet(stored.row, sheet)
+
+
+def train_side_by_side(walk: Walk, to_train: list[Training], folder: Path, workers: int) -> None:
+    """Run, in `workers` processes, the trainings whose scores the folder lacks; the slowest first.
+
+    Each process writes the scores of its trainings into the folder. If one training fails, all
+    processes are killed. Raises DtmlError if a process was killed from outside.
+    """
+    missing = [each for each in to_train if not (folder / f"{each.name}.npy").exists()]
+    ordered = sorted(
+        missing, key=lambda each: (each.predictor not in NETWORKS, each.predictor != "boosting")
+    )
+    inputs = (folder, walk.history, walk.rankers)
+    with (
+        worker_pool(workers, _begin_worker, *inputs) as pool,
+        rankings_progress(walk.market.name, len(ordered)) as on_training,
+    ):
+        futures = [pool.submit(_train_one, training) for training in ordered]
+        for training, future in zip(ordered, futures, strict=True):
+            future.result()
+            on_training(training.name)
+
+
+# In a worker process it has one entry, which `_begin_worker` adds: the history is sent only once.
+_worker_inputs: list[tuple[Path, History, RankersConfig]] = []
+
+
+def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None:
+    # One thread for each worker: together they use the cores.
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    _worker_inputs.append((folder, history, config))
+
+
+def _train_one(training: Training) -> None:
+    folder, history, config = _worker_inputs[0]
+    train_once(folder, training.name, partial(training.run, history, config))
+
+
+@dataclass(frozen=True)
+class RankingSet:
+    """Describe a price file of the benchmark: its market, and the closes on which it is scored.
+
+    The file has the calendar and the checks of the market. Settings were chosen on the half years
+    before these closes; benchmarks/README.md says which.
+    """
+
+    market: str
+    first: date
+    last: date
+
+
+SETS: Mapping[str, RankingSet] = {
+    "kospi200_2020": RankingSet("kospi200", date(2022, 1, 3), date(2026, 5, 29)),
+    "kospi200_2015": RankingSet("kospi200", date(2017, 1, 2), date(2020, 12, 18)),
+    "sp500": RankingSet("sp500", date(2018, 1, 2), date(2022, 12, 30)),
+    "kdd17": RankingSet("kdd17", date(2009, 1, 2), date(2016, 12, 30)),
+    "ndx100": RankingSet("ndx100", date(2014, 1, 2), date(2017, 12, 8)),
+    "acl18": RankingSet("acl18", date(2014, 1, 2), date(2017, 9, 1)),
+}
+
+
+def market_file_of(name: str) -> Path:
+    """Write the market file of a set, with an index of its constituents, and return its path.
+
+    It is the file of the set's market, except that the index is computed from the constituents.
+    """
+    shipped = resources.files("dtml.markets") / f"{SETS[name].market}.toml"
+    text = shipped.read_text(encoding="utf-8")
+    text_with_own_index = text.replace("[index]\n", "[index]\nof_constituents = true\n")
+    file = data_folder() / "rankings" / f"ranking-{name}.toml"
+    write_whole(file, lambda path: path.write_text(text_with_own_index, encoding="utf-8"))
+    return file

@@ -1,0 +1,93 @@
+"""Rankings as stored, and their tear sheets, which are kept in files beside their pages.
+
+The store has the figures of a walk over all its days, and not those of each day, so only the walk
+itself can compute the sheet.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.connection.frames import sql_text
+from db.read import read, read_row, selection
+from dtml.evaluation.tear_sheet import TearSheet
+from dtml.pages.ranking import HEADLINE, Ranking
+from flows.settings import page_of, write_page
+
+# Columns that are no numbers: days, and names.
+DATES = ("session", "first", "last")
+NAMES = ("predictor", "leg", "sector")
+
+
+def sheet_file(row: Mapping[str, Any]) -> Path:
+    """Return the file of the sheet of a stored ranking, from its row: beside its page."""
+    return page_of("ranking", row).with_suffix(".json")
+
+
+def write_sheet(row: Mapping[str, Any], sheet: TearSheet) -> None:
+    """Write the sheet of a ranking, whole or not at all."""
+    tables = {name: table.to_dict("list") for name, table in sheet.tables.items()}
+    write_page(sheet_file(row), json.dumps(vars(sheet) | tables, default=str))
+
+
+def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
+    """Return the sheet of a stored ranking; None where its file is missing or damaged.
+
+    The file is missing on a machine other than the walk's, and for walks of earlier versions. One
+    of another version counts as damaged.
+    """
+    file = sheet_file(row)
+    if file.name != f"ranking-{row['id']}.json":  # the store may name a path outside the folder
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        tables = {name: _table(each) for name, each in content.items() if isinstance(each, dict)}
+        return TearSheet(**content | tables)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _table(columns: dict[str, list[Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(columns)
+    for name in columns.keys() - NAMES:
+        table[name] = (pd.to_datetime if name in DATES else pd.to_numeric)(table[name])
+    return table
+
+
+def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
+    """Return a ranking from the store, with its tear sheet if the file is on this machine.
+
+    None where the store has no ranking of this id.
+    """
+    row = read_row(conn, "ranking", id=ranking_id)
+    if row is None:
+        return None
+    scores, differences, portfolios = (
+        read(conn, f"ranking_{part}", columns="-ranking_id", ranking_id=ranking_id)
+        for part in ("score", "difference", "portfolio")
+    )
+    return Ranking(row, scores, differences, portfolios, read_sheet(row))
+
+
+def sql_behind(conn: Connection, ranking_id: str) -> dict[str, str]:
+    """Return the SQL behind the charts `legs` and `sectors` of a ranking's page.
+
+    The rows of its other charts are in no table, but in the file of the tear sheet.
+    """
+    return {
+        chart: sql_text(
+            conn,
+            selection(
+                "ranking_score",
+                ranking_id=ranking_id,
+                predictor=HEADLINE,
+                slice=part,
+                order="leg, value",
+            ),
+        )
+        for chart, part in {"legs": "all", "sectors": "sector"}.items()
+    }
