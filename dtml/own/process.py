@@ -1,4 +1,4 @@
-"""A user's own features and model, each question to which a process of its own answers."""
+"""A user's own features and model, which run in processes of their own."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -37,11 +37,11 @@ class Fitted:
 
 @dataclass(frozen=True)
 class IsolatedCode:
-    """A user's code that runs apart: each question is put to a new process.
+    """A user's code that runs apart.
 
-    A feature of a session is computed from the sessions up to it alone, once: with a `folder`, its
-    values are kept there by the text of the file, the window of bars and the session. Every method
-    raises an OwnCodeError that says why the code failed.
+    A feature of a session is computed once, in a process that has been given no later session: with
+    a `folder`, its values are kept there by the text of the file, the window of bars and the
+    session. Every method raises an OwnCodeError that says why the code failed.
     """
 
     code: OwnCode
@@ -61,18 +61,29 @@ class IsolatedCode:
         All processors compute them. `on_day` is called after each day.
         """
         history = int(self.description["history"])
+        kept = {day: self._file(window_of(panel, day, history)) for day in days}
+        values: dict[int, Float[ndarray, "stocks features"]] = {}
 
-        def value(day: int) -> Float[ndarray, "stocks features"]:
-            values = self._value(window_of(panel, day, history))
+        def load(day: int) -> None:
+            values[day] = np.load(cast(Path, kept[day]))
             on_day()
-            return values
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            try:
-                return np.stack(list(pool.map(value, days)))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        def compute(part: Sequence[int]) -> None:
+            windows = (_message(window_of(panel, day, history)) for day in part)
+            question = {"task": "values", "text": self.code.text, "symbols": panel.symbols}
+            answers = SANDBOX.converse(self.code.name, question, windows)
+            for answer, day in zip(answers, part, strict=True):
+                values[day] = answer["values"]
+                _keep(kept[day], values[day])
+                on_day()
+
+        missing = [day for day, file in kept.items() if file is None or not file.exists()]
+        for day in set(days).difference(missing):
+            load(day)
+        parts = [part for part in np.array_split(missing, os.cpu_count() or 1) if len(part)]
+        with ThreadPoolExecutor(max(len(parts), 1)) as pool:
+            list(pool.map(compute, [part.tolist() for part in parts]))
+        return np.stack([values[day] for day in days])
 
     def walk(
         self,
@@ -118,28 +129,15 @@ class IsolatedCode:
         )
         return answers["scores"]
 
-    def _value(self, window: Panel) -> Float[ndarray, "stocks features"]:
-        """Return the features of the last session of a window, as kept or computed."""
-        grids = {name: getattr(window, name) for name in PRICES}
-        sessions = window.sessions.astype(str).tolist()
-        names = {"symbols": window.symbols, "sessions": sessions}
-        file = None
-        if self.folder is not None:
-            digest = hashlib.sha256(json.dumps(names).encode())
-            for grid in grids.values():
-                digest.update(grid.tobytes())
-            folder = self.folder / self.code.sha256[:16]
-            file = folder / f"{sessions[-1]}-{digest.hexdigest()[:16]}.npy"
-            if file.exists():
-                values: Float[ndarray, "stocks features"] = np.load(file)
-                return values
-        _, answers = self._ask("values", grids, **names)
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(f".{os.getpid()}.npy")
-            np.save(part, answers["values"])
-            part.replace(file)  # whole or not at all
-        return answers["values"]
+    def _file(self, window: Panel) -> Path | None:
+        """Return where the features of the last session of a window are kept."""
+        if self.folder is None:
+            return None
+        digest = hashlib.sha256(json.dumps(window.symbols).encode())
+        for array in _message(window).values():
+            digest.update(array.tobytes())
+        name = f"{window.sessions[-1].date()}-{digest.hexdigest()[:16]}.npy"
+        return self.folder / self.code.sha256[:16] / name
 
     def _ask(
         self, task: str, arrays: Arrays | None = None, **details: Any
@@ -147,6 +145,19 @@ class IsolatedCode:
         """Let a fresh process do a task of `dtml.own.work`."""
         question = {**details, "task": task, "text": self.code.text}
         return SANDBOX.ask(self.code.name, question, arrays or {})
+
+
+def _message(window: Panel) -> Arrays:
+    sessions = window.sessions.to_numpy("datetime64[ns]")
+    return {"sessions": sessions} | {name: getattr(window, name) for name in PRICES}
+
+
+def _keep(file: Path | None, values: Float[ndarray, "stocks features"]) -> None:
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}.npy")
+        np.save(part, values)
+        part.replace(file)  # whole or not at all
 
 
 def _positions(days: slice) -> range:

@@ -4,22 +4,29 @@ That process has no variable of this one but those named, and limits on time and
 protects the night from mistakes, but not from attacks: it may read whatever its user may read.
 """
 
+import errno
 import json
 import os
+import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy import ndarray
 
 from dtml.errors import DtmlError
 
+POLL_S = 0.002  # between two tries
 GIGABYTES = "4"  # of memory, for each question
 PASSED_ON_VARIABLES = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
 # So that results are the same to the last bit every time.
@@ -59,19 +66,47 @@ class Sandbox:
         `name` is that of the code, in errors. The process has the environment variables named too.
         """
         seconds = self.limit("SECONDS", self.seconds)
-        gigabytes = self.limit("GIGABYTES", GIGABYTES)
-        task = {**question, "name": name, "memory": int(gigabytes * 2**30)}
-        with TemporaryDirectory(prefix="dtml-own-", ignore_cleanup_errors=True) as temporary:
-            folder = Path(temporary)
-            (folder / "task.json").write_text(json.dumps(task))
+        with self._task(name, question) as folder:
             np.savez(folder / "task.npz", **cast(Any, arrays))
-            exit_status = self._run(folder, seconds, variables)
+            server = self._server(variables)
+            exit_status = self._ending(name, lambda: server.run(folder, seconds))
             if exit_status is None:
-                raise self.error(
-                    f"{name} took more than {seconds:g} s: make it faster, or raise the "
-                    f"environment variable {self.limits}_SECONDS"
-                )
-            return self._answer(folder, exit_status, name, gigabytes)
+                raise self._late(name, seconds)
+            if self.stays:
+                self.idle.append(server)
+            else:
+                server.end()
+            return self._answer(folder, exit_status, name)
+
+    def converse(
+        self, name: str, question: Mapping[str, Any], messages: Iterable[Mapping[str, ndarray]]
+    ) -> Iterator[dict[str, ndarray]]:
+        """Yield the answers of one fresh process to messages, each of which follows an answer.
+
+        So the process answers a message before it is given a later one.
+        """
+        seconds = self.limit("SECONDS", self.seconds)
+        with self._task(name, question) as folder, ThreadPoolExecutor(1) as thread:
+            for pipe in PIPES:
+                os.mkfifo(folder / pipe)
+            server = self._server()
+            ending = thread.submit(server.run, folder, float("inf"))
+            # The process opens its answers first, and its messages wait for that.
+            with (
+                os.fdopen(os.open(folder / ANSWERS, os.O_RDONLY | os.O_NONBLOCK), "rb") as answers,
+                suppress(BrokenPipeError, EOFError),  # the process has ended: its answer says why
+                os.fdopen(_opened(folder / MESSAGES, ending), "wb") as sent,
+            ):
+                os.set_blocking(answers.fileno(), True)
+                for message in messages:
+                    put(sent, message)
+                    if not select.select([answers], [], [], seconds)[0]:
+                        server.end()  # and with it the process
+                        raise self._late(name, seconds)
+                    yield get(answers)
+            exit_status = self._ending(name, ending.result)
+            self.idle.append(server)
+            self._answer(folder, cast(int, exit_status), name)
 
     def limit(self, name: str, default: str) -> float:
         """Return a limit from its variable; raise `error` if that is no finite number above 0."""
@@ -92,30 +127,49 @@ class Sandbox:
         if not self.idle:
             self.idle.append(Server(self.program))
 
-    def _run(self, folder: Path, seconds: float, variables: Sequence[str]) -> int | None:
-        """Return the exit status of the process that did a task; None where it was late."""
-        server = self.idle.pop() if self.idle else Server(self.program, variables)
+    @contextmanager
+    def _task(self, name: str, question: Mapping[str, Any]) -> Iterator[Path]:
+        """Yield a folder with a task, which is then removed."""
+        task = {**question, "name": name, "memory": int(self._gigabytes * 2**30)}
+        with TemporaryDirectory(prefix="dtml-own-", ignore_cleanup_errors=True) as temporary:
+            folder = Path(temporary)
+            (folder / "task.json").write_text(json.dumps(task))
+            yield folder
+
+    @property
+    def _gigabytes(self) -> float:
+        return self.limit("GIGABYTES", GIGABYTES)
+
+    def _server(self, variables: Sequence[str] = ()) -> "Server":
+        """Return a server that waits, or a new one."""
+        while self.idle:
+            server = self.idle.pop()
+            if server.process.poll() is None:
+                return server
+        return Server(self.program, variables)
+
+    def _ending(self, name: str, ended: Callable[[], int | None]) -> int | None:
+        """Return the exit status of a process; raise `error` where its server was killed."""
         try:
-            exit_status = server.run(folder, seconds)
-        except (OSError, ValueError):
-            # The server was killed since its last question: the pipe to it is broken, or an empty
-            # line is read where an exit status should be. A new server does the task.
-            server = Server(self.program, variables)
-            exit_status = server.run(folder, seconds)
-        if self.stays:
-            self.idle.append(server)
-        else:
-            server.end()
-        return exit_status
+            return ended()
+        except (OSError, ValueError) as error:
+            raise self.error(f"the server of {name} was killed: run it again") from error
+
+    def _late(self, name: str, seconds: float) -> DtmlError:
+        return self.error(
+            f"{name} took more than {seconds:g} s: make it faster, or raise the environment "
+            f"variable {self.limits}_SECONDS"
+        )
 
     def _answer(
-        self, folder: Path, exit_status: int, name: str, gigabytes: float
+        self, folder: Path, exit_status: int, name: str
     ) -> tuple[Mapping[str, Any], dict[str, ndarray]]:
         """Read the answer that a process left in a folder.
 
         The exit status is minus the number of the signal that killed the process, if one did. An
         answer with a `status` tells its error itself.
         """
+        gigabytes = self._gigabytes
         allowed = f"the environment variable {self.limits}_GIGABYTES, now {gigabytes:g}"
         file = folder / "answer.json"
         text = file.read_text() if file.exists() else ""
@@ -142,6 +196,42 @@ class Sandbox:
                 )
             raise self.error(error)
         return answer, dict(np.load(folder / "answer.npz"))
+
+
+MESSAGES, ANSWERS = PIPES = ("messages", "answers")
+SIZE = 8  # bytes that say how many follow
+
+
+def put(stream: BinaryIO, arrays: Mapping[str, ndarray]) -> None:
+    """Send arrays."""
+    content = BytesIO()
+    np.savez(content, **cast(Any, arrays))
+    stream.write(content.tell().to_bytes(SIZE) + content.getvalue())
+    stream.flush()
+
+
+def get(stream: BinaryIO) -> dict[str, ndarray]:
+    """Receive arrays that `put` sent; raise EOFError at the end."""
+    size = int.from_bytes(stream.read(SIZE))
+    content = stream.read(size)
+    if not size or len(content) < size:
+        raise EOFError
+    return dict(np.load(BytesIO(content)))
+
+
+def _opened(pipe: Path, ending: "Future[int | None]") -> int:
+    """Open a pipe for writing once it is read; raise BrokenPipeError where its reader ended."""
+    while not ending.done():
+        try:
+            opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            time.sleep(POLL_S)
+        else:
+            os.set_blocking(opened, True)
+            return opened
+    raise BrokenPipeError
 
 
 class Server:

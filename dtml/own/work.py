@@ -1,14 +1,16 @@
 """The program that runs a user's own code: it reads a task in a folder and leaves an answer there.
 
-Tasks: `describe` (what the file holds), `values` (the features of the last session of a window),
-`fold` (fits a model and scores days) and `night` (scores a day). A model runs in another process
-than the features: it sees ranks, never a price, and no outcome of a day that it scores.
+Tasks: `describe` (what the file holds), `values` (the features of the last session of each window
+that is sent, one after the other), `fold` (fits a model and scores days) and `night` (scores a
+day). A model runs in another process than the features: it sees ranks, never a price, and no
+outcome of a day that it scores.
 """
 
 import importlib
 import json
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pandas as pd
 
 from dtml.own import code as own
 from dtml.own.confinement import FORBIDDEN, Answer, leave_answer, serve
+from dtml.own.sandbox import ANSWERS, MESSAGES, get, put
 from dtml.ranking.panel import Panel
 
 DEFAULT_MODEL_LIBRARY = "sklearn.ensemble"
@@ -34,7 +37,11 @@ def main(folder: Path) -> None:
     empty folder, under the limits of `leave_answer`.
     """
     task = json.loads((folder / "task.json").read_text())
-    arrays = dict(np.load(folder / "task.npz"))
+    given: dict[str, Any]
+    if task["task"] == "values":  # opened now: the code may write into no file but its own
+        given = {ANSWERS: (folder / ANSWERS).open("wb"), MESSAGES: (folder / MESSAGES).open("rb")}
+    else:
+        given = dict(np.load(folder / "task.npz"))
     code = own.OwnCode(task["name"], task["text"])
 
     def answer() -> Answer:
@@ -46,7 +53,7 @@ def main(folder: Path) -> None:
                 "model": loaded.model is not None,
             }
             do_task = TASKS[task["task"]]
-            return description, do_task(code, loaded, task, arrays)
+            return description, do_task(code, loaded, task, given)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported to the night
             return {"error": _error_in_words(error, code)}, {}
 
@@ -72,11 +79,16 @@ def _describe(*_: Any) -> own.Arrays:
     return {}
 
 
-def _values(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
-    window = Panel(
-        sessions=pd.DatetimeIndex(task["sessions"]), symbols=tuple(task["symbols"]), **arrays
-    )
-    return {"values": own.values_of(loaded, window)}
+def _values(code: own.OwnCode, _: own.Loaded, task: Task, pipes: Any) -> own.Arrays:
+    """Answer each window before the next one is read."""
+    with suppress(EOFError):
+        while True:
+            arrays = get(pipes[MESSAGES])
+            sessions = pd.DatetimeIndex(arrays.pop("sessions"))
+            window = Panel(sessions=sessions, symbols=tuple(task["symbols"]), **arrays)
+            # Loaded anew, so that no module keeps what it saw of another session.
+            put(pipes[ANSWERS], {"values": own.values_of(own.load(code), window)})
+    return {}
 
 
 def _fold(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -> own.Arrays:

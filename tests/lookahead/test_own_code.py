@@ -2,8 +2,9 @@
 fitted model is kept without a pickle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ from dtml.own.code import (
 )
 from dtml.own.plausible import doubt
 from dtml.own.process import IsolatedCode
+from dtml.own.sandbox import Sandbox
 from dtml.ranking.outcomes import outcomes
 from dtml.ranking.panel import Panel, ranked
 from tests.support.own_code import HONEST, LEAKS
@@ -131,19 +133,24 @@ def test_an_answer_that_is_not_of_the_stocks_is_refused(answer: str) -> None:
 def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    real = IsolatedCode._ask
+    asked: list[np.datetime64] = []
+    real = Sandbox.converse
 
-    def ask(own: IsolatedCode, task: str, *arrays: Any, **details: Any) -> Any:
-        asked.append(task)
-        return real(own, task, *arrays, **details)
+    def counted(messages: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+        for message in messages:
+            asked.append(message["sessions"][-1])
+            yield message
 
-    monkeypatch.setattr(IsolatedCode, "_ask", ask)
+    monkeypatch.setattr(
+        Sandbox,
+        "converse",
+        lambda own, name, question, messages: real(own, name, question, counted(messages)),
+    )
 
     def values(text: str, panel: Panel, days: Sequence[int]) -> tuple[np.ndarray, int]:
         asked.clear()
         found = IsolatedCode(OwnCode("mine.py", text), tmp_path).values(panel, days)
-        return found, asked.count("values")
+        return found, len(asked)
 
     text = "def f(bars):\n    return bars.close / bars.open\n"
     first, computed = values(text, PANEL, [300, 301])
@@ -226,6 +233,14 @@ MODELS = (
 )
 
 
+@cache
+def honest_ranks() -> np.ndarray:
+    loaded = load(OwnCode("mine.py", HONEST))
+    days = range(len(PANEL.sessions))
+    values = [values_of(loaded, window_of(PANEL, day, 130)) for day in days]
+    return ranks_of(np.stack(values), THERE)
+
+
 @pytest.mark.soak
 @pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
@@ -234,9 +249,7 @@ def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last
     model: object,
 ) -> None:
     loaded = replace(load(OwnCode("mine.py", HONEST)), model=model)
-    days = np.arange(len(PANEL.sessions))
-    values = [values_of(loaded, window_of(PANEL, day, 130)) for day in days]
-    ranks = ranks_of(np.stack(values), THERE)
+    ranks = honest_ranks()
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
     fitted = fit(model, ranks, relative, slice(0, 300))
     again = restored(loaded, kept(fitted, ranks, relative, slice(0, 300)))
