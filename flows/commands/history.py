@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from db import where
 from db.engine import open_reader, reading
-from db.errors import StoreError, did_you_mean
+from db.errors import StoreError
 from db.read import read
 from db.rows import markets as stored_markets
 from db.rows import predictions
@@ -22,7 +22,7 @@ from dtml.sources.simulated import SimulatedMarket
 from flows.commands.answers import Answer, answering
 from flows.commands.options import STORED_MARKET, OptionalMarket
 from flows.console import ConsoleTable, Formats, Part, rendered
-from flows.markets.files import market_of_store, read_market
+from flows.markets.files import market_of_store, no_such_market, read_market
 
 commands = typer.Typer()
 
@@ -105,35 +105,18 @@ def require_market(engine: Engine, market: str | None, option: str = "") -> str:
     """Return the name of a stored market; None stands for the only one.
 
     Raises UsageError, which lists the stored markets, for a market that the store lacks, and for
-    None where it has several. `option` names the option that chooses a market, as in " with
-    --market", if there is one.
+    None where it has several: `option` ends the message.
     """
     with reading(engine) as conn:
-        markets = stored_markets.all_markets(conn)
-    if market is None and markets:
-        if len(markets) > 1:
-            raise UsageError(
-                f"the store has several markets: choose one of {', '.join(markets)}{option}"
-            )
-        return markets[0]
-    if market in markets:
-        return market
-    market = market or "simulated"
-    meant = did_you_mean(market, markets)
-    is_of_package = market in market_names()
-    if not markets:
-        example = market if is_of_package else "simulated"
+        stored = stored_markets.all_markets(conn)
+    if market is None and len(stored) > 1:
         raise UsageError(
-            f"the store has no market {market!r}: run a night first, as in `dtml nightly "
-            f"{example}`, or `dtml nightly --market-file FILE` for a market of your own"
+            f"the store has several markets: choose one of {', '.join(stored)}{option}"
         )
-    known = ", ".join(markets)
-    first = "; for a market of your own, run `dtml nightly --market-file FILE` first"
-    if is_of_package:
-        first = f", or run `dtml nightly {market}` first"
-    raise UsageError(
-        f"the store has no market {market!r}: {meant}choose one of {known}{option}{first}"
-    )
+    market = market or next(iter(stored), "simulated")
+    if market not in stored:
+        raise UsageError(no_such_market(market, stored))
+    return market
 
 
 def _own_markets() -> list[Market]:

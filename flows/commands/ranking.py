@@ -177,19 +177,18 @@ def _holdings(file: Path) -> "pd.Series[float]":
             )
     symbols = frame["symbol"].str.strip()
     shares = pd.to_numeric(frame["shares"], errors="coerce")
-    for row, (symbol, text) in enumerate(zip(symbols, frame["shares"], strict=True), start=1):
-        where = f"{file}, row {row} below the heading"
-        if not symbol:
-            raise UsageError(f"{where}: the symbol is missing: write it, or delete the row")
-        if symbol in set(symbols[: row - 1]):
+    faults = {
+        "the symbol is missing": symbols == "",
+        "the symbol is listed above already": symbols.duplicated(),
+        "the shares are no number of 0 or more": ~shares.between(0, math.inf, inclusive="left"),
+    }
+    for fault, rows in faults.items():
+        if rows.any():
+            row = int(rows.idxmax())
+            place = f"{file}, row {row + 1} below the heading"
             raise UsageError(
-                f"{where}: {symbol} is already listed above: list each symbol once, with all its "
-                "shares"
-            )
-        if not 0 <= shares[row - 1] < math.inf:
-            raise UsageError(
-                f"{where}: the shares of {symbol} are {text!r}: write a number of 0 or more, "
-                "without units or thousands separators"
+                f"{place}, {symbols[row]} {frame['shares'][row]!r}: {fault}: list each symbol "
+                "once, and its shares without units or thousands separators"
             )
     return shares.set_axis(symbols).astype(float)
 

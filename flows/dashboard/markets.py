@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from db.errors import did_you_mean
 from db.read import read, read_row
 from db.rows import markets, nights, paper_account
 from dtml.errors import DtmlError
@@ -22,6 +21,7 @@ from flows.dashboard.briefing import (
     summary_of_states,
 )
 from flows.dashboard.running import REFRESH_S, other_work, running_page
+from flows.markets.files import no_such_market
 from flows.night_facts import night_facts
 from flows.service.timeliness import Timeliness
 
@@ -38,18 +38,8 @@ def require_market(conn: Connection, market: str) -> None:
     A stored market has a night, a fetch or a model.
     """
     stored = markets.all_markets(conn)
-    if market in stored:
-        return
-    if not stored:
-        raise NotThereError(
-            f"no market {market!r} in the store, which has no market yet: run a night first, as in "
-            "`dtml nightly simulated`"
-        )
-    more = f" and {len(stored) - 12} more, listed by /" if len(stored) > 12 else ""
-    raise NotThereError(
-        f"no market {market!r} in the store: {did_you_mean(market, stored)}its markets are "
-        f"{', '.join(stored[:12])}{more}"
-    )
+    if market not in stored:
+        raise NotThereError(no_such_market(market, stored))
 
 
 def markets_page(

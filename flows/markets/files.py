@@ -9,6 +9,7 @@ working folder brings files.
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import resources
@@ -18,7 +19,7 @@ from typing import get_args
 from sqlalchemy import Engine
 
 from db.engine import open_reader, reading
-from db.errors import StoreError, StoreUsageError
+from db.errors import StoreError, StoreUsageError, did_you_mean
 from db.read import read_row
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market, load_market_file, market_names, read_calendars
@@ -138,6 +139,19 @@ def named_in_command(market: Market) -> str:
     if market.file is not None and market.file[0].exists():
         return f"--market-file {market.file[0]}"
     return market.name
+
+
+def no_such_market(name: str, stored: Sequence[str], of_file: Market | None = None) -> str:
+    """Return the message that a store lacks a market: which ones it has, and how to begin it."""
+    named = named_in_command(of_file) if of_file else name
+    first = f"run a first night of it with `dtml nightly {named}`"
+    if not stored:
+        return f"the store has no market {name!r}: it has no market yet; {first}"
+    more = f" and {len(stored) - 12} more" if len(stored) > 12 else ""
+    return (
+        f"the store has no market {name!r}: {did_you_mean(name, stored)}choose one of "
+        f"{', '.join(stored[:12])}{more}, or {first}"
+    )
 
 
 def settings_place(market: Market) -> str:

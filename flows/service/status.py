@@ -14,7 +14,6 @@ from sqlalchemy import Connection, Engine
 from db import where
 from db.connection.locks import is_free
 from db.engine import reading
-from db.errors import did_you_mean
 from db.read import read
 from db.rows import fetches, markets, prices, rankings
 from db.rows import scores as stored_scores
@@ -32,7 +31,7 @@ from dtml.prices.sessions import (
     sessions_between,
     sessions_up_to,
 )
-from flows.markets.files import market_of_store, named_in_command, read_market
+from flows.markets.files import market_of_store, no_such_market, read_market
 from flows.night_facts import night_facts
 from flows.service.timeliness import Timeliness, timeliness
 
@@ -129,14 +128,7 @@ def named_markets(
     chosen_names = [*names, *markets_of_files] if names else stored
     for name in chosen_names:
         if name not in stored:
-            of_file = markets_of_files.get(name)
-            in_command = named_in_command(of_file) if of_file else name
-            known = "it has no market yet; "
-            if stored:
-                meant = did_you_mean(name, stored)
-                known = f"{meant}choose one of {', '.join(stored)}, or "
-            known += f"run a first night of {name} with `dtml nightly {in_command}`"
-            raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")
+            raise UsageError(no_such_market(name, stored, markets_of_files.get(name)))
     return {
         name: markets_of_files.get(name) or market_of_store(engine, name) for name in chosen_names
     }

@@ -410,12 +410,12 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("NA,3", "close of NA from"),
         ("null,3", "close of null from"),
         ("00123 ,3", "close of 00123 from"),
-        ("L01,inf", "row 1 below.*shares of L01.*'inf'"),
-        ("L01,", "shares of L01.* ''"),
-        ("L01,nan", "shares of L01.* 'nan'"),
+        ("L01,inf", "row 1 below.*L01 'inf': the shares"),
+        ("L01,", "L01 '': the shares"),
+        ("L01,nan", "L01 'nan': the shares"),
         ("L01,1,000", "more fields than"),
         (",3", "row 1 below.*symbol is"),
-        ("L01,3\nL01,4", "row 2 below.*: L01.*already"),
+        ("L01,3\nL01,4", "row 2 below.* L01 .*already"),
     ):
         file.write_text(f"symbol,shares\n{written}\n")
         code, _, said = command(*asked)

@@ -382,7 +382,7 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(
     store: Engine, engine: Engine
 ) -> None:
     for market in ("simulated", "it's"):
-        with pytest.raises(UsageError, match=rf"no market .{market}.:.*toy with --market"):
+        with pytest.raises(UsageError, match=rf"no market .{market}.:.*toy"):
             show_questions(2, market, as_json=False, as_markdown=False)
         with pytest.raises(UsageError, match=rf"no market .{market}.:.*toy"):
             list_runs(market, as_json=False)
@@ -397,7 +397,7 @@ def test_an_empty_store_says_what_to_do_first(
     engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    with pytest.raises(UsageError, match="run a night first"):
+    with pytest.raises(UsageError, match="first night"):
         show_questions(2, "simulated", as_json=False, as_markdown=False)
 
 

@@ -270,7 +270,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
     assert list(named_markets(reader, ["simulated"], [])) == ["simulated"]
     with pytest.raises(
         UsageError,
-        match=r"no night .*'sp500':.*mine, simulated, or",
+        match=r"no market 'sp500':.*mine, simulated, or",
     ):
         named_markets(reader, ["sp500"], [])
 
@@ -407,7 +407,7 @@ def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(
     assert re.fullmatch("the store .*no night .*no fetch .*\n", said)
     code, _, complaint = dtml("simulated")
     assert code == 2
-    assert re.search("no market yet;.*first night .*simulated ", complaint)
+    assert re.search("no market yet;.*first night .*simulated`", complaint)
 
 
 def test_a_store_that_cannot_be_reached_is_not_well(
