@@ -46,17 +46,15 @@ def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
     that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
     for a session that was not ranked.
     """
-    ranker_id, predictor = shown_rankings(conn, target).get(market, (None, None))
     ranking = read(
         conn,
         "ranking_history",
         columns=f"{', '.join(SHOWN)}, made_at",
         market=market,
         target=target,
-        ranker_id=ranker_id,
-        predictor=predictor,
         chosen=1,
         order="place",
+        **_shown(conn, market, target),
     )
     # The session may have been ranked more than once.
     newest: pd.DataFrame = ranking[ranking["made_at"] == ranking["made_at"].max()]
@@ -69,24 +67,24 @@ def champion(conn: Connection, market: str, target: date | None = None) -> dict[
     return read_row(conn, "champion_log", market=market, since=since, order="-since")
 
 
-def shown_rankings(conn: Connection, target: date) -> dict[str, tuple[str, str]]:
-    """Return the ranker_id and the predictor whose ranking of a session is shown, by market."""
-    shown = read(
+def _shown(conn: Connection, market: str, target: date) -> dict[str, Any]:
+    """Return the ranker_id and the predictor whose newest ranking of a session is shown."""
+    best = read_row(
         conn,
         "ranking_history",
-        columns="market, ranker_id, predictor",
+        columns="ranker_id, predictor",
+        market=market,
         target=target,
         chosen=1,
-        place=1,  # one row of each ranking
-        order="made_at",
+        place=1,
+        order="-made_at",
     )
-    # Of several rankings of a market the newest comes last, and stays.
-    return {market: (ranker, name) for market, ranker, name in shown.itertuples(index=False)}
+    return best or {"ranker_id": None, "predictor": None}
 
 
 def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
     """Return the predictor whose ranking of a session the nights show; None without one."""
-    _, predictor = shown_rankings(conn, target).get(market, (None, None))
+    predictor: str | None = _shown(conn, market, target)["predictor"]
     return predictor
 
 
