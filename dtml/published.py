@@ -4,12 +4,11 @@ They are in `published.toml`, with the spans and the origin of each set.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
@@ -62,12 +61,12 @@ class PublishedSet:
 
     market: str
     stocks: int  # in the public files
-    train: tuple[date, date]
-    validation: tuple[date, date]
-    test: tuple[date, date]
+    train: Sequence[date]
+    validation: Sequence[date]
+    test: Sequence[date]
     recipes: Mapping[str, Recipe]
     published: Mapping[str, Figure]
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     data_until: date | None = None
 
     @property
@@ -96,52 +95,28 @@ def require_set(market: Market, published_set: PublishedSet) -> None:
         )
 
 
-def _recipe(network: str, settings: Mapping[str, Any]) -> Recipe:
-    config = CONFIGS[network]
-    return Recipe(
-        window=settings["window"],
-        model=config(**settings_of(config, settings)),
-        training=TrainingConfig(**settings_of(TrainingConfig, settings)),
-    )
-
-
 def _read_sets() -> dict[str, PublishedSet]:
     """Return the sets in `published.toml` by market.
 
-    Its table `networks` holds what the recipes of a network share; every other table is a set.
+    Its table `networks` has, by network, the settings that its recipes share; every other table is
+    a set, whose recipes have their own beside them.
     """
     file = Path(__file__).with_suffix(".toml")
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     shared = tables.pop("networks")
-    return {market: _published_set(market, table, shared) for market, table in tables.items()}
-
-
-def _published_set(
-    market: str, table: Mapping[str, Any], shared: Mapping[str, Any]
-) -> PublishedSet:
-    """Return the set of a table.
-
-    `shared` has, by network, the settings that its recipes share; a recipe's own override them.
-    """
-    recipes = {
-        network: _recipe(network, shared[network] | settings)
-        for network, settings in table["recipes"].items()
-    }
-    published = {
-        network: Figure(acc=acc, acc_sd=acc_sd, mcc=mcc, mcc_sd=mcc_sd)
-        for network, (acc, acc_sd, mcc, mcc_sd) in table["published"].items()
-    }
-    return PublishedSet(
-        market=market,
-        stocks=table["stocks"],
-        train=tuple(table["train"]),
-        validation=tuple(table["validation"]),
-        test=tuple(table["test"]),
-        recipes=recipes,
-        published=published,
-        notes=tuple(table.get("notes", ())),
-        data_until=table.get("data_until"),
-    )
+    sets = {}
+    for market, table in tables.items():
+        recipes = {}
+        for network, own in table.pop("recipes").items():
+            config, settings = CONFIGS[network], shared[network] | own
+            recipes[network] = Recipe(
+                window=settings["window"],
+                model=config(**settings_of(config, settings)),
+                training=TrainingConfig(**settings_of(TrainingConfig, settings)),
+            )
+        published = {name: Figure(*figures) for name, figures in table.pop("published").items()}
+        sets[market] = PublishedSet(market, recipes=recipes, published=published, **table)
+    return sets
 
 
 SETS: Mapping[str, PublishedSet] = _read_sets()

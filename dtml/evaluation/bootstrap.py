@@ -141,12 +141,16 @@ def multiplicities(days: int, block: float, resamples: int) -> Float[ndarray, "r
         block_start = np.maximum.accumulate(np.where(is_block_start, place, 0), axis=1)
         first_of_block = np.take_along_axis(drawn_day, block_start, axis=1)
         drawn_day = (first_of_block + place - block_start) % days
-    # Number the pairs of resample and day, to count the days of all resamples at once.
-    cell = drawn_day + days * np.arange(resamples)[:, None]
-    counts = np.bincount(cell.ravel(), minlength=resamples * days)
-    multiplicity = counts.reshape(resamples, days).astype(np.float32)
+    multiplicity = counts_of(drawn_day, days).astype(np.float32)
     multiplicity.flags.writeable = False
     return multiplicity
+
+
+def counts_of(drawn: Int[ndarray, "resamples draws"], days: int) -> Int[ndarray, "resamples days"]:
+    """Return how often each resample has drawn each of so many days."""
+    # Number the pairs of resample and day, to count those of all resamples at once.
+    cell = drawn + days * np.arange(len(drawn))[:, None]
+    return np.bincount(cell.ravel(), minlength=len(drawn) * days).reshape(len(drawn), days)
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:

@@ -30,7 +30,6 @@ ROUNDING = 1e-6
 # A threshold's distance above the stock-day that set it, more than rounding adds to a probability.
 STEP = 1e-6
 RESAMPLES = 2000
-CURVE = ["bin_low", "bin_high", "mean_probability", "share_risen", "n"]
 COUNTS = ["n", "covered", "decided", "decided_correct"]
 
 Floats = Float[ndarray, "*shape"]
@@ -306,37 +305,18 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
-def calibration_curve(probability: Floats, rose: Bool[ndarray, "*shape"]) -> pd.DataFrame:
-    """Return the share that rose for each of ten bins of probabilities: the columns `CURVE`.
-
-    Bins hold about equal shares of the stock-days, as a model's probabilities may all lie near .5;
-    ties may leave fewer and unequal bins. NaN is left out; without anything else there is no row.
-    """
-    is_known = np.isfinite(probability)
-    if not is_known.any():
-        return pd.DataFrame(columns=CURVE)
-    chance = probability[is_known]
-    edges = np.unique(np.quantile(chance, np.linspace(0, 1, 11)))
-    if len(edges) == 1:  # all are equal: one bin without a width
-        edges = np.repeat(edges, 2)
-    # The highest probability, which is the last edge, is clipped into the last bin.
-    place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
-    rows = pd.DataFrame({"probability": chance, "rose": rose[is_known]})
-    curve = rows.groupby(place).agg(
-        mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size")
-    )
-    used = curve.index.to_numpy()
-    return curve.assign(bin_low=edges[used], bin_high=edges[used + 1])[CURVE].reset_index(drop=True)
-
-
 def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns `CURVE` and the ends `share_risen_low, share_risen_high`.
+    """Return the share that rose by probability: a row a group of bins, in the order of the bins.
 
-    `bins` are rows of `count_bins` or `recalibrated`, one or more. Neighbouring bins are joined
+    Columns: `bin_low, bin_high, mean_probability, share_risen, n, share_risen_low,
+    share_risen_high`. `bins` are rows of `count_bins` or `recalibrated`; without any there are no
+    columns. Neighbouring bins are joined
     into groups of about equal numbers of stock-days: about one for each `DIRECTIONS_A_GROUP`,
     within `GROUPS`. No bin is divided, so a model whose probabilities all lie near one half has few
     groups.
     """
+    if bins.empty:
+        return pd.DataFrame()
     points = int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS))
     used_bins = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
     middle = used_bins["n"].cumsum() - used_bins["n"] / 2  # stock-days up to the middle of each bin

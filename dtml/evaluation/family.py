@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import dependence
+from dtml.evaluation.bootstrap import counts_of, dependence
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 
 PerComparison = Float[ndarray, " comparisons"]
@@ -134,10 +134,7 @@ def _resampled_statistics(
     for start in range(0, resamples, CHUNK):
         rows = min(CHUNK, resamples - start)
         first_day = generator.integers(0, days, (rows, blocks))
-        # Number the pairs of resample and day, to count the blocks of all resamples at once.
-        cell = first_day + days * np.arange(rows)[:, None]
-        counts = np.bincount(cell.ravel(), minlength=rows * days)
-        counts = counts.reshape(rows, days)  # how often each resample has the block of a day
+        counts = counts_of(first_day, days)  # how often each resample has the block of a day
         mean = counts @ block_means / blocks
         variance = np.maximum(counts @ squares / blocks - mean**2, 0)
         error = np.sqrt(variance / (blocks - 1))

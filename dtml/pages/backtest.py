@@ -360,9 +360,9 @@ def backtest_page(
 
     Where scripts may run, they redraw its charts. `rolling` has `session, predictor`, and `mcc` or
     `rank_ic` or both, each with the ends of its interval (`mcc_low, mcc_high`); `curve` has the
-    columns of `calibration_curve`, `coverage` those of `dtml.evaluation.calibration.coverage`; each
-    may be empty. Folds may have a `validation_acc`. A page `served` by the dashboard links back,
-    and loads the script instead of containing it.
+    columns of `curve_with_intervals` (in `dtml.evaluation.calibration`), `coverage` those of
+    `coverage` there; each may be empty. Folds may have a `validation_acc`. A page `served` by the
+    dashboard links back, and loads the script instead of containing it.
     """
     net = {
         portfolio: _by_session(tracks[tracks["portfolio"] == portfolio], "net")

@@ -46,7 +46,7 @@ from dtml.evaluation.breakdowns import (
     rolling_rank_ic,
     slice_scores,
 )
-from dtml.evaluation.calibration import calibration_curve, coverage
+from dtml.evaluation.calibration import coverage, curve_with_intervals
 from dtml.evaluation.splits import walk_forward
 from dtml.evaluation.survivorship import Survivorship, survivorship_of
 from dtml.inference import choose_device
@@ -345,10 +345,9 @@ class Backtest(Study[Result]):
         with reading(self.engine) as conn:
             returns = read(conn, "backtest_return", backtest_id=self.id)
             band_counts = query(conn, "fold_counts", backtest=self.id)
+            bins = read(conn, "calibration_bin", run_id=stored.folds["run_id"].to_list())
         rolling = rolling_mcc(record.directions(), record.movement, record.target)
         rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
-        is_known = np.isfinite(record.movement)
-        settled_probability = np.where(is_known, record.probability, np.nan)
         return backtest_page(
             backtest=stored.row,
             folds=stored.folds,
@@ -356,7 +355,7 @@ class Backtest(Study[Result]):
             tracks=returns,
             performances=stored.portfolios,
             rolling=rolling.merge(rolling_ranks, how="left", on=["session", "predictor"]),
-            curve=calibration_curve(settled_probability, record.movement > 0),
+            curve=curve_with_intervals(bins),
             coverage=coverage(band_counts),
         )
 

@@ -8,7 +8,7 @@ constituents are files of the user.
 import json
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cached_property, partial
@@ -73,24 +73,16 @@ class Files:
 class Table:
     """The published table, and the spans of its task; see csi300.toml."""
 
-    test: tuple[date, date]
-    validation: tuple[date, date]
-    differences: tuple[str, ...]
-    published: tuple[Mapping[str, Any], ...]
+    test: Sequence[date]
+    validation: Sequence[date]
+    differences: Sequence[str]
+    published: Sequence[Mapping[str, Any]]
 
     @classmethod
     def read(cls) -> "Table":
         """Read the table of the package."""
-        text = (resources.files("flows.studies") / "csi300.toml").read_text(encoding="utf-8")
-        values = tomllib.loads(text)
-        first, last = values["test"]
-        first_validated, last_validated = values["validation"]
-        return cls(
-            test=(first, last),
-            validation=(first_validated, last_validated),
-            differences=tuple(values["differences"]),
-            published=tuple(values["published"]),
-        )
+        file = resources.files("flows.studies") / "csi300.toml"
+        return cls(**tomllib.loads(file.read_text(encoding="utf-8")))
 
 
 def market_of(members: Path, last: date) -> Market:
@@ -265,8 +257,8 @@ class Csi300(RankingStudy):
             columns.append({"model": name, "source": "", **_figures(tested, outcome)})
         table = {
             "columns": columns,
-            "published": [dict(row) for row in self.table_of.published],
-            "differences": list(self.table_of.differences),
+            "published": self.table_of.published,
+            "differences": self.table_of.differences,
             "trained": [str(trained[0].date()), str(trained[-1].date())],
         }
         self.save(

@@ -8,7 +8,7 @@ is the same when it is written again."""
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -31,7 +31,7 @@ from dtml.baselines.classifiers import Kind, fit_classifier
 from dtml.baselines.naive_rules import choose_rule, directions_on
 from dtml.checkpoints import Ensemble, save_ensemble
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import calibration_curve
+from dtml.evaluation.calibration import count_bins, curve_with_intervals
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
 from dtml.evaluation.survivorship import survivorship_of
 from dtml.inference import choose_device, member_probabilities
@@ -95,26 +95,6 @@ class Benchmark:
     seeds: pd.DataFrame
     number: int  # among the benchmarks of its set, from 1 on
     page: Path
-
-
-@dataclass(frozen=True)
-class Test:
-    """Hold the test span as read, and the predictions of every model and rule for it.
-
-    `probabilities` has the probabilities of each model's trials, in their order. `rules` has a row
-    for each day and a column for each rule: 1 for a rise, 0 for a fall, or NaN. `days` are the
-    windows of DTML's length, whose stock-days are scored. `movement` is the return in double
-    precision, a ratio minus 1, NaN where it is unknown.
-    """
-
-    read_at: datetime
-    known_at: datetime
-    bars: pd.DataFrame
-    windows: Mapping[int, Windows]  # by their length
-    probabilities: Mapping[str, list[OfMembers]]
-    rules: pd.DataFrame
-    days: Windows
-    movement: Float[ndarray, "days stocks"]
 
 
 @dataclass(frozen=True)
@@ -256,7 +236,7 @@ class PublishedExperiment(Study[Benchmark]):
             test_days[window] = days.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
         return test_days, bars, known_at
 
-    def _days_of(self, windows: Windows, span: tuple[date, date]) -> Windows:
+    def _days_of(self, windows: Windows, span: Sequence[date]) -> Windows:
         first, last = span
         days = windows.between(pd.Timestamp(first), pd.Timestamp(last))
         if not days.labelled("published").any():
@@ -344,13 +324,8 @@ class PublishedExperiment(Study[Benchmark]):
         no label in one of the spans.
         """
         self.require_test_span()
-        trials, best_rule, seconds = as_task("train and choose", lambda: _choose(self))
-        as_task(
-            "read the test span",
-            lambda: _score_and_store(
-                self, trials, _read_test_once(self, trials), best_rule=best_rule, seconds=seconds
-            ),
-        )
+        trials, decided = as_task("train and choose", lambda: _choose(self))
+        as_task("read the test span", lambda: _score_and_store(self, trials, decided))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
@@ -448,8 +423,8 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
     )
 
 
-def _choose(experiment: PublishedExperiment) -> tuple[Trials, str, float | None]:
-    """Return the trials, the rule that was best on the training span, and the seconds taken.
+def _choose(experiment: PublishedExperiment) -> tuple[Trials, dict[str, Any]]:
+    """Return the trials; and `best_rule`, that on the training span, and the `seconds` taken.
 
     The seconds are None if an earlier process did a part, as the states that it left show.
     """
@@ -472,106 +447,92 @@ def _choose(experiment: PublishedExperiment) -> tuple[Trials, str, float | None]
     train, _validation = experiment.spans(experiment.window)
     directions = experiment.rule_directions(experiment.known[0], train)
     best_rule = choose_rule(directions, train.movement.numpy())
-    return trials, best_rule, None if was_begun else time.perf_counter() - start
-
-
-def _read_test_once(experiment: PublishedExperiment, trials: Trials) -> Test:
-    """Load the test span, and predict it with every trial of every model.
-
-    It is called once, after all choices were made: a test span that is read before could influence
-    them.
-    """
-    read_at = datetime.now(UTC)
-    windows, bars, known_at = experiment.read_test()
-    days = windows[experiment.window]
-    # The movement of the windows is in single precision. These returns are computed in double
-    # precision, as a night's outcomes are, for the stock-days on which the windows have one.
-    returns = returns_between(
-        bars, days.as_of, days.target, days.symbols, experiment.context.market.returns
-    )
-    return Test(
-        read_at=read_at,
-        known_at=known_at,
-        bars=bars,
-        windows=windows,
-        probabilities={
-            name: [trial.probability(windows[trial.window]) for trial in each]
-            for name, each in trials.items()
-        },
-        rules=experiment.rule_directions(bars, days),
-        days=days,
-        movement=np.where(days.movement.isfinite().numpy(), returns, np.nan),
-    )
+    seconds = None if was_begun else time.perf_counter() - start
+    return trials, {"best_rule": best_rule, "seconds": seconds}
 
 
 def _score_and_store(
-    experiment: PublishedExperiment,
-    trials: Trials,
-    test: Test,
-    *,
-    best_rule: str,
-    seconds: float | None,
+    experiment: PublishedExperiment, trials: Trials, decided: Mapping[str, Any]
 ) -> None:
-    """Score every model and rule on the test span, and store the benchmark with its runs.
+    """Read the test span, score every model and rule on it, and store the benchmark with its runs.
 
-    The outcomes of the test span are stored too, and nights of the market that they settle are
-    scored (`record_outcomes`).
+    It is called once, after all choices were made: a test span that is read before could influence
+    them. The outcomes of the test span are stored too, and nights of the market that they settle
+    are scored (`record_outcomes`).
     """
+    read_at = datetime.now(UTC)
+    market = experiment.context.market
+    windows, bars, known_at = experiment.read_test()
+    days = windows[experiment.window]
+    probabilities = {
+        name: [trial.probability(windows[trial.window]) for trial in each]
+        for name, each in trials.items()
+    }
+    # The movement of the windows is in single precision. These returns are computed in double
+    # precision, as a night's outcomes are, for the stock-days on which the windows have one.
+    returns = returns_between(bars, days.as_of, days.target, days.symbols, market.returns)
+    movement = np.where(days.movement.isfinite().numpy(), returns, np.nan)
     predictors = [
         Predictor(
             name,
-            test.probabilities[name][0],  # of the chosen trial
+            probabilities[name][0],  # of the chosen trial
             configurations=sum(trial.tried for trial in each),
         )
         for name, each in trials.items()
     ]
-    for rule, of_day in test.rules.items():
+    for rule, of_day in experiment.rule_directions(bars, days).items():
         # A rule is one member that says the same of every stock: [1 member, days, stocks].
         directions = of_day.to_numpy(dtype=float)[None, :, None]
-        directions = np.broadcast_to(directions, (1, *test.movement.shape))
+        directions = np.broadcast_to(directions, (1, *movement.shape))
         predictors.append(Predictor(str(rule), directions, is_rule=True))
-    scores = scoreboard(predictors, movement=test.movement, target=test.days.target)
+    scores = scoreboard(predictors, movement=movement, target=days.target)
     published = [_published_figures(experiment, row) for row in scores.to_dict("records")]
     scores = scores.join(pd.DataFrame(published))  # a row for each score, in the same order
     run_ids = f"{experiment.id}-" + scores["predictor"]
     scores["run_id"] = run_ids.astype(object).mask(scores["is_rule"], None)
     # Seeds are scored on none but the stock-days that all predictors have.
-    is_common = common_stock_days(predictors, test.movement, test.days.target)
-    seeds = _seed_rows(trials, test, np.where(is_common, test.movement, np.nan))
-    survivorship = survivorship_of(experiment.context.market, test.days.target, test.bars)
+    is_common = common_stock_days(predictors, movement, days.target)
+    seeds = _seed_rows(trials, probabilities, np.where(is_common, movement, np.nan))
     train, validation = experiment.spans(experiment.window)
-    spans = {"train": train, "validation": validation, "test": test.days}
+    spans = {"train": train, "validation": validation, "test": days}
     config: dict[str, Any] = {name: each[0].settings for name, each in trials.items()}
     if experiment.paper.notes:
-        config["data"] = list(experiment.paper.notes)
+        config["data"] = experiment.paper.notes
+    config["list"] = survivorship_of(market, days.target, bars).stored
     row = {
         "id": experiment.id,
         "market": experiment.paper.market,
-        "title": experiment.context.market.title,
-        "config": config | {"list": survivorship.stored},
+        "title": market.title,
+        "config": config,
         "code_version": version("dtml-nightshift"),
-        "data_watermark": test.known_at,
-        "stocks": len(test.days.symbols),
-        **{f"{name}_first": days.target[0].date() for name, days in spans.items()},
-        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
-        "best_rule": best_rule,
-        "seconds": seconds,
+        "data_watermark": known_at,
+        "stocks": len(days.symbols),
+        **{f"{name}_first": span.target[0].date() for name, span in spans.items()},
+        **{f"{name}_last": span.target[-1].date() for name, span in spans.items()},
+        **decided,
         "device": experiment.device,
-        "test_read_at": test.read_at,
+        "test_read_at": read_at,
     }
     with transaction(experiment.engine) as conn:
         for name, each in trials.items():
-            _store_run(conn, experiment, name, each[0], test)
-        returns = _stock_day_rows(test.days, realised_return=test.movement)
+            run = _run_of(experiment, name, each[0], read_at)
+            save(conn, "run", run)
+            of_members = probabilities[name][0]  # [members days stocks] of the chosen trial
+            predicted = _stock_day_rows(
+                windows[each[0].window],
+                probability=of_members.mean(axis=0),
+                probability_std=of_members.std(axis=0),
+            )
+            owner = {"market": row["market"], "known_at": known_at, "made_at": read_at}
+            save(conn, "prediction", predicted.assign(run_id=run["id"]), **owner)
+        settled = _stock_day_rows(days, change=movement)
         record_outcomes(
             conn,
             # From these bars come the rules beside which the settled nights are scored.
             Tonight(experiment.context, experiment.paper.test[1]),
-            outcome_rows(
-                returns["symbol"], returns["target"], returns["realised_return"].to_numpy()
-            ),
-            known_at=test.known_at,
-            recorded_at=test.read_at,
+            outcome_rows(settled["symbol"], settled["target"], settled["change"].to_numpy()),
+            known_at=known_at,
+            recorded_at=read_at,
         )
         backtests.save_benchmark(conn, row, scores, seeds)
 
@@ -589,11 +550,15 @@ def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) 
     return {f"published_{name}": getattr(figure, name) for name in names}
 
 
-def _seed_rows(trials: Trials, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+def _seed_rows(
+    trials: Trials,
+    probabilities: Mapping[str, list[OfMembers]],
+    movement: Float[ndarray, "days stocks"],
+) -> pd.DataFrame:
     rows = []
     for name, each in trials.items():
         for number, trial in enumerate(each):
-            scores = member_scores(test.probabilities[name][number], movement)
+            scores = member_scores(probabilities[name][number], movement)
             rows.append(
                 pd.DataFrame(trial.members)
                 .drop(columns="epochs")
@@ -609,16 +574,17 @@ def _seed_rows(trials: Trials, test: Test, movement: Float[ndarray, "days stocks
     return pd.concat(rows, ignore_index=True)
 
 
-def _store_run(
-    conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test
-) -> None:
+def _run_of(
+    experiment: PublishedExperiment, name: str, trial: Trial, created_at: datetime
+) -> dict[str, Any]:
+    """Save the weights of a network, and return the row of its run."""
     run_id = f"{experiment.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
     sha = None
     if trial.ensemble is not None:
         sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = experiment.spans(trial.window)
-    run = {
+    return {
         "id": run_id,
         "market": experiment.paper.market,
         "kind": "benchmark",
@@ -635,24 +601,9 @@ def _store_run(
         ],
         "train_first": train.target[0].date(),
         "train_last": validation.target[-1].date(),
-        "created_at": test.read_at,
+        "created_at": created_at,
         "computed_by": computed_by(choose_device(experiment.context.device)),
     }
-    save(conn, "run", run)
-    probabilities = test.probabilities[name][0]  # [members days stocks] of the chosen trial
-    rows = _stock_day_rows(
-        test.windows[trial.window],
-        probability=probabilities.mean(axis=0),
-        probability_std=probabilities.std(axis=0),
-    )
-    save(
-        conn,
-        "prediction",
-        rows.assign(run_id=run_id),
-        market=experiment.paper.market,
-        known_at=test.known_at,
-        made_at=test.read_at,
-    )
 
 
 def _stock_day_rows(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
@@ -680,16 +631,12 @@ def _calibration_curves(conn: Connection, stored: Benchmark) -> dict[str, pd.Dat
     models = stored.scores[~stored.scores["is_rule"]]
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
     is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
-    has_outcome = history["realised_return"].notna()
-    # [stock-days runs], of the stock-days that every model predicted, as in the protocol "all".
-    probabilities = (
-        history[is_of_run & has_outcome]
-        .pivot(
-            index=["target", "symbol", "realised_return"], columns="run_id", values="probability"
-        )
-        .dropna()
-    )
-    rose = probabilities.index.get_level_values("realised_return") > 0
+    settled = history[is_of_run].dropna(subset="realised_return")
+    # The stock-days that every model predicted, as in the protocol "all".
+    of_stock_day = settled.groupby(["target", "symbol"])["run_id"]
+    common = settled[of_stock_day.transform("nunique") == len(set(runs.values()))]
+    common = common.assign(rise=common["realised_return"] > 0)
     return {
-        name: calibration_curve(probabilities[run].to_numpy(), rose) for name, run in runs.items()
+        name: curve_with_intervals(count_bins(common[common["run_id"] == run]))
+        for name, run in runs.items()
     }

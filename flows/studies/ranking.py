@@ -122,11 +122,6 @@ class RankingStudy(Study[Ranking]):
     def history(self) -> History:
         """Return what the models read: ranked features and outcomes of each day's constituents."""
 
-    @property
-    def largest_return(self) -> float:
-        """Return the size of a return beyond which it is taken for a corporate action."""
-        return self.market.checks.max_return
-
     def read(self, conn: Connection) -> Ranking | None:
         """Return the ranking from the store, with its tear sheet if the file is here."""
         return read_ranking(conn, self.id)
@@ -140,7 +135,7 @@ class RankingStudy(Study[Ranking]):
         panel = self.history.panel
         found: dict[Leg, Grid] = {}
         for leg in measured_legs(panel):
-            outcome = outcomes(panel, leg, max_return=self.largest_return)
+            outcome = outcomes(panel, leg, max_return=self.market.checks.max_return)
             found[leg] = np.where(self.history.there, outcome, np.nan)[days]
         return found
 
@@ -259,11 +254,6 @@ class Walk(RankingStudy):
     def market(self) -> Market:
         """Return the market."""
         return self.context.market
-
-    @property
-    def largest_return(self) -> float:
-        """Return the bound of the market's experiment."""
-        return self.context.experiment.windows.largest_return
 
     @property
     def rankers(self) -> RankersConfig:

@@ -126,7 +126,9 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunR
     assert result.row["constituent_days"] == 9 * len(days) - absent
     assert result.row["without_price"] == 0
     assert result.row["config"]["source"] == "simulated"
-    assert "The prices are simulated" in result.page.read_text()
+    page = result.page.read_text()
+    assert "The prices are simulated" in page
+    assert "Predicted and actual share of rises, dtml" in page
     assert not result.row["list_is_snapshot"]
 
 

@@ -9,7 +9,6 @@ import pytest
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import (
     COUNTS,
-    CURVE,
     LEVELS,
     Calibration,
     calibrate,
@@ -346,7 +345,7 @@ def test_bins_add_up_to_the_calls_and_hold_their_lower_end() -> None:
 
 def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
     probability, movement = oracle(20, days=401)
-    found = curve_with_intervals(count_bins(long(probability, movement)))[CURVE]
+    found = curve_with_intervals(count_bins(long(probability, movement))).iloc[:, :5]
     assert found["n"].tolist() == as_drawn([401 * STOCKS / 10] * 10, share=0.2)
     for low, high, *told in found.itertuples(index=False):
         inside = (probability >= low) & (probability < high)

@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, brier_score_loss, matthews_corrcoef, roc_auc_score
 
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import calibration_curve
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import pairs_won
 from dtml.evaluation.scoreboard import (
@@ -251,7 +250,7 @@ def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     pd.testing.assert_frame_equal(table(model, partial, rule, movement=movement), rows)
 
 
-def test_a_calibrated_predictor_has_slope_one_and_lies_on_the_diagonal() -> None:
+def test_a_calibrated_predictor_has_slope_one() -> None:
     generator = np.random.default_rng(6)
     logit = 0.3 * generator.standard_normal(100_003)
     chance = 1 / (1 + np.exp(-logit))
@@ -259,31 +258,6 @@ def test_a_calibrated_predictor_has_slope_one_and_lies_on_the_diagonal() -> None
     assert calibration_line(chance, rose) == as_drawn((1, 0), within=0.05)
     bold = 1 / (1 + np.exp(-2 * logit - 0.2))
     assert calibration_line(bold, rose) == as_drawn((0.5, -0.1), within=0.05)
-    curve = calibration_curve(chance, rose)
-    assert list(curve.columns) == ["bin_low", "bin_high", "mean_probability", "share_risen", "n"]
-    assert curve["n"].sum() == len(chance)
-    assert curve["share_risen"].to_numpy() == as_drawn(
-        curve["mean_probability"].to_numpy(), within=0.02
-    )
-    assert curve["mean_probability"].between(curve["bin_low"], curve["bin_high"]).all()
-    assert (curve["bin_low"].iloc[1:].to_numpy() == curve["bin_high"].iloc[:-1].to_numpy()).all()
-
-
-def test_a_curve_leaves_out_what_was_not_said_and_bears_a_single_probability() -> None:
-    chance = np.array([[0.4, np.nan, 0.4], [0.4, 0.4, 0.4]])
-    curve = calibration_curve(chance, np.array([[True, True, False], [False, False, True]]))
-    assert curve.to_dict("records") == [
-        {
-            "bin_low": 0.4,
-            "bin_high": 0.4,
-            "mean_probability": in_float64(0.4),
-            "share_risen": 0.4,
-            "n": 5,
-        }
-    ]
-    unknown = calibration_curve(np.full(3, np.nan), np.ones(3, dtype=bool))
-    assert unknown.empty
-    assert list(unknown) == list(curve)
 
 
 @pytest.mark.parametrize(
