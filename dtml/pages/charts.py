@@ -10,7 +10,7 @@ dark mode. Dates are UTC.
 import calendar
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import product
@@ -221,14 +221,12 @@ class Chart:
     @property
     def svg(self) -> Markup:
         """Return the chart as SVG that fills its place; `thinned` leaves out rows of long lines."""
-        datasets = {}
-        for name, frame in self.data.items():
-            rows = [map(short, row) for row in thinned(frame).to_numpy(object)]
-            known = (zip(frame, row, strict=True) for row in rows)
-            datasets[name] = [
-                {key: value for key, value in row if value is not None} for row in known
+        description = self._described(live=False)
+        for name, (columns, rows) in self._datasets(POINTS):
+            pairs = [zip(columns, row, strict=True) for row in rows]
+            description["datasets"][name] = [
+                {column: value for column, value in row if value is not None} for row in pairs
             ]
-        description = {**self._described(live=False), "datasets": datasets}
         return Markup(_drawn(json.dumps(description)))  # noqa: S704 - Vega escapes
 
     @property
@@ -237,19 +235,21 @@ class Chart:
 
         Its rows are lists without names, which `charts.js` adds.
         """
-        datasets = {}
-        for name, frame in self.data.items():
-            rows = [list(map(short, row)) for row in thinned(frame, LIVE_POINTS).to_numpy(object)]
-            datasets[name] = {"names": list(frame), "rows": rows}
-        description = {**self._described(live=True), "datasets": datasets}
+        description = self._described(live=True)
+        for name, (columns, rows) in self._datasets(LIVE_POINTS):
+            description["datasets"][name] = {"names": columns, "rows": rows}
         text = json.dumps(description, ensure_ascii=False, separators=(",", ":"))
         return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag can end the element
+
+    def _datasets(self, points: int) -> Iterator[tuple[str, tuple[list[str], list[list[Any]]]]]:
+        for name, frame in self.data.items():
+            rows = thinned(frame, points).to_numpy(object)
+            yield name, (list(frame), [list(map(short, row)) for row in rows])
 
     def _described(self, *, live: bool) -> dict[str, Any]:
         template = _descriptions().get_template(f"{self.file}.json")
         text = template.render(self.values, keys=self.keys, live=live, width=WIDTH)
-        description: dict[str, Any] = json.loads(text)
-        return description
+        return {**json.loads(text), "datasets": {}}
 
 
 @dataclass(frozen=True)
@@ -274,12 +274,8 @@ class Panel:
     def is_log(self) -> bool:
         """Return whether a value that compounds grows so far that its scale is logarithmic."""
         # Only values of an initial 1 compound, and only their panels have the base 1.
-        if self.base != 1 or not self.lines:
-            return False
-        lines = self.lines.values()
-        low = min(line.min() for line in lines)
-        high = max(line.max() for line in lines)
-        return bool(low > 0 and high / low > LOGARITHMIC)
+        values = pd.concat(self.lines.values()) if self.base == 1 and self.lines else pd.Series(1.0)
+        return bool(values.min() > 0 and values.max() / values.min() > LOGARITHMIC)
 
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
         """Return a row for each session with a value: its day as `t`, and the lines by their ids.
@@ -296,14 +292,11 @@ class Panel:
                 columns[f"high{ids[name]}"] = band["high"]
         distinct = {}  # a frame of several lines needs one value a session
         for column, values in columns.items():
-            line_values = values.dropna()
-            is_repeated = line_values.index.duplicated()
-            distinct[column] = line_values[~is_repeated].sort_index()
+            distinct[column] = _in_order(values)
             stretch = stretches(distinct[column].index)
             if stretch[-1:].any():  # the last stretch is not number 0: the line is broken
                 distinct[f"part{column}"] = pd.Series(stretch, distinct[column].index)
-        frame = pd.DataFrame(distinct)
-        frame = frame.dropna(how="all").sort_index()
+        frame = pd.DataFrame(distinct).dropna(how="all").sort_index()
         frame.insert(0, "t", [day(session) for session in frame.index])
         return frame
 
@@ -312,13 +305,18 @@ class Panel:
 
         For ticks both say how many there are.
         """
-        line = self.lines[name].dropna()
-        line = line[~line.index.duplicated()].sort_index()  # as it is drawn: it may be newest first
+        line = _in_order(self.lines[name])
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
         values = (line.iloc[-1], line.min(), line.max())
         last, low, high = (_written(value, self.form) for value in values)
         return last, f"{low} to {high}"
+
+
+def _in_order(line: "pd.Series[float]") -> "pd.Series[float]":
+    """Return the values of a line as they are drawn, of several of a session the first."""
+    known = line.dropna()
+    return known[~known.index.duplicated()].sort_index()
 
 
 def _written(value: float, form: Form) -> str:

@@ -14,7 +14,7 @@ from dtml.baselines.naive_rules import MODEL
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, recalibrated
 from dtml.pages.backtest import directions_verdict, predictor_charts
-from dtml.pages.charts import Axis, Chart, cells, probability_axis, square, stacked
+from dtml.pages.charts import Chart, cells, probability_axis, square, stacked
 from dtml.pages.charts import calibration as calibration_charts
 from dtml.pages.figures import (
     PROTOCOL_WORDS,
@@ -125,7 +125,7 @@ def night_report(
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
-    sectors = {row["symbol"]: row["sector"] for row in rows}
+    sectors = dict(zip(rows["symbol"], rows["sector"], strict=True))
     # An empty frame may have no columns.
     with_outcome = coverage[coverage["n"] > 0] if len(coverage) else coverage
     curves = {}
@@ -167,7 +167,7 @@ def direction_rows(
     threshold: float | None,
     attention: Attention,
     calibration: Calibration | None = None,
-) -> list[dict[str, Any]]:
+) -> pd.DataFrame:
     """Return a row for each stock with its direction, the most probable rise first.
 
     To `DIRECTION_COLUMNS`, in which a column that `directions` lacks is NaN, it adds
@@ -198,30 +198,35 @@ def direction_rows(
     frame["drivers"] = [
         [source for source, _ in drivers.get(symbol, ())] for symbol in frame["symbol"]
     ]
-    return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
+    return frame.sort_values(["shown", "symbol"], ascending=[False, True])
 
 
-def _directions(rows: list[dict[str, Any]], threshold: float | None) -> dict[str, Any]:
+def _directions(rows: pd.DataFrame, threshold: float | None) -> dict[str, Any]:
     """Return the page's values of the directions.
 
     The stocks are in groups by direction, the most certain first (those without one: the most
-    probable rise first), and all on one scale. `has` says which columns have any value.
+    probable rise first), and all on one scale, which holds the abstention band too, unless the
+    stocks would fill less than half of it. `has` says which columns have any value.
     """
-    has = {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS}
+    has = rows[list(DIRECTION_COLUMNS)].notna().any().to_dict()
+    values = rows[["shown", "low", "high"]].to_numpy(dtype=float).ravel()
+    axis = probability_axis(values)
+    band = None
     # The threshold is one of calibrated probabilities: others are decided by one half.
-    band = (1 - threshold, threshold) if threshold is not None and has["calibrated"] else None
-    axis = _axis(rows, band)
+    if threshold is not None and has["calibrated"]:
+        band = (1 - threshold, threshold)
+        if threshold - 0.5 <= 2 * (axis.high - 0.5):
+            axis = probability_axis([*values, *band])
     groups = {
-        group: [row for row in rows if row["direction"] == group]
-        for group in ("rise", "fall", "none")
+        group: records(rows[rows["direction"] == group]) for group in ("rise", "fall", "none")
     }
     groups["fall"].reverse()  # the rows begin with the most probable rise
     undecided = len(groups["none"])
     marks = pd.DataFrame(
         {
-            "value": [row["shown"] for row in rows],
-            "kind": [row["direction"] for row in rows],
-            "words": [f"{row['symbol']} {percent(row['shown'])}" for row in rows],
+            "value": rows["shown"],
+            "kind": rows["direction"],
+            "words": rows["symbol"] + " " + rows["shown"].map(percent),
         }
     )
     sizes = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
@@ -232,23 +237,11 @@ def _directions(rows: list[dict[str, Any]], threshold: float | None) -> dict[str
         "calibrated": has["calibrated"],
         "axis": axis,
         "abstention_band": band,
-        "marks": stacked(drawing, sizes, marks, axis, band) if rows else None,
+        "marks": stacked(drawing, sizes, marks, axis, band) if len(rows) else None,
         # A long table is folded, unless it is the only one because no stock has a direction.
         "unfolded": undecided <= UNFOLDED or undecided == len(rows),
         "has": has,
     }
-
-
-def _axis(rows: list[dict[str, Any]], band: tuple[float, float] | None) -> Axis:
-    """Return the scale that holds every stock with the range of its seeds.
-
-    It holds the abstention band too, unless the stocks would fill less than half of the scale.
-    """
-    values = [row[name] for row in rows for name in ("shown", "low", "high")]
-    axis = probability_axis(values)
-    if band is None or band[1] - 0.5 > 2 * (axis.high - 0.5):
-        return axis
-    return probability_axis([*values, *band])
 
 
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:

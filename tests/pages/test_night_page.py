@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dtml.attention import Attention
-from dtml.pages.figures import figure, named, percent
+from dtml.pages.figures import figure, named, percent, records
 from dtml.pages.night import direction_rows, ranking_part
 from tests.support.facts import in_order
 from tests.support.night_page import (
@@ -65,17 +65,18 @@ def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
 def test_what_the_members_said_is_drawn_on_the_scale_of_the_calls() -> None:
     directions = stocks()
     none = Attention.of(looks([]))
-    for row in direction_rows(directions, THRESHOLD, none, LINE):
+    for row in records(direction_rows(directions, THRESHOLD, none, LINE)):
         assert row["low"] < row["shown"] < row["high"]
         assert row["low"] == LINE.apply(np.array([row["lowest"]]))[0]
     # on another scale than `shown`
-    assert all(np.isnan(row["low"]) for row in direction_rows(directions, THRESHOLD, none))
+    assert direction_rows(directions, THRESHOLD, none)["low"].isna().all()
     raw = direction_rows(directions.assign(calibrated=NAN), None, none)
-    assert all(row["low"] == row["lowest"] and row["shown"] == row["probability"] for row in raw)
+    assert raw["low"].equals(raw["lowest"])
+    assert raw["shown"].equals(raw["probability"])
 
 
 def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> None:
-    rows = direction_rows(given()["directions"], THRESHOLD, Attention.of(looks([])))
+    rows = records(direction_rows(given()["directions"], THRESHOLD, Attention.of(looks([]))))
     counts = {
         direction: sum(row["direction"] == direction for row in rows)
         for direction in ("rise", "fall", "none")
