@@ -25,7 +25,6 @@ from db.read import query, read, read_row
 from db.rows import nights, prices, rankings, runs
 from db.rows.predictions import VALUES
 from db.tables import BAR_VALUES
-from dtml.checkpoints import sha256
 from dtml.errors import DtmlError, UsageError
 from flows.settings import chain_file, weights_file
 
@@ -304,6 +303,8 @@ def _differences(
 def _flaw_of_file(path: str | None, sha: str | None) -> str | None:
     if path is None:
         return None
+    from dtml.checkpoints import sha256  # which loads torch
+
     try:
         actual = sha256(weights_file(path))
     except (DtmlError, OSError) as error:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -58,7 +58,7 @@ from flows.dashboard.explore import (
     table_page,
     topics,
 )
-from flows.dashboard.market import Asked, Every, OptionalDay, market_page
+from flows.dashboard.market import Asked, Every, Level, OptionalDay, market_page
 from flows.dashboard.markets import (
     NotThereError,
     live_page,
@@ -68,7 +68,7 @@ from flows.dashboard.markets import (
 )
 from flows.dashboard.ranking import market_ranking_page
 from flows.dashboard.stock import meant_symbol, stock_page
-from flows.dashboard.studies import study_page
+from flows.dashboard.studies import report_page, study_page
 from flows.dashboard.terms import TERMS, terms_page
 from flows.failures import innermost_lines
 from flows.service.timeliness import Timeliness
@@ -500,6 +500,13 @@ def study(request: Request, name: PathName) -> HTMLResponse:
     kind = request.url.path.split("/")[1]
     with reading(request.app.state.engine) as conn:
         return HTMLResponse(study_page(conn, kind, name))
+
+
+@pages.get("/market/{market}/night/{as_of}")
+def report(request: Request, market: PathName, as_of: date, level: Level = None) -> HTMLResponse:
+    """Show the page that a night writes to a file."""
+    with reading(request.app.state.engine) as conn:
+        return HTMLResponse(report_page(conn, market, as_of, level))
 
 
 def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:

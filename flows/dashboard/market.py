@@ -34,6 +34,7 @@ from flows.dashboard.briefing import (
 )
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
 from flows.dashboard.running import LONGEST_REFRESH_S, REFRESH_S, other_work
+from flows.markets.files import market_of_store
 from flows.night_facts import NightFacts, night_facts
 from flows.service.timeliness import Timeliness
 
@@ -183,6 +184,8 @@ def market_page(
         "before": before,
         "after": after,
         "run": read_row(conn, "run_log", run_id=night.row["run_id"]),
+        "has_report": night.row["status"] in nights.COMPLETE
+        and market_of_store(conn.engine, market) is not None,
         "gaps": night.row["gaps"] or [],
         "rejected": records(
             read(

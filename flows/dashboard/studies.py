@@ -1,4 +1,6 @@
-"""The pages of stored studies: a backtest, a benchmark, a walk of rankings."""
+"""The pages that are files too: a night, a backtest, a benchmark, a walk of rankings."""
+
+from datetime import date
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -11,7 +13,9 @@ from dtml.pages.figures import ci, counted, named
 from dtml.pages.ranking import HEADLINE, ranking_page
 from flows.dashboard.briefing import skill_of
 from flows.dashboard.markets import NotThereError
+from flows.markets.files import market_of_store
 from flows.night_facts import night_facts
+from flows.night_page import night_page
 from flows.studies.tear_sheet import read_ranking, sql_behind
 
 LISTED_IN = {  # the view that lists all finished studies of a kind
@@ -100,3 +104,18 @@ def _of_nights(conn: Connection, market: str) -> str:
         f"rank by {other}{named(skill.ranker)}: rank IC {rank_ic} over "
         f"{counted(skill.score['days'], 'night')}."
     )
+
+
+def report_page(conn: Connection, market: str, as_of: date, level: float | None) -> str:
+    """Return the page that a complete night writes to a file.
+
+    Raises NotThereError for another night, and for a market whose definition cannot be read.
+    """
+    night = read_row(conn, "night_log", market=market, as_of=as_of, status=nights.COMPLETE)
+    definition = market_of_store(conn.engine, market)
+    if night is None or definition is None:
+        raise NotThereError(
+            f"there is no complete night of {market} as of {as_of}, or its market's file cannot be "
+            "read here: /table/night_log lists all nights"
+        )
+    return night_page(conn, definition, night, level=level or None, served=True)

@@ -16,6 +16,9 @@ from db.engine import reading, transaction
 from db.read import query, read, read_row
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
+from flows.dashboard.markets import NotThereError
+from flows.dashboard.studies import report_page
+from flows.night_page import night_page
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.report import publish_night
 from flows.settings import data_folder
@@ -108,7 +111,15 @@ def test_nothing_that_is_gone_keeps_a_night_from_its_page(
     for file in (data_folder() / "models").glob("*.safetensors"):
         file.unlink()
     with caplog.at_level(logging.WARNING):
-        words = seen(publish_night(Tonight(nights, AS_OF)))
+        file = publish_night(Tonight(nights, AS_OF))
+    words = seen(file)
+    with reading(nights.engine) as conn:
+        browsed = night_page(conn, nights.market, Tonight(nights, AS_OF).row, served=True)
+        assert "Receipt" in report_page(conn, nights.name, AS_OF, None)
+        with pytest.raises(NotThereError, match="2001-01-02"):
+            report_page(conn, nights.name, date(2001, 1, 2), None)
+    (written,) = re.findall("<main.*</main>", file.read_text(encoding="utf-8"), re.DOTALL)
+    assert written in browsed  # the dashboard shows the page that the night wrote
     assert "blank weight is unknown" in words  # the sources that were stored are all there is
     assert "does not exist: " in caplog.text
     with transaction(nights.engine) as conn:  # a night from before there were calibrations
