@@ -25,7 +25,7 @@ from dtml.pages.charts import (
     over_sessions,
 )
 from dtml.pages.figures import PROTOCOL_WORDS, Row, Table, day, kind_of, named, records
-from dtml.pages.rendering import page, said
+from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
 INDEX = "index"  # the portfolio that holds the index
@@ -34,11 +34,6 @@ YARDSTICKS = (INDEX, EQUAL_WEIGHT)  # the portfolios that follow no prediction
 # Ends the name of a portfolio filled at the close before its predictions: not tradable.
 PAPER_SUFFIX = "(the paper's)"
 BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictors without skill
-BRIEF_SCORES = {
-    "predictor": "predictor:text",
-    "ACC [95 %]": "acc:print",
-    "MCC [95 %]": "mcc:print",
-}
 BRIEF_PORTFOLIOS = {  # in Markdown and on the console
     "portfolio": "portfolio:text",
     "return a year, net": "annual_return",
@@ -333,15 +328,10 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
 
     Each protocol under which something was scored has a table of scores.
     """
-    tables = []
-    for protocol, words in PROTOCOL_WORDS.items():
-        if rows := sliced(scores, "all", protocol):
-            title = said("backtest_title", backtest, words, said("sample", rows[0]))
-            tables.append(Table(rows, BRIEF_SCORES).markdown(title))
-    retrained = f"retrained every {backtest['retrain_every']} sessions"
-    title = said("backtest_title", backtest, "portfolios", retrained)
-    tables.append(Table(ordered(performances), BRIEF_PORTFOLIOS).markdown(title))
-    return "\n".join(f"{table}\n" for table in tables)
+    by_protocol = {
+        words: sliced(scores, "all", protocol) for protocol, words in PROTOCOL_WORDS.items()
+    }
+    return markdown("backtest", backtest, by_protocol, ordered(performances), BRIEF_PORTFOLIOS)
 
 
 def backtest_page(

@@ -13,8 +13,8 @@ from dtml.baselines.naive_rules import MODEL, best_at
 from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Chart, calibration, colour
-from dtml.pages.figures import PROTOCOL_WORDS, Row, Table, ci, day, fmt, named, records
-from dtml.pages.rendering import page, said
+from dtml.pages.figures import PROTOCOL_WORDS, Row, Table, ci, fmt, named, records
+from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
 MARKS = {"beats": " ▲", "is beaten by": " ▼"}  # of significant gains
@@ -101,15 +101,8 @@ def brief_results(rows: list[dict[str, Any]], *, is_for_print: bool = True) -> T
 
 def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
     """Return the results in Markdown: a titled table for each protocol, then words on the data."""
-    span = f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}"
-    blocks = []
-    for protocol, rows in score_rows(scores).items():
-        of_what = f"**{benchmark['market']}, {PROTOCOL_WORDS[protocol]}**"
-        title = f"{of_what}: {span}, {benchmark['stocks']} stocks, {said('sample', rows[0])}."
-        blocks.append(f"{brief_results(rows).markdown(title)}\n")
-    if on_data(benchmark):
-        blocks.append(f"The data: {on_data(benchmark)}.\n")
-    return "\n".join(blocks)
+    results = {protocol: brief_results(rows) for protocol, rows in score_rows(scores).items()}
+    return markdown("benchmark", benchmark, results, on_data(benchmark))
 
 
 def forest(rows: list[dict[str, Any]], words: str) -> Chart:

@@ -284,13 +284,6 @@ class Table:
 
         return pd.DataFrame(self.cells, columns=list(self.columns))
 
-    def markdown(self, title: str = "") -> str:
-        """Return the table in Markdown, below its title."""
-        lines = [list(self.columns), ["---"] * len(self.columns), *self.cells]
-        escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-        table = [f"| {' | '.join(line)} |" for line in escaped]
-        return "\n".join([title, "", *table] if title else table)
-
 
 def records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     """Return the rows of a frame, with unchanged values."""

@@ -17,7 +17,7 @@ from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart, Form, Panel, histogram, months_map, over_sessions
 from dtml.pages.figures import Row, Table, ci, fmt, named, records
-from dtml.pages.rendering import page, said
+from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
 HEADLINE = "blend"  # settled beforehand: the best model on the days scored is partly luck
@@ -287,8 +287,7 @@ def about_published(ranking: Ranking) -> str:
 def published_markdown(ranking: Ranking, table: Table) -> str:
     """Return the table in Markdown, with what it is about and what differs from the task."""
     differences = ranking.row["config"]["table"]["differences"]
-    listed = "\n".join(f"- {each}" for each in differences)
-    return f"{table.markdown(about_published(ranking))}\n\n{listed}"
+    return markdown("published", about_published(ranking), table, differences)
 
 
 def order_table(ranking: Ranking) -> Table:
@@ -336,15 +335,9 @@ def net_table(ranking: Ranking) -> Table:
 
 def markdown_report(ranking: Ranking) -> str:
     """Return what was ranked, the tables of predictors and of ways to trade, and the verdicts."""
-    return "\n\n".join(
-        (
-            sentence(ranking),
-            order_table(ranking).markdown(),
-            said("legend"),
-            net_table(ranking).markdown(),
-            f"{verdict(ranking)} {net_sentence(ranking)}".strip(),
-        )
-    )
+    verdicts = f"{verdict(ranking)} {net_sentence(ranking)}"
+    order, net = order_table(ranking), net_table(ranking)
+    return markdown("ranking", sentence(ranking), order, net, verdicts)
 
 
 def whole_scores(ranking: Ranking) -> list[dict[str, Any]]:

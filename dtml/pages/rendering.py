@@ -50,8 +50,8 @@ def _pages() -> jinja2.Environment:
 
 
 @cache
-def _sentences() -> Any:
-    return environment(autoescape=False).get_template("sentences.html").module
+def _macros(template: str) -> Any:
+    return environment(autoescape=False).get_template(template).module
 
 
 def page(template: str, /, *functions: Callable[..., Any], **values: Any) -> str:
@@ -62,5 +62,11 @@ def page(template: str, /, *functions: Callable[..., Any], **values: Any) -> str
 
 def said(sentence: str, /, *values: Any, **named_values: Any) -> str:
     """Return the sentence that a macro of `sentences.html` makes of these values, as plain text."""
-    text = str(getattr(_sentences(), sentence)(*values, **named_values))
+    text = getattr(_macros("sentences.html"), sentence)(*values, **named_values)
     return re.sub(r"[ \n]+", " ", text).strip()
+
+
+def markdown(macro: str, /, *values: Any) -> str:
+    """Return the text that a macro of `markdown.html` makes of these values."""
+    text: str = getattr(_macros("markdown.html"), macro)(*values)
+    return text.strip()

@@ -404,7 +404,7 @@ def test_the_readme_tables_are_exact() -> None:
         "| turnover a day | break-even |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
         "| long, next open | 12.3 % | 20.0 % | .62 [-.20, 1.40] | .51 | -25.0 % | 53.0 % | 120.0 % "
         "| 4.0 bp |\n"
-        "| index | - | - | - | - | - | - | - | - |\n"
+        "| index | - | - | - | - | - | - | - | - |"
     )
 
 

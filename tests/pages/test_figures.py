@@ -10,7 +10,6 @@ from dtml.markets.definition import RelativeName
 from dtml.pages.charts import MODELS
 from dtml.pages.figures import (
     NAMES,
-    Table,
     are_whole,
     ci,
     counted,
@@ -21,6 +20,7 @@ from dtml.pages.figures import (
     of_source,
     quoted,
 )
+from dtml.pages.rendering import markdown
 from dtml.ranking.features import RULES
 
 NAN = float("nan")
@@ -104,10 +104,8 @@ def test_an_interval_alone_has_its_unit_and_paper_keeps_its_digits() -> None:
 
 
 def test_a_table_in_markdown_has_each_value_below_its_heading() -> None:
-    table = Table([row("acc", 0.5, 0.4, 0.6) | {"value": "a|b"}], {"what": "value", "ACC": "acc"})
-    assert table.markdown("Title").splitlines() == [
-        "Title",
-        "",
+    rows = [row("acc", 0.5, 0.4, 0.6) | {"value": "a|b"}]
+    assert markdown("table", rows, {"what": "value", "ACC": "acc"}).splitlines() == [
         "| what | ACC |",
         "| --- | --- |",
         "| a\\|b | 50.0 % [40.0, 60.0] |",
