@@ -355,7 +355,7 @@ def backtest_page(
     dashboard links back, and loads the script instead of containing it.
     """
     net = {
-        portfolio: _by_session(tracks[tracks["portfolio"] == portfolio], "net")
+        portfolio: tracks[tracks["portfolio"] == portfolio].set_index("session")["net"].sort_index()
         for portfolio in sorted(tracks["portfolio"].unique(), key=_place)
     }
     year = backtest["config"]["sessions_a_year"]
@@ -363,7 +363,7 @@ def backtest_page(
     # portfolios, which cannot be traded, are dashed.
     names = [row["portfolio"] for row in by_sharpe(performances) if row["portfolio"] in net]
     best = names[0] if names else None
-    shown = {name: net[name] for name in (best, EQUAL_WEIGHT, INDEX) if name in net}
+    shown = {name: net[name] for name in (best, EQUAL_WEIGHT, INDEX) if name and name in net}
     hidden = set(net) - set(shown) if best else ()
     dashed = {name for name in net if name.endswith(PAPER_SUFFIX)}
     years = {
@@ -413,14 +413,11 @@ def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
     of a year.
     """
     rows = {row["portfolio"]: row for row in records(performances)}
-    if best not in rows or pd.isna(rows[best]["annual_return"]):
+    own = rows.get(best or "")
+    if own is None or pd.isna(own["annual_return"]):
         return "", ""
-    market = {
-        words: rows[name]["annual_return"]
-        for name, words in ((EQUAL_WEIGHT, "all stocks in equal parts"), (INDEX, "the index"))
-        if name in rows and not pd.isna(rows[name]["annual_return"])
-    }
-    return said("earned", rows[best]["annual_return"], market), said("by_portfolio", rows[best])
+    market = (rows.get(name) for name in (EQUAL_WEIGHT, INDEX))
+    return said("earned", own, *market), said("by_portfolio", own)
 
 
 def by_sharpe(performances: pd.DataFrame) -> list[Row]:
@@ -437,22 +434,21 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     model with a band. The rules are hidden until a reader switches them on, except the one that
     predicts the same for every session.
     """
-    lines = {}
-    if len(scores):
-        lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
-    names = sorted(lines, key=lambda name: (name != MODEL, name))
     panels = []
-    for column in columns:
+    for column in columns if len(scores) else ():
+        low, high = f"{column}_low", f"{column}_high"
+        wide = scores.pivot(index="session", columns="predictor", values=[column, low, high])
+        wide = wide.set_index(pd.DatetimeIndex(wide.index)).astype(float)
+        lines = {str(name): line for name, line in wide[[column]].droplevel(0, axis=1).items()}
+        names = sorted(lines, key=lambda name: (name != MODEL, name))
         bands = {}
         if MODEL in lines:
-            low, high = (_by_session(lines[MODEL], f"{column}_{end}") for end in ("low", "high"))
-            bands = {MODEL: pd.DataFrame({"low": low, "high": high})}
-        of_names = {name: _by_session(lines[name], column) for name in names}
+            bands[MODEL] = pd.DataFrame({"low": wide[low, MODEL], "high": wide[high, MODEL]})
         figure_name = column.removeprefix("running_")
         panels.append(
             Panel(
                 figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper(),
-                {name: line for name, line in of_names.items() if line.notna().any()},
+                {name: lines[name] for name in names if lines[name].notna().any()},
                 form="percent" if kind_of(column) == "percent" else "ratio",
                 base=BASELINES[figure_name],
                 bands=bands,
@@ -462,7 +458,7 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     return over_sessions(
         "Scores so far, 95 % interval of the model",
         panels,
-        hidden=set(lines) - {MODEL, constant_rule},
+        hidden=set(scores["predictor"]) - {MODEL, constant_rule} if panels else (),
     )
 
 
@@ -476,8 +472,3 @@ def _place(portfolio: str) -> int:
 def ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the portfolios, tradable ones first, the yardsticks last."""
     return sorted(records(performances), key=lambda row: _place(row["portfolio"]))
-
-
-def _by_session(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
-    values = rows[column].to_numpy(dtype=float)
-    return pd.Series(values, index=pd.DatetimeIndex(rows["session"])).sort_index()

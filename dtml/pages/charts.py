@@ -244,7 +244,7 @@ class Chart:
     def _datasets(self, points: int) -> Iterator[tuple[str, tuple[list[str], list[list[Any]]]]]:
         for name, frame in self.data.items():
             rows = thinned(frame, points).to_numpy(object)
-            yield name, (list(frame), [list(map(short, row)) for row in rows])
+            yield name, (list(map(str, frame)), [list(map(short, row)) for row in rows])
 
     def _described(self, *, live: bool) -> dict[str, Any]:
         template = _descriptions().get_template(f"{self.file}.json")
@@ -425,9 +425,9 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
     for name, curve in drawn.items():
         # Without the columns of the ends, no interval is drawn.
         rows = curve.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
-        points_in_words = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
         words = [
-            f"predicted {percent(x)}, rose {percent(y)} of {n:,.0f}" for x, y, n in points_in_words
+            f"predicted {percent(x)}, rose {percent(y)} of {n:,.0f}"
+            for x, y, n in curve[["x", "y", "n"]].to_numpy(dtype=float)
         ]
         squares[name] = square(
             title=f"Predicted and actual share of rises, {name}",
