@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,6 +63,17 @@ def json_lines(found: Answer) -> Iterator[str]:
         yield separator + textwrap.indent(written, "  ")
         separator = ",\n"
     yield "[]\n" if separator == "[\n" else "\n]\n"
+
+
+def write_lines(found: Answer, form: str, file: IO[bytes], largest_bytes: int) -> None:
+    """Write an answer as "csv" or "json"; raise UsageError for more than `largest_bytes`."""
+    for line in (csv_lines if form == "csv" else json_lines)(found):
+        file.write(line.encode())
+        if file.tell() > largest_bytes:
+            raise UsageError(
+                f"this answer has more than {size_in_words(largest_bytes)} as {form}: select fewer "
+                "rows or columns, or write it with `dtml query --parquet FILE`"
+            )
 
 
 def _plain(value: Any) -> Any:

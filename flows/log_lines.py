@@ -90,7 +90,8 @@ def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> Non
 
     `run_id` is the ID of Prefect's flow run, by default that of the flow around this call.
     """
-    _log_line(run.level, run.outcome, _fields(run, seconds, run_id), kind="run")
+    fields = _fields(run, seconds, run_id)
+    log.log(run.level, "%s", run.outcome, extra={"line_kind": "run", "line_fields": fields})
 
 
 @contextmanager
@@ -108,11 +109,8 @@ def logged_stage(name: str) -> Iterator[None]:
         ending = "done"
     finally:
         fields = _fields(run, time.monotonic() - begun)
-        _log_line(logging.INFO, f"stage {name} {ending}", fields, kind="stage")
-
-
-def _log_line(level: int, message: str, fields: Mapping[str, Any], *, kind: str) -> None:
-    log.log(level, "%s", message, extra={"line_kind": kind, "line_fields": fields})
+        extra = {"line_kind": "stage", "line_fields": fields}
+        log.info("stage %s %s", name, ending, extra=extra)
 
 
 def _fields(run: Run | None, seconds: float | None, run_id: str | None = None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from flows.text_tables import print_rows, require_distinct, size_in_words
 commands = typer.Typer()
 
 SHOWN = 1000  # rows of an answer as a table
-LARGEST = 2 * 2**30  # characters of an answer as CSV or JSON
+LARGEST = 2 * 2**30  # bytes of an answer as CSV or JSON
 MEMORY = 2 * 2**30  # bytes that an answer may take, beside those of the program
 
 
@@ -125,24 +125,15 @@ def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) ->
     """Print all rows as JSON or CSV, after writing all of them into a temporary file.
 
     So a failure prints nothing, and a program that reads the output slowly does not keep a
-    transaction of the store open. `running_sql` runs the statement when it is entered. Raises
-    UsageError for more than LARGEST characters.
+    transaction of the store open. `running_sql` runs the statement when it is entered.
     """
-    from flows.answer_files import csv_lines, json_lines
+    from flows.answer_files import write_lines
 
-    lines_of = json_lines if as_json else csv_lines
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
+    with tempfile.TemporaryFile() as file:
         with running_sql as answer:
-            written = 0
-            for text in lines_of(answer):
-                written += file.write(text)
-                if written > LARGEST:
-                    raise UsageError(
-                        f"the answer has more than {LARGEST:,} characters, too many to print: add "
-                        "a limit or a where clause, or write it with --parquet FILE"
-                    )
+            write_lines(answer, "json" if as_json else "csv", file, LARGEST)
         file.seek(0)
-        print_lines(file)
+        print_lines(line.decode() for line in file)
 
 
 def _standard_input() -> str:

@@ -26,10 +26,9 @@ from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
 from dtml.pages.figures import are_whole
-from flows.answer_files import DAY, csv_lines, json_lines, write_parquet
+from flows.answer_files import DAY, write_lines, write_parquet
 from flows.console import as_json_values
 from flows.dashboard.markets import NotThereError
-from flows.text_tables import size_in_words
 
 SHOWN = 500  # rows of an answer on a page, at most
 LINES = 12  # of the chart of an answer, at most
@@ -233,20 +232,13 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
         raise UsageError(f"an answer cannot be sent as rows.{form}: choose one of {forms}")
     file = File(IN_MEMORY)
     with open_answer(engine, sql, interruption=interruption) as answer:
-        if form == "parquet":
-            with TemporaryDirectory() as folder:
-                parquet = Path(folder) / "rows.parquet"
-                write_parquet(answer, parquet, LARGEST)
-                file.write(parquet.read_bytes())
+        if form != "parquet":
+            write_lines(answer, form, file, LARGEST)
             return file
-        for line in (csv_lines if form == "csv" else json_lines)(answer):
-            file.write(line.encode())
-            if file.tell() > LARGEST:
-                file.close()
-                raise UsageError(
-                    f"this answer has more than {size_in_words(LARGEST)}: select fewer rows or "
-                    "columns, or run the statement with `dtml query --csv` or `dtml query --json`"
-                )
+        with TemporaryDirectory() as folder:
+            parquet = Path(folder) / "rows.parquet"
+            write_parquet(answer, parquet, LARGEST)
+            file.write(parquet.read_bytes())
     return file
 
 

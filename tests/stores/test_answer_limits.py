@@ -168,7 +168,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
-    with pytest.raises(UsageError, match=r"more than 100,000 characters.*:.*limit"):
+    with pytest.raises(UsageError, match=r"more than 100,000 bytes.*: select fewer"):
         query(ENDLESS, **TABLE | {form: True})
     assert capsys.readouterr().out == ""
 
