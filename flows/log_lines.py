@@ -265,7 +265,7 @@ class Shown(logging.Filter):
             # A run that failed is a warning; the command prints its error anyway.
             is_printed_as_error = self.attended and record.levelno >= logging.WARNING
             return self.as_json or (kind == "run" and not is_printed_as_error)
-        if self.terminal and not self.as_json:  # JSON logs are for programs, even on a terminal
+        if self.terminal:
             return record.name != BAR
         if record.levelno >= logging.WARNING or record.name not in MOVING:
             return self.as_json or record.levelno >= logging.WARNING

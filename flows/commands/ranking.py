@@ -184,7 +184,7 @@ def _holdings(file: Path) -> "pd.Series[float]":
     }
     for fault, rows in faults.items():
         if rows.any():
-            row = int(rows.idxmax())
+            row = int(rows.to_numpy().argmax())
             place = f"{file}, row {row + 1} below the heading"
             raise UsageError(
                 f"{place}, {symbols[row]} {frame['shares'][row]!r}: {fault}: list each symbol "
