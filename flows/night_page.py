@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import date
+from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
 from db.read import read, read_row
-from db.rows import fetches, prices, runs
+from db.rows import fetches, paper_account, prices, runs
 from db.rows.calibration import night_counts
 from db.rows.nights import COMPLETE
 from dtml.attention import Attention
@@ -22,6 +23,7 @@ from dtml.pages.night import night_report, ranking_part
 from dtml.pages.second_source import comparison_words, difference_words
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
+from flows.dashboard.briefing import account_line, after_costs, briefing, hindsight_words
 from flows.freezing import link_of_night
 from flows.night_facts import NightFacts, stored_counts
 from flows.service.status import REJECTED_SESSIONS
@@ -89,8 +91,29 @@ def night_page(
         second_source=second_source,
         frozen=link_of_night(market.name, as_of),
         survivorship=survivorship_words(survivorship_of_nights(conn, market, as_of)),
+        morning=morning(facts),
+        hindsight=hindsight(conn, market.name, as_of),
         served=served,
     )
+
+
+def morning(night: NightFacts) -> dict[str, Any] | None:
+    """Return what the dashboard's first page says of a night; None where no stock was ranked."""
+    if night.ranking.empty:
+        return None
+    paper = paper_account.paper_returns(night.conn, night.market, night.as_of)
+    return {
+        **briefing(night, night.as_of),
+        "gain": after_costs(night.conn, night.market, paper),
+        "account_line": account_line(paper),
+    }
+
+
+def hindsight(conn: Connection, market: str, as_of: date) -> str:
+    """Say how many nights up to one were run after the session that they predict."""
+    nights = read(conn, "night_log", market=market, as_of=where.until(as_of), status=COMPLETE)
+    late = nights["finished_at"].dt.date > nights["target"].dt.date
+    return hindsight_words(len(nights), int(late.sum()))
 
 
 def stored_attention(conn: Connection, night: Row) -> Attention:

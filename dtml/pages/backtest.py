@@ -79,16 +79,15 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
     `highest` and `lowest` are these stocks, each from the highest MCC down and none in both;
     `measured` counts the stocks that have an interval, `above` those whose interval is above 0.
     """
-    rows = [row for row in sliced(scores, "symbol") if row["predictor"] == MODEL]
-    known = [row for row in rows if not pd.isna(row["mcc"])]
-    stocks = sorted(known, key=lambda row: (-row["mcc"], row["value"]))
-    lows = [row["mcc_low"] for row in stocks if not pd.isna(row["mcc_low"])]
+    is_model = (scores["predictor"] == MODEL) & (scores["protocol"] == "all")
+    stocks = scores[is_model & (scores["slice"] == "symbol")].dropna(subset=["mcc"])
+    stocks = stocks.sort_values(["mcc", "value"], ascending=[False, True])
     highest = min(SHOWN, (len(stocks) + 1) // 2)  # at most the better half
     return {
-        "highest": stocks[:highest],
-        "lowest": stocks[max(highest, len(stocks) - SHOWN) :],
-        "measured": len(lows),
-        "above": sum(low > 0 for low in lows),
+        "highest": records(stocks.iloc[:highest]),
+        "lowest": records(stocks.iloc[max(highest, len(stocks) - SHOWN) :]),
+        "measured": int(stocks["mcc_low"].notna().sum()),
+        "above": int((stocks["mcc_low"] > 0).sum()),
     }
 
 

@@ -102,6 +102,8 @@ def night_report(
     second_source: Sequence[str] = (),
     frozen: object | None = None,
     survivorship: str = "",
+    morning: Mapping[str, Any] | None = None,
+    hindsight: str = "",
     served: bool = False,
 ) -> str:
     """Render a night as one HTML page. All frames but `directions` may be empty.
@@ -121,6 +123,8 @@ def night_report(
       has `symbol, reason, value`; `receipt` says how predictions were made, with its `config`;
     - these are words: `drift` on changes since the training, `second_source` on where another
       source differs, `survivorship` on whom the list names;
+    - `morning` is what the dashboard's first page says of the night; `hindsight` that it was run
+      after the session that it predicts;
     - a page `served` by the dashboard has its menu.
     """
     by_run = calibrations or {}
@@ -159,6 +163,8 @@ def night_report(
         second_source=second_source,
         survivorship=survivorship,
         receipt=receipt,
+        morning=morning,
+        hindsight=hindsight,
     )
 
 

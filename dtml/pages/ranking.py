@@ -291,26 +291,28 @@ def published_markdown(ranking: Ranking, table: Table) -> str:
 
 
 def order_table(ranking: Ranking) -> Table:
-    """Return the scores of each predictor, the worst first, and its gains over two others.
-
-    A gain that is significant among all pairs has its mark.
-    """
+    """Return the scores of each predictor, the worst first."""
     rule = (ranking.strongest or {}).get("other")
-    gains = {}
-    for row in records(ranking.differences):
-        mark = MARKS.get(compared(row["gain"], row.get("gain_p")) or "", "")
-        gains[row["predictor"], row["other"]] = ci(row, "gain") + mark
     rows = []
     for row in whole_scores(ranking):
         name = row["predictor"]
-        cells = {
-            "name": f"{named(name)}{' (strongest rule)' if name == rule else ''}",
-            "over_rule": gains.get((name, rule), ""),
-            "over_ridge": gains.get((name, "ridge"), ""),
-            "spread": row["decile_spread"],  # without its interval
+        gains = {
+            "over_rule": _gain(ranking, name, rule),
+            "over_ridge": _gain(ranking, name, "ridge"),
         }
-        rows.append(row | cells)
+        ending = " (strongest rule)" if name == rule else ""
+        spread = {"spread": row["decile_spread"]}  # without its interval
+        rows.append({**row, **gains, **spread, "name": f"{named(name)}{ending}"})
     return Table(rows, ORDER)
+
+
+def _gain(ranking: Ranking, name: str, other: str | None) -> str:
+    """Return a predictor's gain over another with its mark; empty over itself and over none."""
+    differences = ranking.differences
+    is_pair = (differences["predictor"] == name) & (differences["other"] == other)
+    for row in records(differences[is_pair]):
+        return ci(row, "gain") + MARKS.get(compared(row["gain"], row.get("gain_p")) or "", "")
+    return ""
 
 
 def net_table(ranking: Ranking) -> Table:

@@ -77,7 +77,7 @@ class State:
         return "late" if self.times.is_late else "complete"
 
     @property
-    def is_hindsight(self) -> bool:
+    def ishindsight_words(self) -> bool:
         """Return whether the night was run after the session that it predicts."""
         if self.night is None or self.night["status"] not in nights.COMPLETE:
             return False
@@ -101,7 +101,7 @@ def state_of_night(
         else None,
         times=times or Timeliness(market=market),
         now=now,
-        hindsight=_hindsight(*query(conn, "hindsight", market=market).iloc[0]),
+        hindsight=hindsight_words(*query(conn, "hindsight", market=market).iloc[0]),
     )
 
 
@@ -137,11 +137,14 @@ def caveats(conn: Connection, market: str) -> str:
     """
     night = read_row(conn, "night_log", market=market, order="-as_of")
     source = None if night is None else night["source"]
-    sentences = [_hindsight(*query(conn, "hindsight", market=market).iloc[0]), of_source(source)]
+    sentences = [
+        hindsight_words(*query(conn, "hindsight", market=market).iloc[0]),
+        of_source(source),
+    ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _hindsight(complete: int, late: int) -> str:
+def hindsight_words(complete: int, late: int) -> str:
     """Say that nights were run too late to trade, so that a figure of them is no live record."""
     if not late:
         return ""

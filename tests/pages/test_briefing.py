@@ -314,8 +314,8 @@ def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> Non
     ended = pd.to_datetime(done["finished_at"], utc=True).dt.strftime("%Y-%m-%d")
     assert complete == len(done) > 0
     assert late == (ended > done["target"].astype(str).str[:10]).sum()
-    assert briefing._hindsight(60, 0) == ""
-    assert briefing._hindsight(1260, 1259).startswith("1,259 of 1,260 nights")
+    assert briefing.hindsight_words(60, 0) == ""
+    assert briefing.hindsight_words(1260, 1259).startswith("1,259 of 1,260 nights")
 
 
 def ended(status: str, after: timedelta) -> State:

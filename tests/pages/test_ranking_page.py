@@ -37,7 +37,7 @@ def made(p: float | None, p_of_twin: float | None = None, gain_of_twin: float = 
     )
     for name in ("rank_ic", "auc", "acc", "decile_spread"):
         scores = scores.assign(**{name: 0.03, f"{name}_low": 0.01, f"{name}_high": 0.05})
-    over_ridge = gains.head(1).assign(other="ridge")
+    over_ridge = gains.assign(other="ridge")
     of_ridge = gains.assign(predictor="ridge")
     of_rules = over_blend.assign(other="ridge")
     between = gains.assign(predictor=CHOSEN, other=TWIN), gains.assign(predictor=TWIN, other=CHOSEN)
