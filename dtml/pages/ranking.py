@@ -195,13 +195,13 @@ def answer_words(found: Answers, strongest: Row | None = None) -> dict[str, str]
         steady = NO
     costs_unknown = pd.isna(found.net.value) and not pd.isna(found.gross.value)
     words = {
-        "An order?": _verdict(found.rank_ic),
-        "Steady?": steady,
-        "Tradable?": UNCLEAR if costs_unknown else _verdict(found.net),
+        "Skill": _verdict(found.rank_ic),
+        "Steady": steady,
+        "After costs": UNCLEAR if costs_unknown else _verdict(found.net),
     }
     if strongest is not None:
         of_verb = {"beats": YES, "is beaten by": NO, None: TOO_EARLY}
-        words["Beats rules?"] = of_verb.get(strongest["verb"], UNCLEAR)
+        words["Beats the rules"] = of_verb.get(strongest["verb"], UNCLEAR)
     return words
 
 

@@ -96,15 +96,15 @@ def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text
     assert answers == sorted(answers)
     assert answers[-1] < main.index('role="img"') < main.index("<table")
     assert main.rindex('role="img"') < main.index("<table")
-    assert "An order? Yes , " in Page(text).seen
+    assert "Skill Yes , " in Page(text).seen
 
 
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits
 QUESTIONS = (
-    "An order?",
-    "Steady?",
-    "Tradable?",
-    "Beats rules?",
+    "Skill",
+    "Steady",
+    "After costs",
+    "Beats the rules",
 )
 
 
@@ -230,7 +230,7 @@ def test_the_page_of_a_walk_has_the_sheet_before_its_tables(tmp_path: Path) -> N
     statements = {"legs": "select 1 from ranking_score", "sectors": "select 2 from ranking_score"}
     text = ranking_page(made(), served=True, sql=statements)
     main = text[text.index("<main") :]
-    assert main.index("An order?") < main.index('role="img"') < main.index("<table")
+    assert main.index("Skill") < main.index('role="img"') < main.index("<table")
     for heading in CHARTS:
         assert f"<h2>{heading}</h2>" in text
     # A walk stores scores by holding period and by sector, and no rows of single days.
@@ -259,7 +259,7 @@ def test_the_page_of_a_walk_of_four_years_weighs_less_than_400_kilobytes_packed(
 def test_the_page_of_a_walk_without_its_file_says_so() -> None:
     text = ranking_page(made(with_sheet=False))
     assert "missing here" in Page(text).seen
-    assert "An order?" not in text
+    assert "Skill" not in text
 
 
 def test_the_best_predictor_of_a_walk_comes_first() -> None:

@@ -235,7 +235,7 @@ def test_a_ranking_is_compared_with_the_strongest_rule_on_the_same_days(
     assert (strongest["other"], strongest["rules"]) == ("rule", 2)
     assert strongest["gain"] == in_float64(own.mean() - of_rule.mean())
     found = answers(sheet(0.3))
-    assert answer_words(found, strongest)["Beats rules?"] == word
+    assert answer_words(found, strongest)["Beats the rules"] == word
     # The p-value is adjusted for the rules, not for all pairs; a gain that never varies has none.
     p = strongest["gain_p"]
     how = "interval .* 2 rules" if np.isnan(p) else f"adjusted p {figure(p, 4)}"
