@@ -197,7 +197,7 @@ def answer_words(found: Answers, strongest: Row | None = None) -> dict[str, str]
     words = {
         "Skill": _verdict(found.rank_ic),
         "Steady": steady,
-        "After costs": UNCLEAR if costs_unknown else _verdict(found.net),
+        "Spread after costs": UNCLEAR if costs_unknown else _verdict(found.net),
     }
     if strongest is not None:
         of_verb = {"beats": YES, "is beaten by": NO, None: TOO_EARLY}

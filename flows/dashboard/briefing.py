@@ -77,7 +77,7 @@ class State:
         return "late" if self.times.is_late else "complete"
 
     @property
-    def ishindsight_words(self) -> bool:
+    def is_hindsight(self) -> bool:
         """Return whether the night was run after the session that it predicts."""
         if self.night is None or self.night["status"] not in nights.COMPLETE:
             return False

@@ -103,7 +103,7 @@ DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits
 QUESTIONS = (
     "Skill",
     "Steady",
-    "After costs",
+    "Spread after costs",
     "Beats the rules",
 )
 
