@@ -183,6 +183,7 @@ def suggestion(message: str, sql: str) -> str:
     words = set(re.findall(r"\w+", sql.lower()))
     used = [view for name, view in views().items() if name in words] or views().values()
     columns = dict.fromkeys(column.name for view in used for column in view.columns)
+    columns.pop(match["name"], None)  # other views have it, where the SQL names none
     meant = did_you_mean(match["name"], columns)
     return f"; {meant.strip()}" if meant else ""
 

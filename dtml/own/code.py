@@ -9,7 +9,7 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -42,22 +42,15 @@ class Bars:
     """
 
     def __init__(self, window: Panel) -> None:
-        self._sessions = window.sessions
+        self._window = window
         self._symbols = pd.Index(window.symbols)
-        self._prices = _in_last_closes(window)
 
     def __getattr__(self, name: str) -> pd.DataFrame:
         if name not in PRICES:
             raise AttributeError(f"bars have no {name}: they have {', '.join(PRICES)}")
         # A frame of its own for each feature, which may write into it.
-        return pd.DataFrame(self._prices[name].copy(), self._sessions, self._symbols)
-
-
-def _in_last_closes(window: Panel) -> dict[str, Grid]:
-    adjusted = pd.DataFrame(window.close).ffill().to_numpy()[-1]  # [stocks]
-    traded = pd.DataFrame(window.value / window.volume).ffill().to_numpy()[-1]  # as it was then
-    prices = {name: getattr(window, name) / adjusted for name in ("open", "high", "low", "close")}
-    return prices | {"volume": window.volume * traded, "value": window.value}
+        grid = getattr(self._window, name).copy()
+        return pd.DataFrame(grid, self._window.sessions, self._symbols)
 
 
 Feature = Callable[[Bars], Any]
@@ -145,11 +138,10 @@ def load(code: OwnCode) -> Loaded:
             "no feature is defined: write a function whose only argument is called `bars` and "
             "whose own name does not begin with _"
         )
-    return Loaded(
-        features=features,
-        model=getattr(module, "MODEL", None),
-        history=int(getattr(module, "HISTORY", HISTORY)),
-    )
+    history = int(getattr(module, "HISTORY", HISTORY))
+    if history < 1:
+        raise OwnCodeError(f"HISTORY is {history}: set it to the number of sessions, 1 or more")
+    return Loaded(features=features, model=getattr(module, "MODEL", None), history=history)
 
 
 def _is_feature(name: str, value: Any) -> bool:
@@ -160,8 +152,12 @@ def _is_feature(name: str, value: Any) -> bool:
 
 
 def window_of(panel: Panel, day: int, history: int) -> Panel:
-    """Return the last `history` sessions of a panel up to the session at position `day`."""
-    return panel.cut(slice(max(0, day + 1 - history), day + 1))
+    """Return the last `history` sessions of a panel up to a day, in units of `Bars`."""
+    window = panel.cut(slice(max(0, day + 1 - history), day + 1))
+    adjusted = pd.DataFrame(window.close).ffill().to_numpy()[-1]  # [stocks]
+    traded = pd.DataFrame(window.value / window.volume).ffill().to_numpy()[-1]  # as it was then
+    prices = {name: getattr(window, name) / adjusted for name in ("open", "high", "low", "close")}
+    return replace(window, **prices, volume=window.volume * traded)
 
 
 def values_of(loaded: Loaded, window: Panel) -> Float[ndarray, "stocks features"]:

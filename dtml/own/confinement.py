@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -120,7 +120,9 @@ def _exit_status(child: int, seconds: float) -> int | str:
     return os.waitstatus_to_exitcode(status) if ended else "late"
 
 
-def leave_answer(folder: Path, memory: int, answer: Callable[[], Answer]) -> None:
+def leave_answer(
+    folder: Path, memory: int, answer: Callable[[], Answer], needed: Sequence[Path] = NEEDED
+) -> None:
     """Compute an answer in this process under all limits, and leave it in a folder.
 
     `answer` returns a description, which must fit into JSON, and arrays: they are written to
@@ -140,24 +142,24 @@ def leave_answer(folder: Path, memory: int, answer: Callable[[], Answer]) -> Non
             resource.setrlimit(limit, (memory, memory))
         # A crash must not write the memory to a file: it may hold secrets of the environment.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        write_only_in(workplace)
+        write_only_in(workplace, needed)
         description, arrays = answer()
         allow_writing()  # without Landlock, the answers could not be written either
         np.savez(answer_arrays, **cast(Any, arrays))
         answer_text.write(json.dumps(description))
 
 
-def write_only_in(folder: Path) -> None:
+def write_only_in(folder: Path, needed: Sequence[Path] = NEEDED) -> None:
     """Restrict this process for good to writing in one folder, which becomes its working folder.
 
-    Temporary files go there too. Files that are open already, and `NEEDED`, can still be written.
+    Temporary files go there too. Files that are open already, and `needed`, can still be written.
     Where the system has no Landlock, the folder does not matter: no file of the process can grow
     until `allow_writing` is called.
     """
     tempfile.tempdir = str(folder)
     os.environ["TMPDIR"] = str(folder)
     os.chdir(folder)
-    if not _landlocked(folder):
+    if not _landlocked(folder, needed):
         _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         # The hard limit stays, as a lowered one could not be raised again.
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard_limit))
@@ -172,8 +174,8 @@ def allow_writing() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
 
 
-def _landlocked(folder: Path) -> bool:
-    """Forbid all writing outside a folder and `NEEDED`; return whether the system supports that.
+def _landlocked(folder: Path, needed: Sequence[Path] = NEEDED) -> bool:
+    """Forbid all writing but in a folder and what is `needed`; return whether the system can.
 
     A Landlock before version `TRUNCATE_SINCE` cannot forbid cutting a file short. Where the system
     has Landlock, this process and its children can gain no privileges from then on, such as by
@@ -194,8 +196,7 @@ def _landlocked(folder: Path) -> bool:
     ruleset = system.syscall(CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     if ruleset < 0:
         return False
-    needed = [path for path in NEEDED if path.exists()]
-    for path in (folder, *needed):
+    for path in (folder, *(path for path in needed if path.exists())):
         _allow(system, ruleset, path, rights)
     # Without this, Landlock refuses to restrict a process that has no privilege.
     system.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)

@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import numpy as np
@@ -61,28 +63,37 @@ class IsolatedCode:
         All processors compute them. `on_day` is called after each day.
         """
         history = int(self.description["history"])
-        kept = {day: self._file(window_of(panel, day, history)) for day in days}
+        shape = (len(panel.symbols), len(self.description["features"]))
+        files = {day: self._file(window_of(panel, day, history)) for day in days}
         values: dict[int, Float[ndarray, "stocks features"]] = {}
-
-        def load(day: int) -> None:
-            values[day] = np.load(cast(Path, kept[day]))
-            on_day()
+        is_over = Event()
 
         def compute(part: Sequence[int]) -> None:
             windows = (_message(window_of(panel, day, history)) for day in part)
             question = {"task": "values", "text": self.code.text, "symbols": panel.symbols}
-            answers = SANDBOX.converse(self.code.name, question, windows)
-            for answer, day in zip(answers, part, strict=True):
+            going_on = takewhile(lambda _: not is_over.is_set(), windows)
+            answers = SANDBOX.converse(self.code.name, question, going_on)
+            for answer, day in zip(answers, part, strict=False):
+                if answer["values"].shape != shape:
+                    raise OwnCodeError(f"{self.code.name} has other features on other sessions")
                 values[day] = answer["values"]
-                _keep(kept[day], values[day])
+                _keep(files[day], values[day])
                 on_day()
 
-        missing = [day for day, file in kept.items() if file is None or not file.exists()]
-        for day in set(days).difference(missing):
-            load(day)
+        for day, file in files.items():
+            kept = _kept(file)
+            if kept is not None and kept.shape == shape:
+                values[day] = kept
+                on_day()
+        missing = [day for day in files if day not in values]
         parts = [part for part in np.array_split(missing, os.cpu_count() or 1) if len(part)]
         with ThreadPoolExecutor(max(len(parts), 1)) as pool:
-            list(pool.map(compute, [part.tolist() for part in parts]))
+            running = [pool.submit(compute, part.tolist()) for part in parts]
+            try:
+                for ended in as_completed(running):
+                    ended.result()
+            finally:
+                is_over.set()  # after an error or an interruption, the others stop too
         return np.stack([values[day] for day in days])
 
     def walk(
@@ -135,7 +146,9 @@ class IsolatedCode:
             return None
         digest = hashlib.sha256(json.dumps(window.symbols).encode())
         for array in _message(window).values():
-            digest.update(array.tobytes())
+            # Rounded, so that the last bits of a later dividend's factor make no difference.
+            rounded = array.astype(np.float32) if array.dtype.kind == "f" else array
+            digest.update(rounded.tobytes())
         name = f"{window.sessions[-1].date()}-{digest.hexdigest()[:16]}.npy"
         return self.folder / self.code.sha256[:16] / name
 
@@ -150,6 +163,14 @@ class IsolatedCode:
 def _message(window: Panel) -> Arrays:
     sessions = window.sessions.to_numpy("datetime64[ns]")
     return {"sessions": sessions} | {name: getattr(window, name) for name in PRICES}
+
+
+def _kept(file: Path | None) -> Float[ndarray, "stocks features"] | None:
+    """Return the values of a file; None where it is missing or damaged."""
+    try:
+        return None if file is None else cast(ndarray, np.load(file))
+    except (OSError, ValueError, EOFError):
+        return None
 
 
 def _keep(file: Path | None, values: Float[ndarray, "stocks features"]) -> None:

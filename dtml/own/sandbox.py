@@ -19,7 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy import ndarray
@@ -70,12 +70,12 @@ class Sandbox:
             np.savez(folder / "task.npz", **cast(Any, arrays))
             server = self._server(variables)
             exit_status = self._ending(name, lambda: server.run(folder, seconds))
-            if exit_status is None:
-                raise self._late(name, seconds)
             if self.stays:
                 self.idle.append(server)
             else:
                 server.end()
+            if exit_status is None:
+                raise self._late(name, seconds)
             return self._answer(folder, exit_status, name)
 
     def converse(
@@ -92,20 +92,27 @@ class Sandbox:
             server = self._server()
             ending = thread.submit(server.run, folder, float("inf"))
             # The process opens its answers first, and its messages wait for that.
-            with (
-                os.fdopen(os.open(folder / ANSWERS, os.O_RDONLY | os.O_NONBLOCK), "rb") as answers,
-                suppress(BrokenPipeError, EOFError),  # the process has ended: its answer says why
-                os.fdopen(_opened(folder / MESSAGES, ending), "wb") as sent,
-            ):
-                os.set_blocking(answers.fileno(), True)
-                for message in messages:
-                    put(sent, message)
-                    if not select.select([answers], [], [], seconds)[0]:
-                        server.end()  # and with it the process
-                        raise self._late(name, seconds)
-                    yield get(answers)
-            exit_status = self._ending(name, ending.result)
-            self.idle.append(server)
+            answers = os.open(folder / ANSWERS, os.O_RDONLY | os.O_NONBLOCK)
+            sent = _opened(folder / MESSAGES, ending)
+            try:
+                with suppress(BrokenPipeError):  # the process has ended: its answer says why
+                    for message in messages:
+                        send(sent, message, seconds)
+                        answer = receive(answers, seconds)
+                        if answer is None:
+                            break
+                        yield answer
+                os.close(sent)
+                exit_status = self._ending(name, ending.result)
+                self.idle.append(server)
+            except TimeoutError as error:
+                raise self._late(name, seconds) from error
+            finally:
+                os.close(answers)
+                if server not in self.idle:  # the process does not end by itself
+                    server.end()
+                    with suppress(OSError):
+                        os.close(sent)
             self._answer(folder, cast(int, exit_status), name)
 
     def limit(self, name: str, default: str) -> float:
@@ -200,27 +207,47 @@ class Sandbox:
 
 MESSAGES, ANSWERS = PIPES = ("messages", "answers")
 SIZE = 8  # bytes that say how many follow
+CHUNK = 1 << 16  # bytes that a pipe takes at once
 
 
-def put(stream: BinaryIO, arrays: Mapping[str, ndarray]) -> None:
-    """Send arrays."""
+def send(pipe: int, arrays: Mapping[str, ndarray], seconds: float | None = None) -> None:
+    """Send arrays; raise TimeoutError where they are not taken in so many seconds (None: ever)."""
     content = BytesIO()
     np.savez(content, **cast(Any, arrays))
-    stream.write(content.tell().to_bytes(SIZE) + content.getvalue())
-    stream.flush()
+    left = memoryview(content.tell().to_bytes(SIZE) + content.getvalue())
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while left:
+        _wait(deadline, writes=[pipe])
+        left = left[os.write(pipe, left[:CHUNK]) :]
 
 
-def get(stream: BinaryIO) -> dict[str, ndarray]:
-    """Receive arrays that `put` sent; raise EOFError at the end."""
-    size = int.from_bytes(stream.read(SIZE))
-    content = stream.read(size)
-    if not size or len(content) < size:
-        raise EOFError
-    return dict(np.load(BytesIO(content)))
+def receive(pipe: int, seconds: float | None = None) -> dict[str, ndarray] | None:
+    """Return the arrays that `send` sent, or None at the end; raise TimeoutError as it does."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    size = int.from_bytes(_read(pipe, SIZE, deadline))
+    content = _read(pipe, size, deadline)
+    return dict(np.load(BytesIO(content))) if content and len(content) == size else None
+
+
+def _read(pipe: int, size: int, deadline: float | None) -> bytes:
+    content = b""
+    while len(content) < size:
+        _wait(deadline, reads=[pipe])
+        part = os.read(pipe, size - len(content))
+        if not part:
+            break
+        content += part
+    return content
+
+
+def _wait(deadline: float | None, reads: Sequence[int] = (), writes: Sequence[int] = ()) -> None:
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    if not any(select.select(reads, writes, [], left)):
+        raise TimeoutError
 
 
 def _opened(pipe: Path, ending: "Future[int | None]") -> int:
-    """Open a pipe for writing once it is read; raise BrokenPipeError where its reader ended."""
+    """Open a pipe for writing once it is read; where its reader has ended, open nothing."""
     while not ending.done():
         try:
             opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -229,9 +256,8 @@ def _opened(pipe: Path, ending: "Future[int | None]") -> int:
                 raise
             time.sleep(POLL_S)
         else:
-            os.set_blocking(opened, True)
             return opened
-    raise BrokenPipeError
+    return os.open(os.devnull, os.O_WRONLY)
 
 
 class Server:

@@ -8,9 +8,9 @@ outcome of a day that it scores.
 
 import importlib
 import json
+import os
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from dtml.own import code as own
-from dtml.own.confinement import FORBIDDEN, Answer, leave_answer, serve
-from dtml.own.sandbox import ANSWERS, MESSAGES, get, put
+from dtml.own.confinement import FORBIDDEN, NEEDED, Answer, leave_answer, serve
+from dtml.own.sandbox import ANSWERS, MESSAGES, receive, send
 from dtml.ranking.panel import Panel
 
 DEFAULT_MODEL_LIBRARY = "sklearn.ensemble"
@@ -39,7 +39,10 @@ def main(folder: Path) -> None:
     task = json.loads((folder / "task.json").read_text())
     given: dict[str, Any]
     if task["task"] == "values":  # opened now: the code may write into no file but its own
-        given = {ANSWERS: (folder / ANSWERS).open("wb"), MESSAGES: (folder / MESSAGES).open("rb")}
+        given = {
+            ANSWERS: os.open(folder / ANSWERS, os.O_WRONLY),
+            MESSAGES: os.open(folder / MESSAGES, os.O_RDONLY),
+        }
     else:
         given = dict(np.load(folder / "task.npz"))
     code = own.OwnCode(task["name"], task["text"])
@@ -57,7 +60,9 @@ def main(folder: Path) -> None:
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported to the night
             return {"error": _error_in_words(error, code)}, {}
 
-    leave_answer(folder, task["memory"], answer)
+    # A feature must not keep what it saw of a session for another pass, not even in shared memory.
+    needed = NEEDED[:1] if task["task"] == "values" else NEEDED
+    leave_answer(folder, task["memory"], answer, needed)
 
 
 def _error_in_words(error: Exception, code: own.OwnCode) -> str:
@@ -81,13 +86,11 @@ def _describe(*_: Any) -> own.Arrays:
 
 def _values(code: own.OwnCode, _: own.Loaded, task: Task, pipes: Any) -> own.Arrays:
     """Answer each window before the next one is read."""
-    with suppress(EOFError):
-        while True:
-            arrays = get(pipes[MESSAGES])
-            sessions = pd.DatetimeIndex(arrays.pop("sessions"))
-            window = Panel(sessions=sessions, symbols=tuple(task["symbols"]), **arrays)
-            # Loaded anew, so that no module keeps what it saw of another session.
-            put(pipes[ANSWERS], {"values": own.values_of(own.load(code), window)})
+    while (arrays := receive(pipes[MESSAGES])) is not None:
+        sessions = pd.DatetimeIndex(arrays.pop("sessions"))
+        window = Panel(sessions=sessions, symbols=tuple(task["symbols"]), **arrays)
+        # Loaded anew, so that the file keeps nothing of what it saw of another session.
+        send(pipes[ANSWERS], {"values": own.values_of(own.load(code), window)})
     return {}
 
 

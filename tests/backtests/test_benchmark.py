@@ -304,7 +304,7 @@ def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_nam
     for said in (
         "benchmark 2 of simulated",
         "was read 2 times",
-        '>cpu</td>',
+        ">cpu</td>",
     ):
         assert said in second.page.read_text(encoding="utf-8")
 

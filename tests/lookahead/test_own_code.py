@@ -37,7 +37,7 @@ from dtml.own.code import (
 )
 from dtml.own.plausible import doubt
 from dtml.own.process import IsolatedCode
-from dtml.own.sandbox import Sandbox
+from dtml.own.sandbox import Sandbox, Server
 from dtml.ranking.outcomes import outcomes
 from dtml.ranking.panel import Panel, ranked
 from tests.support.own_code import HONEST, LEAKS
@@ -164,6 +164,73 @@ def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
     assert computed == 1
     np.testing.assert_allclose(changed[1], 2 * first[1])
     assert values(text.replace("open", "high"), PANEL, [300])[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise EOFError('short file')", "EOFError: short file"),
+        ("return bars.close if len(bars.close) < 300 else __import__('os')._exit(3)", "status 3"),
+        ("__import__('time').sleep(9)", "took more than 2 s"),
+    ],
+)
+def test_what_fails_on_a_later_session_is_told_and_leaves_no_server(
+    body: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_CODE_SECONDS", "2")
+    monkeypatch.setattr(process, "SANDBOX", replace(process.SANDBOX, idle=[]))
+    started: list[Server] = []
+    monkeypatch.setattr(Server, "__init__", counting(started, Server.__init__))
+    own = IsolatedCode(OwnCode("mine.py", f"HISTORY = 310\ndef f(bars):\n    {body}"))
+    with pytest.raises(OwnCodeError, match=why):
+        own.values(PANEL, [290, 310, 311])
+    alive = [server for server in started if server.process.poll() is None]
+    assert alive == process.SANDBOX.idle
+    for server in process.SANDBOX.idle:
+        server.end()
+
+
+def counting(started: list[Server], real: Any) -> Any:
+    def start(server: Server, *arguments: Any) -> None:
+        real(server, *arguments)
+        started.append(server)
+
+    return start
+
+
+def test_the_module_may_take_no_longer_than_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "import os, time\nif os.path.exists('../messages'):\n    time.sleep(30)\n"
+        "def f(bars):\n    return bars.close\n"
+    )
+    monkeypatch.setenv("DTML_CODE_SECONDS", "2")
+    with pytest.raises(OwnCodeError, match="took more than 2 s"):
+        IsolatedCode(OwnCode("mine.py", text)).values(large_panel(), [300])
+
+
+def test_a_damaged_value_is_computed_again_and_another_number_of_features_refused(
+    tmp_path: Path,
+) -> None:
+    own = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close"), tmp_path)
+    first = own.values(PANEL, [300])
+    (file,) = tmp_path.rglob("*.npy")
+    file.write_bytes(file.read_bytes()[:20])
+    np.testing.assert_array_equal(own.values(PANEL, [300]), first)
+    changing = (
+        "import os\nFEATURES = {'one': lambda bars: bars.close}\n"
+        "if os.path.exists('../messages'):\n    FEATURES['two'] = FEATURES['one']\n"
+    )
+    with pytest.raises(OwnCodeError, match="other features"):
+        IsolatedCode(OwnCode("mine.py", changing)).values(PANEL, [300])
+
+
+def test_a_later_dividend_computes_no_value_again(tmp_path: Path) -> None:
+    own = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close"), tmp_path)
+    own.values(PANEL, [300, 301])
+    factor = np.where(np.arange(PANEL.close.shape[1]) % 2, 0.987, 1.0)
+    grids = {name: getattr(PANEL, name) * factor for name in ("open", "high", "low", "close")}
+    own.values(replace(PANEL, **grids), [300, 301])
+    assert len(list(tmp_path.rglob("*.npy"))) <= 3  # rounding may differ once in a while
 
 
 def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores() -> None:

@@ -102,7 +102,7 @@ def test_without_landlock_no_file_grows_until_it_may(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, other = folders
-    monkeypatch.setattr(confinement, "_landlocked", lambda _: False)
+    monkeypatch.setattr(confinement, "_landlocked", lambda *_: False)
 
     def act(unlocks: bool) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
