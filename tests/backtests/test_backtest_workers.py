@@ -144,7 +144,7 @@ def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
     monkeypatch.chdir(whole)
     code, said, erred = command("backtest", "--market-file", "past.toml", *SPAN)
     assert code == 0, erred
-    assert "already stored" in erred
+    assert "nothing was trained" in erred
     assert "the list is dated" in said
 
 

@@ -58,7 +58,7 @@ def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
     rises = set(directions.loc[directions["calibrated"] > 0.5, "symbol"])
     assert set(found["rise"]) == (rises if threshold is None else set())
     assert len(found["no direction"]) == (0 if threshold is None else len(directions))
-    said = "no abstention band" if threshold is None else "None of the 23"
+    said = "no abstention band" if threshold is None else "Of the 23 stocks, none"
     assert said in Reader(text).seen
 
 
