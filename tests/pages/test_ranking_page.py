@@ -90,7 +90,7 @@ def test_a_blend_that_equals_a_rule_does_not_beat_the_rules(
     assert "low volatility (strongest rule)" in report
     assert "250 days" in report.splitlines()[0]
     words = answer_words(answers(sheet(0.3)), found.strongest)
-    assert list(words.items())[-1] == ("Beats rules?", "Not proven")
+    assert list(words.items())[-1] == ("Beats the rules", "Not proven")
 
 
 def test_a_blend_that_beats_the_strongest_rule_alone_does_not_beat_the_rules() -> None:
@@ -105,7 +105,7 @@ def test_a_blend_that_beats_the_strongest_rule_alone_does_not_beat_the_rules() -
         " +.010 ",
     )
     assert re.search(in_order(*facts), verdict(found))
-    assert answer_words(answers(sheet(0.3)), found.strongest)["Beats rules?"] == "Not proven"
+    assert answer_words(answers(sheet(0.3)), found.strongest)["Beats the rules"] == "Not proven"
     assert "adjusted p .0100" in sentence("strongest_rule", found.strongest)
 
 
