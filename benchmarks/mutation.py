@@ -52,7 +52,6 @@ TRIALS = (
         "models/calibration models/calibration_exact",
         "fresh_days needs_no days_coverage better_on_days",
     ),
-    _trial("dtml/evaluation/calibration_curve", "models/calibration models/calibration_exact"),
     _trial("dtml/prices/returns", "models/windows models/features"),
     _trial("dtml/backtest/portfolio", "backtests/portfolio backtests/portfolio_edges"),
     _trial("dtml/backtest/quotes", "backtests/portfolio backtests/portfolio_edges"),
