@@ -152,11 +152,9 @@ class IsolatedCode:
         name = f"{window.sessions[-1].date()}-{digest.hexdigest()[:16]}.npy"
         return self.folder / self.code.sha256[:16] / name
 
-    def _ask(
-        self, task: str, arrays: Arrays | None = None, **details: Any
-    ) -> tuple[Description, Arrays]:
+    def _ask(self, task: str, arrays: Arrays | None = None) -> tuple[Description, Arrays]:
         """Let a fresh process do a task of `dtml.own.work`."""
-        question = {**details, "task": task, "text": self.code.text}
+        question = {"task": task, "text": self.code.text}
         return SANDBOX.ask(self.code.name, question, arrays or {})
 
 
@@ -188,8 +186,3 @@ def _positions(days: slice) -> range:
 SANDBOX = Sandbox(
     program="dtml.own.work", limits="DTML_CODE", seconds="600", error=OwnCodeError, stays=True
 )
-
-
-def warm() -> None:
-    """Start the server now, so that its imports are done before the first question."""
-    SANDBOX.warm()

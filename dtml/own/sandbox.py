@@ -95,24 +95,25 @@ class Sandbox:
             answers = os.open(folder / ANSWERS, os.O_RDONLY | os.O_NONBLOCK)
             sent = _opened(folder / MESSAGES, ending)
             try:
-                with suppress(BrokenPipeError):  # the process has ended: its answer says why
-                    for message in messages:
-                        send(sent, message, seconds)
-                        answer = receive(answers, seconds)
-                        if answer is None:
-                            break
-                        yield answer
-                os.close(sent)
+                try:
+                    with suppress(BrokenPipeError):  # the process has ended: its answer says why
+                        for message in messages:
+                            send(sent, message, seconds)
+                            answer = receive(answers, seconds)
+                            if answer is None:
+                                break
+                            yield answer
+                finally:
+                    os.close(sent)
+                    os.close(answers)
                 exit_status = self._ending(name, ending.result)
-                self.idle.append(server)
             except TimeoutError as error:
+                server.end()  # and with it the process, which does not end by itself
                 raise self._late(name, seconds) from error
-            finally:
-                os.close(answers)
-                if server not in self.idle:  # the process does not end by itself
-                    server.end()
-                    with suppress(OSError):
-                        os.close(sent)
+            except BaseException:  # the caller may have stopped asking
+                server.end()
+                raise
+            self.idle.append(server)
             self._answer(folder, cast(int, exit_status), name)
 
     def limit(self, name: str, default: str) -> float:

@@ -20,7 +20,7 @@ from db.rows import prices as stored_prices
 from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.markets.definition import Universe
-from dtml.own.process import warm
+from dtml.own.process import SANDBOX
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import (
     is_session,
@@ -88,7 +88,7 @@ def open_market(request: RunRequest) -> OpenedMarket:
     market = read_market(request.market, request.market_file)
     if market.code is not None:
         # The process for own code imports its packages while Prefect starts and prices come.
-        warm()
+        SANDBOX.warm()
     source_name = request.source or ("files" if request.prices else market.source)
     source = open_source(source_name, market, prices=request.prices, index=request.index)
     engine = open_store()

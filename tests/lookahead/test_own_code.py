@@ -3,6 +3,7 @@ fitted model is kept without a pickle.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -196,6 +197,19 @@ def counting(started: list[Server], real: Any) -> Any:
         started.append(server)
 
     return start
+
+
+def test_threads_that_ask_at_once_do_not_end_each_other_s_servers() -> None:
+    def values(number: int) -> np.ndarray:
+        own = IsolatedCode(
+            OwnCode("mine.py", f"K = {number}\ndef f(bars):\n    return bars.close * K")
+        )
+        return np.stack([own.values(PANEL, [day]) for day in range(300, 315)])
+
+    with ThreadPoolExecutor(6) as pool:
+        one, *others = pool.map(values, range(1, 7))
+    for number, other in enumerate(others, start=2):
+        np.testing.assert_array_equal(other, one * number)
 
 
 def test_the_module_may_take_no_longer_than_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
