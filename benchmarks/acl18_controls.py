@@ -13,10 +13,11 @@ from pathlib import Path
 
 from benchmarks.shared_data import SHARED
 from dtml.published import SETS, PublishedSet, shortened
+from flows.console import say
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
-from flows.studies.printed import print_benchmark
+from flows.studies.printed import benchmark_parts
 from flows.studies.published import PublishedExperiment
 from flows.studies.study import run_study
 from translation.environment import prepare_torch
@@ -58,7 +59,8 @@ def main() -> None:
         context = open_context(request)
         fetch_bars(context, choose_as_of(context, None))
         result = run_study(PublishedExperiment(context, controls(), SEEDS))
-        print_benchmark(result.row, result.scores)
+        for part in benchmark_parts(result):
+            say(part)
 
 
 if __name__ == "__main__":

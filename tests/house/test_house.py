@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -164,4 +166,11 @@ def test_what_makes_the_figures_again_is_there() -> None:
         if program == DTML:
             get_command(app).commands[words[0]].make_context(words[0], words[1:])
         else:
-            assert (ROOT / f"{words[1].replace('.', '/')}.py").exists(), words[1]
+            assert find_spec(words[1]), words[1]
+
+
+@pytest.mark.slow
+def test_every_benchmark_imports() -> None:
+    names = {file.stem for file in (ROOT / "benchmarks").glob("[!_]*.py")}
+    for name in names - {"first_analysis"}:  # a notebook's script, which another test runs whole
+        import_module(f"benchmarks.{name}")
