@@ -23,7 +23,7 @@ from dtml.pages.night import night_report, ranking_part
 from dtml.pages.second_source import comparison_words, difference_words
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
-from flows.dashboard.briefing import account_line, after_costs, briefing, hindsight_words
+from flows.dashboard.briefing import account_line, after_costs, briefing, hindsight
 from flows.freezing import link_of_night
 from flows.night_facts import NightFacts, stored_counts
 from flows.service.status import REJECTED_SESSIONS
@@ -107,13 +107,6 @@ def morning(night: NightFacts) -> dict[str, Any] | None:
         "gain": after_costs(night.conn, night.market, paper),
         "account_line": account_line(paper),
     }
-
-
-def hindsight(conn: Connection, market: str, as_of: date) -> str:
-    """Say how many nights up to one were run after the session that they predict."""
-    nights = read(conn, "night_log", market=market, as_of=where.until(as_of), status=COMPLETE)
-    late = nights["finished_at"].dt.date > nights["target"].dt.date
-    return hindsight_words(len(nights), int(late.sum()))
 
 
 def stored_attention(conn: Connection, night: Row) -> Attention:

@@ -320,7 +320,9 @@ def _in_order(line: "pd.Series[float]") -> "pd.Series[float]":
 
 
 def _written(value: float, form: Form) -> str:
-    return fmt(value, {"percent": "percent", "ratio": "coefficient"}.get(form, "ratio"))
+    if form == "price":
+        return f"{value:,.2f}"
+    return fmt(value, {"percent": "percent", "ratio": "coefficient", "number": "ratio"}[form])
 
 
 def over_sessions(

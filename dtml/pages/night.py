@@ -97,13 +97,13 @@ def night_report(
     ranking: Mapping[str, Any],
     rejected_sessions: int,
     receipt: Mapping[str, object],
-    calibrations: Mapping[str, Calibration] | None = None,
-    drift: str = "",
-    second_source: Sequence[str] = (),
-    frozen: object | None = None,
-    survivorship: str = "",
-    morning: Mapping[str, Any] | None = None,
-    hindsight: str = "",
+    calibrations: Mapping[str, Calibration],
+    drift: str,
+    second_source: Sequence[str],
+    frozen: object | None,
+    survivorship: str,
+    morning: Mapping[str, Any] | None,
+    hindsight: str,
     served: bool = False,
 ) -> str:
     """Render a night as one HTML page. All frames but `directions` may be empty.
@@ -127,13 +127,15 @@ def night_report(
       after the session that it predicts;
     - a page `served` by the dashboard has its menu.
     """
-    by_run = calibrations or {}
-    rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
+    rows = direction_rows(directions, threshold, attention, calibrations.get(night["run_id"]))
     sectors = dict(zip(rows["symbol"], rows["sector"], strict=True))
     # An empty frame may have no columns.
     with_outcome = coverage[coverage["n"] > 0] if len(coverage) else coverage
     curves = {}
-    for name, counts in {"uncalibrated": bins, "calibrated": recalibrated(bins, by_run)}.items():
+    for name, counts in {
+        "uncalibrated": bins,
+        "calibrated": recalibrated(bins, calibrations),
+    }.items():
         if len(counts) and len(curve := curve_with_intervals(counts)):
             curves[name] = curve
     return page(

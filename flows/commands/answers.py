@@ -9,7 +9,7 @@ from typing import Any
 from dtml.errors import UsageError
 from flows.commands.options import FORMS, with_parameters
 from flows.console import Part, print_json, say
-from flows.settings import print_text
+from flows.settings import print_lines, print_text
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Answer:
     parts: Iterable[Part]
     document: object = None
     markdown: Iterable[str] = ()
+    csv: str = ""
     failure: Exception | None = None
 
 
@@ -54,6 +55,8 @@ def show(answer: Answer, form: str = "") -> None:
     """Print an answer in a form of FORMS, by default for people, and raise its failure."""
     if form == "json":
         print_json(answer.document() if callable(answer.document) else answer.document)
+    if form == "csv":
+        print_lines([answer.csv])
     for text in answer.markdown if form == "markdown" else ():
         print_text(text)
     for part in () if form else answer.parts:

@@ -68,7 +68,8 @@ TestedDevice = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a page.")]
-FORMS: Mapping[str, Any] = {"json": AsJson, "markdown": AsMarkdown}
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+FORMS: Mapping[str, Any] = {"csv": AsCsv, "json": AsJson, "markdown": AsMarkdown}
 
 # The options from which a `RunRequest` is made. A command lists the names of those that it has.
 NAMED: Mapping[str, Any] = {

@@ -29,7 +29,7 @@ from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
-from flows.settings import err, page_of, print_lines
+from flows.settings import err, page_of
 from flows.studies.ranking import SETS, Plan, Walk, market_file_of
 from flows.studies.study import run_attended
 
@@ -83,7 +83,7 @@ def ranking(
 
 @commands.command()
 @of_a_market()
-@answering("json")
+@answering("csv", "json")
 def orders(
     request: RunRequest,
     capital: Annotated[
@@ -96,7 +96,6 @@ def orders(
             "holdings of the paper account."
         ),
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> Answer:
     """Print the orders for the next open that move your holdings to the newest ranking.
 
@@ -123,9 +122,6 @@ def orders(
         "orders": found.rows,
         "reason": found.reason or None,
     }
-    if as_csv:
-        print_lines([found.rows.to_csv(index=False)])
-        return Answer([], document)
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
     start = (
         "the paper account holds at its last close, scaled to --capital; with --positions FILE, "
@@ -142,7 +138,7 @@ def orders(
         f"with expected costs of {found.rows['cost'].sum():,.2f}, leave {found.cash:,.2f} in cash. "
         "Nothing here is advice, and nothing promises profit.",
     )
-    return Answer(parts, document)
+    return Answer(parts, document, csv=found.rows.to_csv(index=False))
 
 
 def _holdings(file: Path) -> "pd.Series[float]":

@@ -565,6 +565,7 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
         status = HTTPStatus.BAD_REQUEST
         faults = error.errors()
         message = "; ".join(f"{each['loc'][-1]}={each['input']}: {each['msg']}" for each in faults)
+        message = message.replace("Value error, ", "")  # pydantic's words before ours
     elif isinstance(error, HTTPException):
         status, message, headers = HTTPStatus(error.status_code), error.detail, error.headers or {}
         if status is HTTPStatus.NOT_FOUND:  # Starlette says only "Not Found"

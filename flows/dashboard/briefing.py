@@ -101,7 +101,7 @@ def state_of_night(
         else None,
         times=times or Timeliness(market=market),
         now=now,
-        hindsight=hindsight_words(*query(conn, "hindsight", market=market).iloc[0]),
+        hindsight=hindsight(conn, market),
     )
 
 
@@ -138,10 +138,15 @@ def caveats(conn: Connection, market: str) -> str:
     night = read_row(conn, "night_log", market=market, order="-as_of")
     source = None if night is None else night["source"]
     sentences = [
-        hindsight_words(*query(conn, "hindsight", market=market).iloc[0]),
+        hindsight(conn, market),
         of_source(source),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def hindsight(conn: Connection, market: str, last: date = date.max) -> str:
+    """Say how many nights up to `last` were run too late to trade; empty where none was."""
+    return hindsight_words(*query(conn, "hindsight", market=market, last=last).iloc[0])
 
 
 def hindsight_words(complete: int, late: int) -> str:

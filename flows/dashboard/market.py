@@ -11,14 +11,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from sqlalchemy import Connection
 
 from db import where
 from db.read import read, read_row, read_value
 from db.rows import nights, paper_account
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules
-from dtml.errors import UsageError
 from dtml.evaluation.family import beside_strongest_rule
 from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import predictor_charts
@@ -54,9 +53,23 @@ SORTS = (
     "correct",
 )
 OptionalDay = Annotated[date | None, BeforeValidator(lambda text: text or None)]
+
+
+def _known_level(level: float | None) -> float | None:
+    if level not in (None, 0, *LEVELS):
+        levels = ", ".join(map(str, LEVELS))
+        raise ValueError(
+            f"it is not one of {levels}: choose one of these, or level=any for directions without "
+            "a band"
+        )
+    return level
+
+
 # A form sends an empty text, or "any" for directions without a band, which is 0 here.
 Level = Annotated[
-    float | None, BeforeValidator(lambda text: {"": None, "any": 0.0}.get(text, text))
+    float | None,
+    BeforeValidator(lambda text: {"": None, "any": 0.0}.get(text, text)),
+    AfterValidator(_known_level),
 ]
 Every = Annotated[int, Field(ge=0, le=LONGEST_REFRESH_S)]
 
@@ -86,15 +99,9 @@ def market_page(
 
     `times` maps a market to how late it is, which is shown only on the page of the newest night.
     `before` and `after` are the `as_of` of the nights next to this one, None where there is none.
-    The page of a market without nights has its models instead. Raises UsageError for an unknown
-    level, and NotThereError for an unknown market or night.
+    The page of a market without nights has its models instead. Raises
+    NotThereError for an unknown market or night.
     """
-    if asked.level not in (None, 0, *LEVELS):
-        levels = ", ".join(map(str, LEVELS))
-        raise UsageError(
-            f"level {asked.level} is not one of {levels}: choose one of these, or level=any for "
-            "directions without a band"
-        )
     require_market(conn, market)
     night = night_of(conn, market, asked.as_of)
     level = level_of(night, asked.level)

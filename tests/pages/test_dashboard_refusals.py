@@ -33,9 +33,9 @@ UNKNOWN = {
 MISTAKES = {
     f"/market/{MARKET}?as_of=yesterday": "as_of=yesterday: ",
     f"/market/{MARKET}?sort=size": "sort=size: ",
-    f"/market/{MARKET}?level=0.81": "level 0.81 is",
+    f"/market/{MARKET}?level=0.81": "level=0.81: it is",
     f"/market/{MARKET}?level=high": "level=high: ",
-    f"/market/{MARKET}?level=nan": "level nan is",
+    f"/market/{MARKET}?level=nan": "level=nan: it is",
     "/table/run_log?size=1": "has no column 'size'",
     "/sql/rows.xml?q=select+1": "rows.xml: choose",
     "/sql/rows.csv?q=delete+from+run": "select",

@@ -151,7 +151,9 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
         "rejected_sessions": 30,
     }
     whole |= {"warnings": pd.DataFrame(), "ranking": ranking_part(pd.DataFrame(), pd.DataFrame())}
-    return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
+    whole |= {"receipt": facts, "calibrations": {"first": LINE}, "drift": "", "second_source": ()}
+    whole |= {"frozen": None, "survivorship": "", "morning": None, "hindsight": ""}
+    return whole | known
 
 
 def page(directions: pd.DataFrame | None = None, **known: Any) -> str:
@@ -169,7 +171,7 @@ def old(**known: Any) -> str:
         for name in ("scores", "rolling", "bins", "coverage", "attention", "rejected")
     }
     return page(
-        directions, threshold=None, calibrations=None, night=NIGHT | {"gaps": []}, **(blank | known)
+        directions, threshold=None, calibrations={}, night=NIGHT | {"gaps": []}, **(blank | known)
     )
 
 
