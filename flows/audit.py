@@ -213,7 +213,7 @@ def _predictions_of_nights(
         forecasts = [forecast(Tonight(audited, day, FETCHED), model) for day in days]
         first = next_session(audited.market.calendar, days[0])
         fold = Fold(number=1, as_of=days[0], first=first, last=later)
-        predictions_of_fold, refused = Nights(audited, fold, FETCHED).predict(model)
+        predictions_of_fold, refused = Nights(audited, fold, FETCHED, "now").predict(model)
         engine.dispose()  # before the folder with its file is deleted
     nights = pd.concat([each.predictions for each in forecasts], ignore_index=True)
     # A fold of which every night was refused has no columns. It gets those of the single nights, so

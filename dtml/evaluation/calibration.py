@@ -310,10 +310,9 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
 
     Columns: `bin_low, bin_high, mean_probability, share_risen, n, share_risen_low,
     share_risen_high`. `bins` are rows of `count_bins` or `recalibrated`; without any there are no
-    columns. Neighbouring bins are joined
-    into groups of about equal numbers of stock-days: about one for each `DIRECTIONS_A_GROUP`,
-    within `GROUPS`. No bin is divided, so a model whose probabilities all lie near one half has few
-    groups.
+    columns. Neighbouring bins are joined into groups of about equal numbers of stock-days: about
+    one for each `DIRECTIONS_A_GROUP`, within `GROUPS`. No bin is divided, so a model whose
+    probabilities all lie near one half has few groups.
     """
     if bins.empty:
         return pd.DataFrame()

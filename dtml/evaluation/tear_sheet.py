@@ -28,7 +28,6 @@ from dtml.ranking.panel import ranked
 POINTS = 30  # of the band around a cumulative rank IC, at most
 HORIZONS = (1, 2, 3, 5, 10, 20)  # ranked days between two rankings that are compared
 NO_GROUP = -1
-ENDS = ("", "_low", "_high")
 RANK_IC = ["rank_ic", "rank_ic_low", "rank_ic_high"]
 OF_LEGS = ["leg", "days", *RANK_IC, "t"]
 OF_SECTORS = ["sector", "days", "n", *RANK_IC]

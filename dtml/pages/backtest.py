@@ -48,7 +48,6 @@ BRIEF_PORTFOLIOS = {  # in Markdown and on the console
 SHOWN = 10  # stocks at either end of the table
 ROLLED = 63  # sessions of a rolling ratio
 DRAWDOWNS = 5  # the deepest ones
-BARS = 41  # of a histogram
 EXTREMES = 5  # best and worst sessions and months
 
 Net = Mapping[str, "pd.Series[float]"]  # by portfolio

@@ -40,7 +40,7 @@ NUMBERS: Mapping[str, tuple[int, int, str, bool]] = {
 KINDS: Mapping[str, str] = {
     name: kind
     for kind, names in {
-        "percent": "acc all_acc best_acc calibrated coverage decided decided_acc level lowest "
+        "percent": "acc calibrated coverage decided decided_acc level lowest "
         "highest max_drawdown probability probability_std rising_share same_direction turnover "
         "up_acc validation_acc volatility weight annual_return annual_volatility hit_rate gross "
         "costs borrow value_at_risk expected_shortfall replaced depth",
@@ -52,7 +52,7 @@ KINDS: Mapping[str, str] = {
         "basis_points": "break_even",
         "count": "days n nights sessions seeds configurations predictions stocks group half "
         "horizon number place",
-        "day": "first last lowest_day recovered as_of session target",
+        "day": "first last recovered as_of session target",
         "named": "predictor portfolio",
         "text": "symbol value year settings reason leg sector",
     }.items()

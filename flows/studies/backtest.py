@@ -291,7 +291,7 @@ class Backtest(Study[Result]):
             )
         return jobs
 
-    @property
+    @cached_property
     def scored_bars(self) -> pd.DataFrame:
         """Read the bars of the predicted sessions, and those before them that the rules need."""
         first = rules_read_from(self.context.market.calendar, self.plan.first)
@@ -629,7 +629,7 @@ class Nights:
         context: MarketContext,
         fold: Fold,
         known_at: datetime,
-        prices_known: PricesKnown = "now",
+        prices_known: PricesKnown,
     ) -> None:
         self.context = context
         self.fold = fold

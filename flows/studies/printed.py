@@ -1,7 +1,6 @@
 """What the commands over years of history say: a benchmark, a backtest, an audit."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -14,6 +13,7 @@ from dtml.pages.survivorship import of_study
 from flows.audit import SESSIONS, STOCKS
 from flows.console import ConsoleTable, Part, rendered, score_tables, styled
 from flows.studies.backtest import Result
+from flows.studies.published import Benchmark
 
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
     "model",
@@ -31,12 +31,11 @@ ASK_MORE = (
 )
 
 
-def benchmark_parts(result: Any) -> Iterator[Part]:
+def benchmark_parts(result: Benchmark) -> Iterator[Part]:
     """Yield the scores of each protocol that has any, and whether DTML beats the strongest rule.
 
     Then, as far as they are known, how the data compare with the paper's and whether the list of
-    stocks names survivors alone. `result.number` is the place of the benchmark among those of its
-    set in the store, from 1: from the second on, a part says that the test span was read so often.
+    stocks names survivors alone, and how often the test span was read.
     """
     benchmark, scores = result.row, result.scores
     for protocol, rows in benchmark_pages.score_rows(scores).items():

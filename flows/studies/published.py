@@ -430,9 +430,10 @@ def _choose(experiment: PublishedExperiment) -> tuple[Trials, dict[str, Any]]:
     """
     start = time.perf_counter()
     device = choose_device(experiment.context.device)
+    folders = {window: experiment.state_folder(window) for window in experiment.windows}
     was_begun = any(
-        experiment.state_folder(window).file(member, device).exists()
-        for window in experiment.windows
+        folder.file(member, device).exists()
+        for window, folder in folders.items()
         for member in experiment.members(window).values()
     )
     members = experiment.members()

@@ -144,7 +144,7 @@ class RankingStudy(Study[Ranking]):
         sessions = self.history.panel.sessions[days]
         every = np.ones((len(sessions), len(self.history.panel.symbols)), dtype=bool)
         years = {
-            ("year", str(year)): every & (sessions.year == year)[:, None]
+            ("year", str(year)): np.broadcast_to((sessions.year == year)[:, None], every.shape)
             for year in sessions.year.unique()
         }
         return {("all", ""): every, **years}
@@ -282,9 +282,9 @@ class Walk(RankingStudy):
         """Return what the models read: ranked features and outcomes of each day's constituents."""
         return history_of(self.context, self.bars[0], self.plan.leg)
 
-    @property
+    @cached_property
     def config(self) -> dict[str, Any]:
-        """Return every setting, for the column `config`."""
+        """Return every setting, for the column `config`; a walk keeps those that it began with."""
         return {
             **asdict(self.rankers),
             "features": list(FEATURE_SETS[self.market.features]),
@@ -293,7 +293,7 @@ class Walk(RankingStudy):
             **own_code_record(self.context),
         }
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Return the name of the ranking."""
         bars = self.bars[0]
@@ -363,7 +363,7 @@ class Walk(RankingStudy):
         sectors = {stock.symbol: stock.sector for stock in self.market.constituents}
         of_stock = np.array([sectors.get(name) or "" for name in self.history.panel.symbols])
         for sector in sorted(set(of_stock) - {""}):
-            parts["sector", sector] = every & (of_stock == sector)
+            parts["sector", sector] = np.broadcast_to(of_stock == sector, every.shape)
         outcome = self.history.outcome[days]
         # NumPy warns of days without an outcome.
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):

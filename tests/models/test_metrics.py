@@ -17,6 +17,7 @@ from dtml.evaluation.bootstrap import (
     resample_days,
 )
 from dtml.evaluation.metrics import (
+    MINIMUM_DAYS,
     accuracy,
     confusion,
     day_interval,
@@ -322,3 +323,13 @@ def test_a_rule_cannot_be_chosen_from_nothing() -> None:
         choose_rule(directions, np.full((2, 3), 0.001))
     with pytest.raises(ValueError, match=r"2 days.*movements of 3"):
         choose_rule(directions, np.full((3, 3), 0.1))
+
+
+def test_only_days_that_count_make_an_interval() -> None:
+    summands = np.zeros((40, 2, 2))
+    summands[:, :, 0] = np.random.default_rng(1).standard_normal((40, 2))
+    summands[:, :, 1] = 1
+    summands[MINIMUM_DAYS - 1 :, 1] = 0  # of the second model, too few
+    low, high = day_interval(summands, lambda total: total[..., 0] / total[..., 1])
+    assert low[0] < high[0]
+    assert np.isnan([low[1], high[1]]).all()

@@ -386,4 +386,4 @@ def test_another_rejected_bar_makes_another_ranking(walk: Walk) -> None:
             source="simulated",
             first_known_at=datetime.now(UTC),
         )
-    assert walk.id != before
+    assert replace(walk).id != before
