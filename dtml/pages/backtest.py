@@ -90,54 +90,58 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def yearly(tracks: pd.DataFrame, portfolio: str, year: int) -> dict[str, float]:
-    """Return a portfolio's `gross`, `costs` and `borrow` of a year, and `end`; NaN without rows.
+FIGURES = (
+    *("portfolio", "gross", "costs", "borrow", "end"),
+    *("sortino", "calmar", "value_at_risk", "expected_shortfall", "beta"),
+)
 
-    `gross` is the geometric return before costs. `costs` (of trades) and `borrow` (of borrowing)
-    are the mean costs of a session times the sessions of a year. `end` is the final value of an
-    initial 1 after costs.
+
+def track_figures(tracks: pd.DataFrame, year: int) -> pd.DataFrame:
+    """Return a row for each portfolio with its FIGURES.
+
+    `gross` is the geometric return of a year before costs. `costs` (of trades) and `borrow` (of
+    borrowing) are the mean costs of a session times the sessions of a year. `end` is the final
+    value of an initial 1 after costs. The others are those of `ratios`.
     """
-    rows = tracks[tracks["portfolio"] == portfolio]
-    if rows.empty:
-        return dict.fromkeys(("gross", "costs", "borrow", "end"), np.nan)
-    return {
-        "gross": float(np.prod(1 + rows["gross"]) ** (year / len(rows)) - 1),
-        "costs": float(year * rows["cost"].mean()),
-        "borrow": float(year * rows["borrow"].mean()),
-        "end": float(np.prod(1 + rows["net"])),
-    }
+    index = tracks[tracks["portfolio"] == INDEX].set_index("session")["net"]
+    rows = [
+        {
+            "portfolio": portfolio,
+            "gross": np.prod(1 + rows["gross"]) ** (year / len(rows)) - 1,
+            "costs": year * rows["cost"].mean(),
+            "borrow": year * rows["borrow"].mean(),
+            "end": np.prod(1 + rows["net"]),
+            **ratios(rows.set_index("session")["net"], index, year),
+        }
+        for portfolio, rows in tracks.groupby("portfolio")
+    ]
+    return pd.DataFrame(rows, columns=list(FIGURES))
 
 
-def ratios(
-    net_returns: "pd.Series[float] | None", index: "pd.Series[float] | None", year: int
-) -> dict[str, float]:
+def ratios(net: "pd.Series[float]", index: "pd.Series[float]", year: int) -> dict[str, float]:
     """Return `sortino`, `calmar`, `value_at_risk`, `expected_shortfall` and `beta` of a portfolio.
 
     Sortino is the mean return over the downside deviation, scaled to a year; Calmar is the return
     of a year over the deepest drawdown. The value at risk is the return that one session in twenty
     falls below, the shortfall the mean of the returns that are not above it; `beta` is the slope on
-    the `index`'s return over the sessions of both. All are NaN with fewer than `MINIMUM_DAYS`
-    sessions, and each whose denominator is 0.
+    the `index`'s return over the sessions of both. There are none with fewer than `MINIMUM_DAYS`
+    sessions, and each whose denominator is 0 is NaN.
     """
-    names = ("sortino", "calmar", "value_at_risk", "expected_shortfall", "beta")
-    found = dict.fromkeys(names, np.nan)
-    if net_returns is None or len(net_returns) < MINIMUM_DAYS:
-        return found
-    found["value_at_risk"] = float(net_returns.quantile(0.05))
-    is_shortfall = net_returns <= found["value_at_risk"]
-    found["expected_shortfall"] = float(net_returns[is_shortfall].mean())
-    downside_deviation = float(np.sqrt((net_returns.clip(upper=0) ** 2).mean()))
-    if downside_deviation:
-        found["sortino"] = float(net_returns.mean()) / downside_deviation * np.sqrt(year)
-    deepest = float(drawdown(net_returns.to_numpy()).min())
-    if deepest:
-        total = np.prod(1 + net_returns.to_numpy(dtype=float))
-        found["calmar"] = float(total ** (year / len(net_returns)) - 1) / -deepest
-    if index is not None:
-        paired = pd.concat([net_returns, index], axis=1, join="inner").to_numpy()  # [sessions 2]
-        if variance := paired[:, 1].var():
-            found["beta"] = float(np.cov(paired.T, ddof=0)[0, 1] / variance)
-    return found
+    if len(net) < MINIMUM_DAYS:
+        return {}
+    value_at_risk = float(net.quantile(0.05))
+    downside = float(np.sqrt((net.clip(upper=0) ** 2).mean()))
+    deepest = float(drawdown(net.to_numpy()).min())
+    annual = float(np.prod(1 + net) ** (year / len(net)) - 1)
+    both = pd.concat([net, index], axis=1, join="inner").to_numpy(dtype=float)  # [sessions 2]
+    variance = both[:, 1].var() if len(both) else 0.0
+    return {
+        "sortino": float(net.mean()) / downside * year**0.5 if downside else np.nan,
+        "calmar": annual / -deepest if deepest else np.nan,
+        "value_at_risk": value_at_risk,
+        "expected_shortfall": float(net[net <= value_at_risk].mean()),
+        "beta": float(np.cov(both.T, ddof=0)[0, 1] / variance) if variance else np.nan,
+    }
 
 
 def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
@@ -149,19 +153,20 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
     """
     depth = pd.Series(drawdown(line.to_numpy()), line.index)
     below = depth < 0
-    # Each session at a peak starts a new number, which the sessions below that peak share.
-    peak_number = (~below).cumsum()
-    spells = [
-        {
-            "first": spell.index[0],
-            "lowest": spell.idxmin(),
-            "depth": float(spell.min()),
-            "recovered": "".join(map(day, depth.index[depth.index > spell.index[-1]][:1]))
-            or "not yet",
-            "sessions": len(spell),
-        }
-        for _, spell in depth[below].groupby(peak_number[below])
-    ]
+    peaks = depth.index[~below]
+    number = (~below).cumsum()  # of peaks up to each session
+    spells = []
+    for _, spell in depth[below].groupby(number[below]):
+        later_peaks = peaks[number[spell.index[0]] :]
+        spells.append(
+            {
+                "first": spell.index[0],
+                "lowest": spell.idxmin(),
+                "depth": float(spell.min()),
+                "recovered": day(later_peaks[0]) if len(later_peaks) else "not yet",
+                "sessions": len(spell),
+            }
+        )
     return sorted(spells, key=lambda spell: float(spell["depth"]))[:DRAWDOWNS]
 
 
@@ -177,15 +182,13 @@ def tracks_chart(
     values = {}
     depths = {}
     for portfolio, line in net.items():
-        evening_before = [line.index[0] - pd.Timedelta(days=1)]
-        value, depth = (1 + line).cumprod(), pd.Series(drawdown(line.to_numpy()), line.index)
-        values[portfolio] = pd.concat([pd.Series([1.0], evening_before), value])
-        depths[portfolio] = pd.concat([pd.Series([0.0], evening_before), depth])
-    bands = {
-        name: pd.DataFrame({"low": value, "high": value.cummax()})
-        for name, value in values.items()
-        if name == shaded
-    }
+        evening_before = line.index[0] - pd.Timedelta(days=1)
+        values[portfolio] = (1 + pd.concat([pd.Series(0.0, [evening_before]), line])).cumprod()
+        depths[portfolio] = values[portfolio] / values[portfolio].cummax() - 1
+    bands = {}
+    if shaded:
+        value = values[shaded]
+        bands[shaded] = pd.DataFrame({"low": value, "high": value.cummax()})
     panels = [
         Panel("value of 1, after costs", values, base=1.0, height=230, bands=bands),
         Panel("drawdown", depths, form="percent", base=0.0, height=90),
@@ -199,18 +202,18 @@ def rolling_chart(net: Net, year: int) -> Chart | None:
     Each point covers the last `ROLLED` sessions. Beta is the slope on the index's return: how far a
     portfolio is exposed to the index. None where fewer than two days have values.
     """
-    sharpe = {}
-    volatility = {}
-    betas = {}
-    for portfolio, line in net.items():
-        window = line.rolling(ROLLED)
-        deviation = window.std()
-        # Returns that are all equal have no ratio.
-        ratio = window.mean() / deviation.replace(0, np.nan) * np.sqrt(year)
-        sharpe[portfolio] = ratio.dropna()
-        volatility[portfolio] = (deviation * np.sqrt(year)).dropna()
-        if INDEX in net and portfolio != INDEX:
-            betas[portfolio] = _rolling_beta(line, net[INDEX])
+    windows = {name: line.rolling(ROLLED) for name, line in net.items()}
+    # Returns that are all equal have no ratio.
+    sharpe = {
+        name: window.mean() / window.std().replace(0, np.nan) * year**0.5
+        for name, window in windows.items()
+    }
+    volatility = {name: window.std() * year**0.5 for name, window in windows.items()}
+    betas = {
+        name: _rolling_beta(line, net[INDEX])
+        for name, line in net.items()
+        if name != INDEX and INDEX in net
+    }
     panels = [
         Panel("Sharpe ratio", sharpe, form="number", base=0.0, height=120),
         Panel("volatility a year", volatility, form="percent", base=0.0, height=120),
@@ -222,12 +225,11 @@ def rolling_chart(net: Net, year: int) -> Chart | None:
 def _rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Series[float]":
     """Return the slope on the index over the last `ROLLED` sessions of both.
 
-    A window in which the index does not move has none, and is left out.
+    A window in which the index does not move has none.
     """
     paired = pd.concat({"line": line, "index": index}, axis=1, join="inner")
     covariance = paired["line"].rolling(ROLLED).cov(paired["index"])
-    variance = paired["index"].rolling(ROLLED).var().replace(0, np.nan)
-    return (covariance / variance).dropna()
+    return covariance / paired["index"].rolling(ROLLED).var().replace(0, np.nan)
 
 
 def extremes(line: "pd.Series[float]") -> list[dict[str, Any]]:
@@ -257,14 +259,38 @@ def month_returns(line: "pd.Series[float]") -> "pd.Series[float]":
 
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Say what the backtest shows about directions, ranking and portfolios, a sentence for each."""
-    sentences = (
-        directions_verdict(backtest["market"], scores),
-        ranking_verdict(scores),
-        portfolio_verdict(performances),
-        "Nothing here promises profit.",
-    )
-    return " ".join(filter(None, sentences))
+    """Say what the backtest shows about portfolios, directions and ranking, a sentence for each."""
+    sentences = verdicts(backtest["market"], scores, performances)
+    return " ".join([*sentences, "Nothing here promises profit."])
+
+
+def verdicts(market: str, scores: pd.DataFrame, performances: pd.DataFrame) -> list[str]:
+    """Say what a backtest of a market shows: a sentence on portfolios, on directions, on ranking.
+
+    The first says for which tradable portfolios the interval of the net Sharpe ratio is above 0,
+    whether these beat the index, if there is one, and what share of portfolios chance alone puts
+    above 0; if there are none, it compares the portfolio of the highest Sharpe ratio with the
+    index. The last compares the ranking by the probabilities with that of the rule that the losers
+    of the day will rise; it is missing without a rank IC.
+    """
+    index = next((row for row in records(performances) if row["portfolio"] == INDEX), None)
+    traded = [_compared(row, "index_gain") for row in by_sharpe(performances)]
+    above = [row for row in traded if row["sharpe_low"] > 0]
+    ranks = [
+        said("order_of_probabilities", _compared(row, "rank_gain"))
+        for row in sliced(scores, "all")
+        if row["predictor"] == MODEL and not pd.isna(row["rank_ic"])
+    ]
+    return [
+        said("portfolios", traded, above, index),
+        directions_verdict(market, scores),
+        *ranks,
+    ]
+
+
+def _compared(row: Row, gain: str) -> dict[str, Any]:
+    """Return a row with the `verb` that compares by a paired difference; None without interval."""
+    return {**row, "verb": told_apart(row[f"{gain}_low"], row[f"{gain}_high"])}
 
 
 def directions_verdict(market: str, scores: pd.DataFrame) -> str:
@@ -280,46 +306,6 @@ def directions_verdict(market: str, scores: pd.DataFrame) -> str:
     if rules:
         best = beside_strongest_rule(pd.DataFrame(rules), "model_gain", "predictor")
     return said("directions", market, model, best)
-
-
-def ranking_verdict(scores: pd.DataFrame) -> str:
-    """Say how well the probabilities rank the stocks of a day; empty without a rank IC.
-
-    The ranking is compared with that of the rule that the losers of the day will rise.
-    """
-    for row in sliced(scores, "all"):
-        if row["predictor"] == MODEL and not pd.isna(row["rank_ic"]):
-            return said("order_of_probabilities", compared(row, "rank_gain"))
-    return ""
-
-
-def portfolio_verdict(performances: pd.DataFrame) -> str:
-    """Say for which tradable portfolios the interval of the net Sharpe ratio is above 0.
-
-    Say also whether these portfolios beat the index, if there is one, and what share of portfolios
-    chance alone puts above 0. If there are none, compare the portfolio of the highest Sharpe ratio
-    with the index instead. Where no portfolio is tradable, or none has an interval, the sentence
-    says so.
-    """
-    index = [row for row in records(performances) if row["portfolio"] == INDEX]
-    traded = [compared(row, "index_gain") for row in by_sharpe(performances)]
-    above = [row for row in traded if row["sharpe_low"] > 0]
-    return said("portfolios", traded, above, index[0] if index else None)
-
-
-def compared(row: Row, gain: str) -> dict[str, Any]:
-    """Return a row with the `verb` that compares by a paired difference; None without interval."""
-    return {**row, "verb": told_apart(row[f"{gain}_low"], row[f"{gain}_high"])}
-
-
-def settlements(performances: pd.DataFrame) -> str:
-    """Say how many positions of each portfolio met an unexplained move; empty without any."""
-    return said("settlements", [row for row in ordered(performances) if row["settled"] > 0])
-
-
-def vintage(backtest: Row) -> str:
-    """Say when the prices were known that trainings and predictions read."""
-    return said("vintage", backtest)
 
 
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
@@ -353,16 +339,16 @@ def backtest_page(
     `coverage` there; each may be empty. Folds may have a `validation_acc`. A page `served` by the
     dashboard links back, and loads the script instead of containing it.
     """
-    net = {
-        portfolio: tracks[tracks["portfolio"] == portfolio].set_index("session")["net"].sort_index()
-        for portfolio in sorted(tracks["portfolio"].unique(), key=_place)
+    lines = {
+        str(name): rows for name, rows in tracks.set_index("session").groupby("portfolio")["net"]
     }
+    net = {name: lines[name].sort_index() for name in sorted(lines, key=_place)}
     year = backtest["config"]["sessions_a_year"]
     # The best and the yardsticks are shown at first, all where none is best. The paper's
     # portfolios, which cannot be traded, are dashed.
     names = [row["portfolio"] for row in by_sharpe(performances) if row["portfolio"] in net]
     best = names[0] if names else None
-    shown = {name: net[name] for name in (best, EQUAL_WEIGHT, INDEX) if name and name in net}
+    shown = {name: net[name] for name in (best, EQUAL_WEIGHT, INDEX) if name in net}
     hidden = set(net) - set(shown) if best else ()
     dashed = {name for name in net if name.endswith(PAPER_SUFFIX)}
     years = {
@@ -372,14 +358,14 @@ def backtest_page(
     return page(
         "backtest.html",
         *(sliced, fold_rows, stock_rows, extremes, drawdowns, month_returns, rolling_chart),
-        *(lead, portfolio_verdict, directions_verdict, ranking_verdict, settlements, of_study),
-        *(calibration, histogram, months_map, predictor_charts, records),
+        *(lead, of_study, calibration, histogram, months_map),
         served=served,
         live=True,
         backtest=backtest,
         folds=folds,
         scores=scores,
         performances=performances,
+        verdicts=verdicts(backtest["market"], scores, performances),
         year=year,
         rolled=ROLLED,
         paper=PAPER_SUFFIX[1:-1],
@@ -394,14 +380,7 @@ def backtest_page(
             pd.DataFrame(years).rename_axis("year").reset_index(),
             {"year": "year"} | {named(name): f"{name}:percent" for name in net},
         ),
-        portfolios=[
-            {
-                **row,
-                **yearly(tracks, row["portfolio"], year),
-                **ratios(net.get(row["portfolio"]), net.get(INDEX), year),
-            }
-            for row in ordered(performances)
-        ],
+        portfolios=ordered(performances.merge(track_figures(tracks, year), "left", "portfolio")),
     )
 
 
@@ -433,21 +412,23 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     model with a band. The rules are hidden until a reader switches them on, except the one that
     predicts the same for every session.
     """
+    if scores.empty:
+        return None
+    of_predictors = {
+        str(name): rows for name, rows in scores.set_index("session").groupby("predictor")
+    }
+    names = sorted(of_predictors, key=lambda name: (name != MODEL, name))
     panels = []
-    for column in columns if len(scores) else ():
-        low, high = f"{column}_low", f"{column}_high"
-        wide = scores.pivot(index="session", columns="predictor", values=[column, low, high])
-        wide = wide.set_index(pd.DatetimeIndex(wide.index)).astype(float)
-        lines = {str(name): line for name, line in wide[[column]].droplevel(0, axis=1).items()}
-        names = sorted(lines, key=lambda name: (name != MODEL, name))
+    for column in columns:
         bands = {}
-        if MODEL in lines:
-            bands[MODEL] = pd.DataFrame({"low": wide[low, MODEL], "high": wide[high, MODEL]})
+        if MODEL in of_predictors:
+            ends = of_predictors[MODEL][[f"{column}_low", f"{column}_high"]]
+            bands[MODEL] = ends.set_axis(["low", "high"], axis=1).astype(float)
         figure_name = column.removeprefix("running_")
         panels.append(
             Panel(
                 figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper(),
-                {name: lines[name] for name in names if lines[name].notna().any()},
+                {name: of_predictors[name][column].astype(float) for name in names},
                 form="percent" if kind_of(column) == "percent" else "ratio",
                 base=BASELINES[figure_name],
                 bands=bands,
@@ -457,7 +438,7 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     return over_sessions(
         "Scores so far, 95 % interval of the model",
         panels,
-        hidden=set(scores["predictor"]) - {MODEL, constant_rule} if panels else (),
+        hidden=set(names) - {MODEL, constant_rule},
     )
 
 

@@ -71,7 +71,7 @@ def backtest_parts(result: Result) -> Iterator[Part]:
         row=row,
         folds=result.folds,
         survivorship=of_study(row),
-        vintage=backtest_pages.vintage(row),
+        vintage=said("vintage", row),
     )
     scores = result.scores[result.scores["slice"] == "all"]
     yield from score_tables(scores.rename(columns={"days": "nights"}))
@@ -81,7 +81,7 @@ def backtest_parts(result: Result) -> Iterator[Part]:
         f"portfolios after costs; a year has {row['config']['sessions_a_year']} sessions",
         prose=("portfolio",),
     )
-    yield backtest_pages.settlements(result.portfolios) or None
+    yield said("settlements", backtest_pages.ordered(result.portfolios)) or None
     yield backtest_pages.verdict(row, result.scores, result.portfolios)
     yield f"page      {result.page}"
     yield ASK_MORE.format(**row)

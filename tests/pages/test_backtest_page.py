@@ -279,7 +279,7 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
     paper = score("always_up", protocol="published", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
     over = (RULE, "2 naive rules", "252 days", "7,398 stock-days", "sp500")
-    assert re.match(in_order("DTML ", said, *over), whole)
+    assert re.search(in_order("DTML ", said, *over), whole)
     assert (": difference" in whole, "widened for 2 rules" in whole) == (bool(widened),) * 2
     assert not widened or f" +.031 {widened}, " in whole
     facts = ("MCC", ".041 [-.010, .090]", "ACC", "52.0 % [50.0, 54.0]", "rule .010", "51.0 %.")
@@ -425,8 +425,7 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
         2,
     )
     assert latest["depth"] == in_float64(0.81 - 1)
-    none = ratios(line, None, 252)  # below 20 sessions
-    assert all(np.isnan(each) for each in none.values())
+    assert ratios(line, line, 252) == {}  # below 20 sessions
     long = pd.Series(
         np.random.default_rng(3).normal(0, 0.01, 500), pd.bdate_range("2018-01-01", periods=500)
     )
