@@ -56,7 +56,7 @@ def time_pages(url: str, history: TenYears) -> pd.DataFrame:
     addresses = {
         "every market": "/",
         "a market": f"/market/{MARKETS[3]}",
-        "a past night, level 0.8": f"/market/{MARKETS[3]}?as_of={past}&level=0.8",
+        "a past night": f"/market/{MARKETS[3]}?as_of={past}",
         "a stock": f"/market/{MARKETS[3]}/stock/{STOCKS[7]}",
         "a run": f"/table/run_log?run_id={newest}",
     }

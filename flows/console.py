@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,16 +110,20 @@ def as_json_values(value: Any) -> Any:
 
 def rendered(name: str, /, **values: object) -> str:
     """Return the text that a template of `flows/commands/templates` makes of these values."""
-    folder = Path(__file__).parent / "commands" / "templates"
+    return _templates().get_template(name).render(values)
+
+
+@cache
+def _templates() -> jinja2.Environment:
     templates = jinja2.Environment(  # noqa: S701 - no HTML
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "commands" / "templates"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     templates.filters |= FILTERS
-    return templates.get_template(name).render(values)
+    return templates
 
 
 def styled(name: str, /, **values: object) -> Text:

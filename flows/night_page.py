@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
 from db.read import read, read_row
-from db.rows import fetches, paper_account, prices, runs
+from db.rows import prices, runs
 from db.rows.calibration import night_counts
 from db.rows.nights import COMPLETE
 from dtml.attention import Attention
@@ -18,14 +17,14 @@ from dtml.evaluation.calibration import Calibration, coverage
 from dtml.evaluation.drift import drift_words
 from dtml.evaluation.survivorship import Survivorship, date_of
 from dtml.markets import Market
-from dtml.pages.figures import Row
-from dtml.pages.night import night_report, ranking_part
-from dtml.pages.second_source import comparison_words, difference_words
-from dtml.pages.survivorship import survivorship_words
+from dtml.pages.figures import Row, records
+from dtml.pages.night import ends, night_report, ranking_words
+from dtml.pages.rendering import said
 from dtml.prices.sessions import sessions_up_to
-from flows.dashboard.briefing import account_line, after_costs, briefing, hindsight
 from flows.freezing import link_of_night
+from flows.morning import hindsight, morning
 from flows.night_facts import NightFacts, stored_counts
+from flows.second_source import page_words
 from flows.service.status import REJECTED_SESSIONS
 
 # What the reason of a stock that a night left out begins with, where the stock had no price.
@@ -54,59 +53,43 @@ def night_page(
     each stock. A page `served` by the dashboard has its menu.
     """
     as_of = night["as_of"]
-    level = market.level if level is None else level
-    run = runs.run(conn, night["run_id"])
     since = sessions_up_to(market.calendar, as_of, REJECTED_SESSIONS)[0].date()
     facts = NightFacts(conn, night, scored_until=as_of)
+    level = market.level if level is None else level
     directions = facts.directions(level)
     threshold = directions["high"].max()  # of all stocks; NaN without a band
     rejected = prices.rejected_bars(conn, market.name, since, as_of)
-    if attention is None:
-        attention = stored_attention(conn, night)
-    comparison = fetches.comparison(conn, market.name, since=as_of)
-    second_source = []
-    if comparison is not None:
-        # The differences of these sessions, with what is known of them now.
-        rows = fetches.disagreements(conn, market.name, since, as_of)
-        differences = difference_words(rows, comparison["symbols"])
-        second_source = [comparison_words(comparison), *differences]
+    warnings = read(conn, "price_warning", market=market.name, order="symbol, reason")
+    ranking, champion = facts.ranking, facts.champion
+    words = None if ranking.empty else ranking_words(ranking, facts.rank_scores, champion)
     return night_report(
-        title=market.title,
         night=night,
-        directions=directions,
         level=level,
+        directions=directions,
         threshold=None if pd.isna(threshold) else threshold,
         scores=read(conn, "score", market=market.name, target=where.until(as_of), span="running"),
         rolling=rolling(conn, market, as_of),
         bins=night_counts(conn, "calibration_bin", market.name, as_of),
         coverage=coverage(facts.band_counts),
-        attention=attention,
-        rejected=rejected.assign(session=rejected["session"].dt.date),
-        warnings=read(conn, "price_warning", market=market.name, order="symbol, reason"),
-        ranking=ranking_part(facts.ranking, facts.rank_scores, facts.champion),
-        rejected_sessions=REJECTED_SESSIONS,
-        receipt=receipt(conn, night, run),
+        attention=stored_attention(conn, night) if attention is None else attention,
         calibrations=calibrations(conn, market.name),
-        drift=drift_words(facts.drift),
-        second_source=second_source,
-        frozen=link_of_night(market.name, as_of),
-        survivorship=survivorship_words(survivorship_of_nights(conn, market, as_of)),
-        morning=morning(facts),
-        hindsight=hindsight(conn, market.name, as_of),
+        facts={
+            "title": market.title,
+            "morning": None if ranking.empty else morning(conn, market.name, facts, as_of),
+            "hindsight": hindsight(conn, market.name, as_of),
+            "ranking": ends(ranking),
+            "ranking_words": words,
+            "drift": drift_words(facts.drift),
+            "survivorship": said("survivorship", survivorship_of_nights(conn, market, as_of)),
+            "rejected": records(rejected.assign(session=rejected["session"].dt.date)),
+            "rejected_sessions": REJECTED_SESSIONS,
+            "warnings": records(warnings),
+            "second_source": page_words(conn, market.name, since, as_of),
+            "frozen": link_of_night(market.name, as_of),
+            "receipt": receipt(conn, night, runs.run(conn, night["run_id"])),
+        },
         served=served,
     )
-
-
-def morning(night: NightFacts) -> dict[str, Any] | None:
-    """Return what the dashboard's first page says of a night; None where no stock was ranked."""
-    if night.ranking.empty:
-        return None
-    paper = paper_account.paper_returns(night.conn, night.market, night.as_of)
-    return {
-        **briefing(night, night.as_of),
-        "gain": after_costs(night.conn, night.market, paper),
-        "account_line": account_line(paper),
-    }
 
 
 def stored_attention(conn: Connection, night: Row) -> Attention:

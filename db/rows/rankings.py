@@ -142,14 +142,12 @@ def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd
 
 def lasting_skill(
     conn: Connection, market: str, leg: str, predictor: str, last: date
-) -> tuple[date | None, int]:
-    """Return the first session of a predictor's lasting skill, and the number of its sessions.
+) -> date | None:
+    """Return the first session of a predictor's lasting skill; None where there is none.
 
     A session shows skill if the interval of its running rank IC lies above 0. The sessions of
-    lasting skill are those up to `last` after the newest one that shows none. (None, 0) where there
-    are no such sessions.
+    lasting skill are those up to `last` after the newest one that shows none.
     """
-    skill = query(
-        conn, "lasting_skill", market=market, leg=leg, predictor=predictor, last=last
-    ).iloc[0]
-    return (skill["since"].date() if skill["n"] else None), int(skill["n"])
+    skill = query(conn, "lasting_skill", market=market, leg=leg, predictor=predictor, last=last)
+    since: date | None = skill["since"].dt.date.iloc[0]
+    return None if pd.isna(since) else since

@@ -13,11 +13,10 @@ from dtml.baselines.naive_rules import MODEL, best_at
 from dtml.evaluation.family import compared
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Chart, calibration, colour
-from dtml.pages.figures import PROTOCOL_WORDS, Row, Table, ci, fmt, named, records
+from dtml.pages.figures import MARKS, PROTOCOL_WORDS, Row, Table, ci, fmt, named, records
 from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
-MARKS = {"beats": " ▲", "is beaten by": " ▼"}  # of significant gains
 SEEDS = "{0}_mean±{0}_sd"
 PUBLISHED = "published_{0}±published_{0}_sd"
 BRIEF_RESULTS = {  # in Markdown and on the console

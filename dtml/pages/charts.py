@@ -22,7 +22,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from numpy import ndarray
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
@@ -569,59 +569,15 @@ def _descriptions() -> jinja2.Environment:
     return descriptions
 
 
-WIDTH_OF_SPARKLINE = 220  # in its own units
-HEIGHT = 48
-MARGIN = 3  # so that a line at the edge is drawn whole
+def sparkline(words: str, lines: pd.DataFrame, base: float) -> Chart:
+    """Return a small chart without axes of a frame's columns, the main line first.
 
-
-@dataclass(frozen=True)
-class Sparkline:
-    """Lines over the same sessions, the main one first.
-
-    `lines` have the values by name, a number for each session; NaN is a gap. `base` is a value that
-    is drawn as a level line. `words` describe the drawing for those who cannot see it.
+    NaN is a gap. `base` is a value that is drawn as a level line.
     """
-
-    words: str
-    lines: Mapping[str, Float[ndarray, " sessions"]]
-    base: float
-
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """Return the name and the colour of each line, the main one first."""
-        return [(name, colour(name)) for name in self.lines]
-
-    @property
-    def svg(self) -> Markup:
-        """Return the drawing as SVG, as wide as its place; a line has one colour in all charts.
-
-        The main line is drawn last, above the others. A value between two gaps is not visible.
-        """
-        lines = {name: np.asarray(line, dtype=float) for name, line in self.lines.items()}
-        whole = np.concatenate([[self.base], *lines.values()])
-        low = float(np.nanmin(whole))
-        spread = max(float(np.nanmax(whole)) - low, 1e-9)
-
-        def height(value: float) -> str:
-            return f"{HEIGHT - MARGIN - (value - low) / spread * (HEIGHT - 2 * MARGIN):.1f}"
-
-        level = height(self.base)
-        parts = [f'<line x1="0" x2="{WIDTH_OF_SPARKLINE}" y1="{level}" y2="{level}"/>']
-        for number, (name, values) in reversed(list(enumerate(lines.items()))):
-            path = ""
-            pen = "M"
-            for place in thin(values):
-                if np.isfinite(values[place]):
-                    x = place / max(len(values) - 1, 1) * WIDTH_OF_SPARKLINE
-                    path += f"{pen}{x:.1f},{height(values[place])}"
-                    pen = "L"
-                else:
-                    pen = "M"
-            kind = "other" if number else "main"
-            if path:
-                parts.append(f'<path class="{kind}" stroke="{colour(name)}" d="{path}"/>')
-        opening = (
-            f'<svg class="spark" role="img" aria-label="{escape(self.words)}" '
-            f'viewBox="0 0 {WIDTH_OF_SPARKLINE} {HEIGHT}" preserveAspectRatio="none">'
-        )
-        return Markup(f"{opening}{''.join(parts)}</svg>")  # noqa: S704 - the words are escaped
+    keys = [
+        Key(f"v{number}", named(name), colour(str(name)), "", is_shown=True, is_dashed=False)
+        for number, name in enumerate(lines)
+    ]
+    rows = lines.set_axis([key.id for key in keys], axis=1).reset_index(drop=True)
+    data = {"rows": rows.rename_axis("x").reset_index()}
+    return Chart("", words, "spark", data, {"base": base}, keys)

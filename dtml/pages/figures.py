@@ -91,6 +91,7 @@ LEG_WORDS = {
     "ten_days": "from the next open to the open ten sessions on",
     "twenty_days": "from the next open to the open twenty sessions on",
 }
+MARKS = {"beats": " ▲", "is beaten by": " ▼"}  # of what is significant among all pairs
 NO_INTERVAL = "cannot be compared (there is no interval) with"  # where no verb compares
 RELATIVE = "_relative"  # ends the name of a ranker that learns relative returns
 

@@ -3,7 +3,7 @@
 It runs no scripts and makes no requests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from dtml.attention import KEPT, Attention
 from dtml.baselines.naive_rules import MODEL
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, recalibrated
+from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.charts import Chart, cells, probability_axis, square, stacked
 from dtml.pages.charts import calibration as calibration_charts
@@ -27,16 +28,13 @@ from dtml.pages.figures import (
 from dtml.pages.rendering import page, said
 
 SHOWN = 10  # stocks of each end
-NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
-DIRECTION_COLUMNS = (*NAMES, *FIGURES)
 FIRST_DRIVERS = 3  # drivers that a direction is shown with: the stocks that it looks at most
 MOST = 40  # stocks on a map: more would leave no room for their names
 WIDE = 720  # width of a map without its names, in pixels
 SMALLEST, LARGEST = 12, 30  # bounds of a cell's side, in pixels
 UNFOLDED = 60  # the most stocks without a direction whose table is not collapsed
 NO_SECTOR = "no sector"
-Sectors = Mapping[str, Any]  # of symbols; None, NaN or no entry is no sector
 
 
 def ranking_words(ranking: pd.DataFrame, scores: pd.DataFrame, champion: Row | None = None) -> str:
@@ -63,16 +61,6 @@ def promotion_words(champion: Row) -> str:
     return said("promotion", champion)
 
 
-def ranking_part(
-    ranking: pd.DataFrame, scores: pd.DataFrame, champion: Row | None = None
-) -> dict[str, Any]:
-    """Return a page's values of a night's ranking; they are empty where no stock was ranked."""
-    return {
-        "ranking": ends(ranking),
-        "ranking_words": ranking_words(ranking, scores, champion) if len(ranking) else None,
-    }
-
-
 def ends(ranking: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of the best and the worst stocks of a night, or all of a short list."""
     if len(ranking) <= 2 * SHOWN:
@@ -82,34 +70,23 @@ def ends(ranking: pd.DataFrame) -> list[dict[str, Any]]:
 
 def night_report(
     *,
-    title: str,
     night: Row,
-    directions: pd.DataFrame,
     level: float,
+    directions: pd.DataFrame,
     threshold: float | None,
     scores: pd.DataFrame,
     rolling: pd.DataFrame,
     bins: pd.DataFrame,
     coverage: pd.DataFrame,
     attention: Attention,
-    rejected: pd.DataFrame,
-    warnings: pd.DataFrame,
-    ranking: Mapping[str, Any],
-    rejected_sessions: int,
-    receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration],
-    drift: str,
-    second_source: Sequence[str],
-    frozen: object | None,
-    survivorship: str,
-    morning: Mapping[str, Any] | None,
-    hindsight: str,
+    facts: Mapping[str, Any],
     served: bool = False,
 ) -> str:
     """Render a night as one HTML page. All frames but `directions` may be empty.
 
-    - `night` is the night's row; `frozen` has the `number` and `digest` of its link, if it has one;
-    - `directions` has a row for each stock, `DIRECTION_COLUMNS` and `direction`, that at the
+    - `night` is the night's row;
+    - `directions` has a row for each stock, `symbol, name, sector`, FIGURES, and `direction` at the
       nominal `level`, whose `threshold` is that of calibrated probabilities. Without a threshold
       (None) or calibrated probabilities, one half decides on the probability shown;
     - `scores` has for every night the scores of all nights up to it, `target, protocol, predictor,
@@ -118,17 +95,11 @@ def night_report(
     - `bins` has the columns of table calibration_bin, `coverage` those of
       `dtml.evaluation.calibration.coverage`. Of the `calibrations`, by run id, that of the night's
       run calibrates the range of its seeds, and all of them the curve of `bins`;
-    - `attention` is that between the stocks; `ranking` is that of `ranking_part`;
-    - `rejected` has `symbol, session, reason, value` of the last `rejected_sessions`, `warnings`
-      has `symbol, reason, value`; `receipt` says how predictions were made, with its `config`;
-    - these are words: `drift` on changes since the training, `second_source` on where another
-      source differs, `survivorship` on whom the list names;
-    - `morning` is what the dashboard's first page says of the night; `hindsight` that it was run
-      after the session that it predicts;
+    - `facts` are what `night.html` shows as it is, from the `title` to the `receipt`;
     - a page `served` by the dashboard has its menu.
     """
     rows = direction_rows(directions, threshold, attention, calibrations.get(night["run_id"]))
-    sectors = dict(zip(rows["symbol"], rows["sector"], strict=True))
+    sectors = rows.set_index("symbol")["sector"]
     # An empty frame may have no columns.
     with_outcome = coverage[coverage["n"] > 0] if len(coverage) else coverage
     curves = {}
@@ -141,14 +112,12 @@ def night_report(
     return page(
         "night.html",
         served=served,
-        title=title,
-        drift=drift,
         night=night,
         weekday=pd.Timestamp(night["target"]).day_name(),
-        frozen=frozen,
         level=level,
+        levels=LEVELS,
         **_directions(rows, threshold),
-        **_scores(title, scores, rolling),
+        **_scores(facts["title"], scores, rolling),
         curves=calibration_charts(curves),
         bins=bins,
         coverage=records(with_outcome),
@@ -158,15 +127,7 @@ def night_report(
         most=MOST,
         sectors=sector_map(attention, sectors),
         own=pd.Series(attention.own, dtype=float).mean(),
-        **ranking,
-        rejected=records(rejected),
-        warnings=records(warnings),
-        rejected_sessions=rejected_sessions,
-        second_source=second_source,
-        survivorship=survivorship,
-        receipt=receipt,
-        morning=morning,
-        hindsight=hindsight,
+        **facts,
     )
 
 
@@ -178,7 +139,7 @@ def direction_rows(
 ) -> pd.DataFrame:
     """Return a row for each stock with its direction, the most probable rise first.
 
-    To `DIRECTION_COLUMNS`, in which a column that `directions` lacks is NaN, it adds
+    To the columns of `directions` it adds
 
     - `shown`, the probability by which rows are sorted (then by symbol), calibrated if the night
       has calibrated probabilities;
@@ -188,8 +149,7 @@ def direction_rows(
     - `drivers`, the symbols of the `FIRST_DRIVERS` stocks that the stock looks at most, the
       strongest first.
     """
-    frame = directions.reindex(columns=[*DIRECTION_COLUMNS, "direction"])
-    frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
+    frame = directions.astype(dict.fromkeys(FIGURES, float))
     is_calibrated = bool(frame["calibrated"].notna().any())
     frame["shown"] = frame["calibrated" if is_calibrated else "probability"]
     for end, seeds in {"low": "lowest", "high": "highest"}.items():
@@ -214,14 +174,14 @@ def _directions(rows: pd.DataFrame, threshold: float | None) -> dict[str, Any]:
 
     The stocks are in groups by direction, the most certain first (those without one: the most
     probable rise first), and all on one scale, which holds the abstention band too, unless the
-    stocks would fill less than half of it. `has` says which columns have any value.
+    stocks would fill less than half of it.
     """
-    has = rows[list(DIRECTION_COLUMNS)].notna().any().to_dict()
+    is_calibrated = bool(rows["calibrated"].notna().any())
     values = rows[["shown", "low", "high"]].to_numpy(dtype=float).ravel()
     axis = probability_axis(values)
     band = None
     # The threshold is one of calibrated probabilities: others are decided by one half.
-    if threshold is not None and has["calibrated"]:
+    if threshold is not None and is_calibrated:
         band = (1 - threshold, threshold)
         if threshold - 0.5 <= 2 * (axis.high - 0.5):
             axis = probability_axis([*values, *band])
@@ -242,13 +202,13 @@ def _directions(rows: pd.DataFrame, threshold: float | None) -> dict[str, Any]:
     return {
         "groups": groups,
         "stocks": len(rows),
-        "calibrated": has["calibrated"],
+        "calibrated": is_calibrated,
+        "has_sectors": bool(rows["sector"].notna().any()),
         "axis": axis,
         "abstention_band": band,
         "marks": stacked(drawing, sizes, marks, axis, band) if len(rows) else None,
         # A long table is folded, unless it is the only one because no stock has a direction.
         "unfolded": undecided <= UNFOLDED or undecided == len(rows),
-        "has": has,
     }
 
 
@@ -304,14 +264,14 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
     )
 
 
-def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart | None:
+def heat_map(attention: Attention, sectors: "pd.Series[Any]", most: int = MOST) -> Chart | None:
     """Return the map of the attention between the `most` stocks that the others look at most.
 
-    They are in the order of their sectors and symbols, those without a sector last. None without
-    stocks.
+    `sectors` has the sector of each symbol. The stocks are in the order of their sectors and
+    symbols, those without a sector last. None without stocks.
     """
-    most_looked_at = attention.looked_at.index[:most]
-    chosen = sorted(most_looked_at, key=lambda symbol: (*_sector_key(sectors, symbol), symbol))
+    most_looked_at = sorted(attention.looked_at.index[:most])
+    chosen = sectors.reindex(most_looked_at).sort_values(kind="stable").index.tolist()
     if not chosen:
         return None
     # A frame whose rows look at its columns, then a row for each pair that has a weight.
@@ -331,24 +291,23 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     return cells("Attention between stocks", words, rows, (side, side), "percent", order=chosen)
 
 
-def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
+def sector_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
     """Return the map of how much attention the stocks of each sector give to those of each sector.
 
     It is relative to attention without any preference; rows look at columns. Stocks without a
     sector count as one sector more. None with fewer than two sectors, or where a pair of stocks has
     no weight.
     """
-    sector_keys = [_sector_key(sectors, symbol) for symbol in attention.symbols]
-    names = [name for _, name in sorted(set(sector_keys))]
+    numbers, known = pd.factorize(sectors.reindex(attention.symbols), sort=True)
+    names = [*known, *([NO_SECTOR] if (numbers < 0).any() else [])]
     if len(names) < 2 or not attention.is_whole:
         return None
-    sector_of_stock = np.array([names.index(name) for _, name in sector_keys])
-    belongs = np.eye(len(names))[sector_of_stock]  # [stocks sectors]
+    belongs = np.eye(len(names))[numbers]  # [stocks sectors]; the number -1 is the last one
     sizes = belongs.sum(axis=0)  # stocks of each sector
     # The mean attention that the stocks of one sector give to all stocks of another together, and
     # what they would give without any preference: that sector's share of the stocks.
     share = (belongs / sizes).T @ attention.weights @ belongs  # [sectors sectors]
-    share_without_preference = sizes / len(sector_keys)
+    share_without_preference = sizes / sizes.sum()
     times = pd.DataFrame(share / share_without_preference, index=names, columns=names)
     rows = times.rename_axis("y").reset_index().melt("y", var_name="x")
     words = (
@@ -356,9 +315,3 @@ def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
         f"{figure(rows['value'].max(), 2)} the highest"
     )
     return cells("Attention between sectors", words, rows, (66, 26), "ratio", is_written=True)
-
-
-def _sector_key(sectors: Sectors, symbol: str) -> tuple[bool, str]:
-    """Return a key that sorts stocks by sector, those without one last, and the sector's name."""
-    name = sectors.get(symbol)
-    return (True, NO_SECTOR) if name is None or pd.isna(name) else (False, str(name))

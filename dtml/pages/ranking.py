@@ -3,25 +3,24 @@
 The page of a market's nights shows the same tear sheet (`sheet_values`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import pandas as pd
 
 from dtml.backtest.turnover import EQUAL, VERSIONS
 from dtml.evaluation.family import beside_strongest_rule, compared
-from dtml.evaluation.metrics import MINIMUM_DAYS, Estimate, told_apart
+from dtml.evaluation.metrics import Estimate, told_apart
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart, Form, Panel, histogram, months_map, over_sessions
-from dtml.pages.figures import Row, Table, ci, fmt, named, records
+from dtml.pages.figures import MARKS, Row, Table, ci, fmt, named, records
 from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
 HEADLINE = "blend"  # settled beforehand: the best model on the days scored is partly luck
-MARKS = {"beats": " ▲", "is beaten by": " ▼"}  # of what is significant among all pairs
 ORDER = {
     "predictor": "name:text",
     "rank IC [95 %]": "rank_ic",
@@ -150,7 +149,6 @@ def sheet_values(
         "rule_ic": of_rule.mean(),
         "strongest": strongest,
         "unit": unit,
-        "minimum": MINIMUM_DAYS,
         "drawn": sheet_charts(sheet),
         "groups": groups,
         "in_bp": in_bp,
@@ -250,18 +248,17 @@ def sentence(ranking: Ranking) -> str:
 
 
 def verdict(ranking: Ranking) -> str:
-    """Say in one sentence whether the blend beats the rules: the strongest on the days scored."""
-    return said("walk_verdict", ranking.days, HEADLINE, ranking.strongest)
+    """Say whether the blend beats the strongest rule, and what it earns if it was traded.
 
-
-def net_sentence(ranking: Ranking) -> str:
-    """Say what the ranking earns, traded as validation days chose; empty where nothing was."""
-    rows = {row["version"]: row for row in net_rows(ranking)}
+    It is traded in the way that validation days chose.
+    """
+    words = said("walk_verdict", ranking.days, HEADLINE, ranking.strongest)
+    rows = net_rows(ranking)
     chosen = rows.get(VERSIONS[-1])
     if chosen is None:
-        return ""
+        return words
     verb = told_apart(chosen["index_gain_low"], chosen["index_gain_high"])
-    return said("after_costs", chosen, rows[EQUAL], verb)
+    return f"{words} {said('after_costs', chosen, rows[EQUAL], verb)}"
 
 
 def published_table(ranking: Ranking) -> Table | None:
@@ -318,9 +315,9 @@ def _gain(ranking: Ranking, name: str, other: str | None) -> str:
 def net_table(ranking: Ranking) -> Table:
     """Return the returns after costs of each way to trade, and of equal parts of all stocks."""
     rows = []
-    for row in net_rows(ranking):
+    for version, row in net_rows(ranking).items():
         cells = dict.fromkeys(("nights", "band", "over_equal", "cost"), "")
-        if row["version"] != EQUAL:
+        if version != EQUAL:
             cost = fmt(row["break_even"], "basis_points") if row["break_even"] > 0 else "none"
             cells = {
                 "nights": str(row["smooth"]),
@@ -328,16 +325,15 @@ def net_table(ranking: Ranking) -> Table:
                 "over_equal": ci(row, "index_gain"),
                 "cost": cost,
             }
-        way = f"{EQUAL} of all, free" if row["version"] == EQUAL else row["version"]
+        way = f"{EQUAL} of all, free" if version == EQUAL else version
         rows.append({**row, **cells, "way": way})
     return Table(rows, NET)
 
 
 def markdown_report(ranking: Ranking) -> str:
     """Return what was ranked, the tables of predictors and of ways to trade, and the verdicts."""
-    verdicts = f"{verdict(ranking)} {net_sentence(ranking)}"
     order, net = order_table(ranking), net_table(ranking)
-    return markdown("ranking", sentence(ranking), order, net, verdicts)
+    return markdown("ranking", sentence(ranking), order, net, verdict(ranking))
 
 
 def whole_scores(ranking: Ranking) -> list[dict[str, Any]]:
@@ -350,13 +346,11 @@ def whole_scores(ranking: Ranking) -> list[dict[str, Any]]:
     return records(scores[is_whole].sort_values("rank_ic", na_position="first"))
 
 
-def net_rows(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the portfolios of the scored days, in the order of `VERSIONS`, then equal parts."""
-    rows = ranking.portfolios[ranking.portfolios["span"] == "test"]
-    return records(rows.sort_values("version", key=lambda names: names.map(PLACES)))
-
-
-PLACES = {version: place for place, version in enumerate((*VERSIONS, EQUAL))}
+def net_rows(ranking: Ranking) -> dict[str, Row]:
+    """Return the portfolios of the scored days by version: `VERSIONS`, then equal parts."""
+    rows = records(ranking.portfolios[ranking.portfolios["span"] == "test"])
+    by_version = {row["version"]: row for row in rows}
+    return {name: by_version[name] for name in (*VERSIONS, EQUAL) if name in by_version}
 
 
 def frontier(portfolios: pd.DataFrame) -> Chart | None:
@@ -381,12 +375,12 @@ def ranking_page(
     *,
     served: bool = False,
     sql: Mapping[str, str] | None = None,
-    nights: str = "",
+    skill_of_nights: Any = None,
 ) -> str:
     """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
 
-    `sql` has the statements behind charts, by their names, to which a served page links. `nights`
-    says how the nights of the market rank, and may be empty; a page with it must be served.
+    `sql` has the statements behind charts, by their names, to which a served page links. A served
+    page may show the `skill_of_nights` of the market, whose `ranker` is scored by a row `score`.
     """
     scores = ranking.scores
     strongest = ranking.strongest
@@ -400,11 +394,9 @@ def ranking_page(
         "ranking.html",
         served=served,
         live=True,
-        link=_link,
         ranking=ranking.row,
         days=ranking.days,
         verdict=verdict(ranking),
-        net_sentence=net_sentence(ranking),
         sentence=sentence(ranking),
         survivorship=of_study(ranking.row),
         published=published_table(ranking),
@@ -412,13 +404,7 @@ def ranking_page(
         net=net_table(ranking),
         years=records(by_year),
         frontier=frontier(ranking.portfolios),
-        nights=nights,
+        nights=skill_of_nights,
         model=HEADLINE,
         **sheet,
     )
-
-
-def _link(segments: Sequence[str], query: Mapping[str, str]) -> str:
-    """Return an address of the dashboard, which serves the page."""
-    path = "/".join(quote(segment, safe="") for segment in segments)
-    return f"/{path}?{urlencode(query)}"

@@ -2,17 +2,26 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jinja2
 import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.charts import PALETTE, TEMPLATES, script
 from dtml.pages.figures import FILTERS, NO_INTERVAL, PROTOCOL_WORDS
+
+
+def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
+    """Return the address of a page of the dashboard, without the parameters that are None."""
+    path = "/" + "/".join(quote(segment, safe="") for segment in segments)
+    parameters = {name: value for name, value in (query or {}).items() if value is not None}
+    return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja2.Environment:
@@ -35,6 +44,8 @@ def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja
         "palette": PALETTE,
         "live": False,
         "served": False,
+        "link": link,
+        "minimum": MINIMUM_DAYS,
         "script": script,
         "model": MODEL,
         "rules": NAIVE_RULES,

@@ -22,10 +22,11 @@ def difference_words(rows: pd.DataFrame, symbols: int) -> list[str]:
     two at least, is one sentence, and the bars that it lacks are in no other; only the newest
     `LISTED` such sessions of each source are named.
     """
+    _, single_bars = _bars(rows, symbols)
     others = rows[~rows["field"].isin([BAR, SCALE, *EVENTS])]
     return [
         *grave_words(rows, symbols),
-        *_single_bars(rows, symbols),
+        *single_bars,
         *_events(rows, "dividend"),
         *(_values(values, str(field)) for field, values in others.groupby("field", sort=True)),
     ]
@@ -37,7 +38,8 @@ def grave_words(rows: pd.DataFrame, symbols: int) -> list[str]:
     Arguments are as in `difference_words`. The other differences are often rounding or news that
     one source has a day later.
     """
-    return [*_lost_sessions(rows, symbols), *_scales(rows), *_events(rows, "split")]
+    lost_sessions, _ = _bars(rows, symbols)
+    return [*lost_sessions, *_scales(rows), *_events(rows, "split")]
 
 
 def comparison_words(comparison: Row) -> str:
@@ -52,27 +54,22 @@ def _lacking(rows: pd.DataFrame, field: str) -> Iterator[tuple[str, pd.DataFrame
         yield side, of_field[of_field[f"{side}_value"].isna()]
 
 
-def _lost(bars: pd.DataFrame, symbols: int) -> "pd.Series[int]":
-    """Return the number of symbols without a bar, by session, of the sessions that are lost."""
-    counts = bars["session"].value_counts().sort_index(ascending=False)
-    return counts[counts >= max(2, LOST * symbols)]
-
-
-def _lost_sessions(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
+def _bars(rows: pd.DataFrame, symbols: int) -> tuple[list[str], list[str]]:
+    """Return the sentences about sessions that are lost, and those about single bars."""
+    lost_sessions = []
+    single_bars = []
     for side, bars in _lacking(rows, BAR):
-        lost = _lost(bars, symbols)
+        counts = bars["session"].value_counts().sort_index(ascending=False)
+        lost = counts[counts >= max(2, LOST * symbols)]
         for session, count in lost.head(LISTED).items():
-            yield said("lost_session", side, session, count, symbols)
+            lost_sessions.append(said("lost_session", side, session, count, symbols))
         if len(lost) > LISTED:
-            yield said("lost_earlier", side, len(lost) - LISTED)
-
-
-def _single_bars(rows: pd.DataFrame, symbols: int) -> Iterator[str]:
-    for side, bars in _lacking(rows, BAR):
-        single = bars[~bars["session"].isin(_lost(bars, symbols).index)]
-        if len(single):
-            names = [f"{row['symbol']} {day(row['session'])}" for row in records(single)]
-            yield said("single_bars", side, names)
+            lost_sessions.append(said("lost_earlier", side, len(lost) - LISTED))
+        single = records(bars[~bars["session"].isin(lost.index)])
+        if single:
+            names = [f"{row['symbol']} {day(row['session'])}" for row in single]
+            single_bars.append(said("single_bars", side, names))
+    return lost_sessions, single_bars
 
 
 def _scales(rows: pd.DataFrame) -> Iterator[str]:

@@ -285,6 +285,6 @@ def ranking_parts(found: page.Ranking) -> Iterator[Part]:
     yield ConsoleTable(by_leg.frame, f"{page.HEADLINE}, by leg")
     title = f"the {page.HEADLINE} after costs, traded at the next open"
     yield ConsoleTable(page.net_table(found).frame, title, prose=("way to trade",))
-    yield f"{page.verdict(found)} {page.net_sentence(found)}"
+    yield page.verdict(found)
     yield of_study(found.row) or None
     yield f"page      {page_of('ranking', found.row)}"

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from threading import get_native_id
 from typing import Annotated, Any, TypeVar
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import jinja2
 from anyio import CapacityLimiter, move_on_after
@@ -35,8 +35,8 @@ from fastapi.responses import (
     RedirectResponse,
     Response,
 )
-from pydantic import AfterValidator
-from sqlalchemy import Connection, Engine
+from pydantic import AfterValidator, BeforeValidator, Field
+from sqlalchemy import Engine
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -45,10 +45,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from db.connection.user_sql import Interruption
 from db.engine import reading
 from db.errors import StoreError, StoreUsageError
-from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
+from dtml.markets.definition import LEVELS
 from dtml.pages.charts import script
-from dtml.pages.rendering import environment
+from dtml.pages.rendering import environment, link
 from flows.dashboard import monitoring
 from flows.dashboard.explore import (
     Download,
@@ -58,18 +58,17 @@ from flows.dashboard.explore import (
     table_page,
     topics,
 )
-from flows.dashboard.market import Asked, Every, Level, OptionalDay, market_page
+from flows.dashboard.market import market_page
 from flows.dashboard.markets import (
     NotThereError,
-    live_page,
     markets_page,
     require_market,
-    work_page,
 )
 from flows.dashboard.ranking import market_ranking_page
+from flows.dashboard.running import LONGEST_REFRESH_S, live_page, running_page
 from flows.dashboard.stock import meant_symbol, stock_page
 from flows.dashboard.studies import report_page, study_page
-from flows.dashboard.terms import TERMS, terms_page
+from flows.dashboard.terms import TERMS
 from flows.failures import innermost_lines
 from flows.service.timeliness import Timeliness
 
@@ -282,8 +281,18 @@ def _name(text: str) -> str:
     return text
 
 
+def _known_level(level: float | None) -> float | None:
+    if level not in (None, *LEVELS):
+        raise ValueError(f"it is not one of {', '.join(map(str, LEVELS))}: choose one of these")
+    return level
+
+
 PathName = Annotated[str, AfterValidator(lambda text: _name(unquote(text)))]
 OptionalName = Annotated[str | None, AfterValidator(lambda text: _name(text) if text else None)]
+# A form sends an empty text.
+OptionalDay = Annotated[date | None, BeforeValidator(lambda text: text or None)]
+Level = Annotated[float | None, AfterValidator(_known_level)]
+Every = Annotated[int, Field(ge=0, le=LONGEST_REFRESH_S)]
 From = Annotated[OptionalDay, Query(alias="from")]
 To = Annotated[OptionalDay, Query(alias="to")]
 Markets = Annotated[Sequence[str], Query()]
@@ -380,45 +389,40 @@ def live_script() -> Response:
 @pages.get("/")
 def markets(request: Request, every: Every = 0) -> HTMLResponse:
     """Show every market; the page reloads after `every` seconds, or never if 0."""
-    now, times = _times(request)
-    return _page(request, "markets", lambda conn: markets_page(conn, now, every, times))
+    return _page(request, "markets", markets_page, every, *_times(request))
 
 
 @pages.get("/live")
 def live(request: Request) -> HTMLResponse:
     """Show the state of every market and what is running, for the script of live pages."""
-    now, times = _times(request)
-    return _page(request, "live", lambda conn: live_page(conn, now, times))
+    return _page(request, "live", live_page, *_times(request))
 
 
 @pages.get("/terms")
 def terms(request: Request) -> HTMLResponse:
     """Show what the words of the pages mean."""
-    return _rendered(request, "terms", terms_page())
+    return _rendered(request, "terms", {})
 
 
 @pages.get("/running")
 def running(request: Request, every: Every = 0) -> HTMLResponse:
     """Show the nights that are running; the page reloads after `every` seconds, or never if 0."""
-    now, times = _times(request)
-    return _page(request, "running", lambda conn: work_page(conn, now, every, times))
+    return _page(request, "running", running_page, every, *_times(request))
 
 
 @pages.get("/market/{market}")
 def market(
-    request: Request,
-    market: PathName,
-    asked: Annotated[Asked, Query()],
+    request: Request, market: PathName, as_of: OptionalDay = None, every: Every = 0
 ) -> HTMLResponse:
     """Show a night of a market."""
-    now, times = _times(request, market)
-    return _page(request, "market", lambda conn: market_page(conn, market, asked, now, times))
+    times = _times(request, market)
+    return _page(request, "market", market_page, market, as_of, every, *times)
 
 
 @pages.get("/market/{market}/ranking")
 def market_ranking(request: Request, market: PathName) -> HTMLResponse:
     """Show how well the nights of a market ranked its stocks."""
-    return _page(request, "market_ranking", lambda conn: market_ranking_page(conn, market))
+    return _page(request, "market_ranking", market_ranking_page, market)
 
 
 @pages.get("/market/{market}/stock")
@@ -445,7 +449,7 @@ def stock(
     kind: str = "nightly",
 ) -> HTMLResponse:
     """Show a stock of a market."""
-    return _page(request, "stock", lambda conn: stock_page(conn, market, symbol, kind, first, last))
+    return _page(request, "stock", stock_page, market, symbol, kind, first, last)
 
 
 @pages.get("/tables")
@@ -509,25 +513,12 @@ def report(request: Request, market: PathName, as_of: date, level: Level = None)
         return HTMLResponse(report_page(conn, market, as_of, level))
 
 
-def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
-    """Return the address of a page, its names escaped, without the parameters that are None."""
-    escaped = [quote(segment, safe="") for segment in segments]
-    path = "/" + "/".join(escaped)
-    parameters = {name: value for name, value in (query or {}).items() if value is not None}
-    if not parameters:
-        return path
-    return f"{path}?{urlencode(parameters)}"
-
-
 def templates() -> jinja2.Environment:
     """Return the dashboard's templates, over the pages that the reports share."""
     page_templates = environment(folder=TEMPLATES)
     page_templates.globals.update(
-        link=link,
         rows_link=rows_link,
-        rules=NAIVE_RULES,
         terms=TERMS,
-        model=MODEL,
         live=True,
         served=True,
     )
@@ -540,10 +531,11 @@ def _times(request: Request, *names: str) -> tuple[datetime, dict[str, Timelines
 
 
 def _page(
-    request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]
+    request: Request, name: str, make: Callable[..., Mapping[str, Any]], *values_asked: Any
 ) -> HTMLResponse:
+    """Render the template of a name with what a function of a connection and values makes."""
     with reading(request.app.state.engine) as conn:
-        values = make(conn)
+        values = make(conn, *values_asked)
     return _rendered(request, name, values)
 
 

@@ -33,6 +33,7 @@ from flows.dashboard.markets import NotThereError
 SHOWN = 500  # rows of an answer on a page, at most
 LINES = 12  # of the chart of an answer, at most
 PANELS = 4  # of the chart of an answer, at most
+NEWEST_FIRST = {"run_log": "created_at"}  # views, and the column that they are sorted by
 TOPICS = {
     "What was predicted": (
         "latest_prediction",
@@ -72,9 +73,13 @@ def rows_of(view: View, where: Mapping[str, object]) -> str:
     if missing:
         listed = ", ".join(sorted(types))
         raise UsageError(f"{view.name} has no column {missing[0]!r}: choose one of {listed}")
-    statement = f"select {', '.join(types)}\nfrom {view.name}"
+    lines = [f"select {', '.join(types)}", f"from {view.name}"]
     conditions = [f"{name} = {_literal(types[name], value)}" for name, value in where.items()]
-    return f"{statement}\nwhere {' and '.join(conditions)}" if conditions else statement
+    if conditions:
+        lines.append(f"where {' and '.join(conditions)}")
+    if view.name in NEWEST_FIRST:
+        lines.append(f"order by {NEWEST_FIRST[view.name]} desc")
+    return "\n".join(lines)
 
 
 def _literal(kind: str, value: object) -> str:
@@ -178,15 +183,12 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
         return over_sessions("The answer", panels)
     for column in rows:
         if column != dated and _names_lines(rows[column], days):
-            # The index of `values` are rows of the answer; here they become their days.
-            lines = {
-                str(name): values.set_axis(days[values.index]).sort_index()
-                for name, values in rows[numbers[0]].groupby(rows[column])
-            }
-            ends = pd.Series({name: line.ffill().iloc[-1] for name, line in lines.items()})
-            by_end = ends.sort_values(ascending=False, kind="stable").index
-            highest_first = {name: lines[name] for name in by_end}
-            return over_sessions("The answer", [Panel(title=numbers[0], lines=highest_first)])
+            values = {"day": days, "line": rows[column], "value": rows[numbers[0]]}
+            of_lines = pd.DataFrame(values).dropna(subset="line")
+            wide = of_lines.pivot(index="day", columns="line", values="value")
+            ends = wide.ffill().iloc[-1].sort_values(ascending=False, kind="stable")
+            lines = {str(name): wide[name] for name in ends.index}
+            return over_sessions("The answer", [Panel(title=numbers[0], lines=lines)])
     return None
 
 

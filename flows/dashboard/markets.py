@@ -10,18 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from db.read import read, read_row
-from db.rows import markets, nights, paper_account
+from db.read import read
+from db.rows import markets, nights
 from dtml.errors import DtmlError
-from flows.dashboard.briefing import (
-    account_line,
-    after_costs,
-    briefing,
-    state_of_night,
-    summary_of_states,
-)
-from flows.dashboard.running import REFRESH_S, other_work, running_page
+from flows.dashboard.running import REFRESH_S, live_page, summary_of_states
 from flows.markets.files import no_such_market
+from flows.morning import morning
 from flows.night_facts import night_facts
 from flows.service.timeliness import Timeliness
 
@@ -43,7 +37,7 @@ def require_market(conn: Connection, market: str) -> None:
 
 
 def markets_page(
-    conn: Connection, now: datetime, every: int, times: Mapping[str, Timeliness]
+    conn: Connection, every: int, now: datetime, times: Mapping[str, Timeliness]
 ) -> dict[str, Any]:
     """Return the page of every market.
 
@@ -55,7 +49,6 @@ def markets_page(
     rows = []
     for market, state in live["states"].items():
         night = night_facts(conn, market, settled=True, status=nights.COMPLETE)
-        paper = paper_account.paper_returns(conn, market)
         rows.append(
             {
                 "market": market,
@@ -64,9 +57,7 @@ def markets_page(
                 "directions": {
                     said: int(counts.get((market, said), 0)) for said in ("rise", "fall", "none")
                 },
-                "costs": after_costs(conn, market, paper),
-                "account_line": account_line(paper),
-                **(briefing(night) if night else NO_BRIEFING),
+                "morning": morning(conn, market, night),
             }
         )
     return {
@@ -76,29 +67,3 @@ def markets_page(
         "every": every,
         "choices": REFRESH_S,
     }
-
-
-NO_BRIEFING: Mapping[str, Any] = {
-    "best": [],
-    "worst": [],
-    "order_words": {},
-    "skill": None,
-    "skill_line": None,
-    "changes": None,
-}
-
-
-def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) -> dict[str, Any]:
-    """Return the state of every market's last night, and what is running beside nights."""
-    states = {}
-    for market in markets.all_markets(conn):
-        night = read_row(conn, "night_log", market=market, order="-as_of")
-        states[market] = state_of_night(conn, market, night, now, times.get(market))
-    return {"states": states, "works": other_work(conn, now)}
-
-
-def work_page(
-    conn: Connection, now: datetime, every: int, times: Mapping[str, Timeliness]
-) -> dict[str, Any]:
-    """Return the page of what is running (`running_page`), with the last nights of all markets."""
-    return {**running_page(conn, now, every), **live_page(conn, now, times)}

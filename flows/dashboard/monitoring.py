@@ -96,7 +96,7 @@ def warm_up(engine: Engine) -> None:
         now = datetime.now(UTC)
         times = times_of(engine, now)
         with reading(engine) as conn:
-            markets_page(conn, now, 0, times)
+            markets_page(conn, 0, now, times)
     except Exception as error:  # noqa: BLE001 - other pages may be well, so they are served
         log.warning("the first page could not be read before the start: %s", error)
 

@@ -5,14 +5,15 @@ and its running interval, is not computed again.
 """
 
 from datetime import date
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.connection.frames import Statement, frame, sql_text
+from db.connection.frames import frame, sql_text
 from db.read import read, read_row, selection
 from db.rows.rankings import last_rank_scores
 from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
@@ -20,22 +21,12 @@ from dtml.evaluation.tear_sheet import OF_LEGS, TearSheet, by_sector, cumulative
 from dtml.markets.definition import Costs, Leg
 from dtml.pages.ranking import sheet_values
 from dtml.ranking.outcomes import overlap_of
-from dtml.ranking.panel import Grid
-from flows.dashboard.briefing import Row, caveats
 from flows.dashboard.markets import require_market
 from flows.markets.files import market_of_store
+from flows.morning import Row, caveats
 
 NIGHTS = 252  # of whose single stocks the page computes figures, at most
 TRADED_LEG = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
-
-
-class RankedNights(NamedTuple):
-    """The rankings of some nights: grids of their scores and outcomes, [nights stocks]."""
-
-    sessions: pd.DatetimeIndex
-    sectors: list[str | None]
-    scores: Grid
-    outcome: Grid
 
 
 def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
@@ -77,84 +68,82 @@ def _page(
 ) -> dict[str, Any]:
     predictor, leg = shown["predictor"], shown["leg"]
     overlap = overlap_of(leg)
-    of_nights = frame(conn, _scores(market, "night", leg=leg))
-    rules = running.loc[running["is_rule"] == 1, "predictor"]
-    daily = of_nights.pivot(index="target", columns="predictor", values="rank_ic")
+    scores = partial(selection, "rank_score_log", market=market, order="predictor, leg, target")
+    every = frame(conn, scores(span="night", leg=leg))
+    daily = every.pivot(index="target", columns="predictor", values="rank_ic")
     daily = daily.astype(float).dropna(axis=1, how="all")
+    rules = running.loc[running["is_rule"] == 1, "predictor"]
     strongest = None
     if predictor in daily:
         of_rules = {str(rule): daily[rule].to_numpy() for rule in rules if rule in daily}
         strongest = beside_rules(daily[predictor].to_numpy(), of_rules, overlap=overlap)
-    rule = None if strongest is None else strongest["other"]
-    names = [name for name in (predictor, rule) if name is not None]
+    names = [predictor] if strongest is None else [predictor, strongest["other"]]
+    of_running = frame(conn, scores(span="running", leg=leg, predictor=names))
+    cumulative = {
+        str(name): cumulative_ic(
+            pd.DatetimeIndex(rank_ic.index),
+            rank_ic.to_numpy(),
+            of_running[of_running["predictor"] == name],
+        )
+        for name, rank_ic in daily.reindex(columns=names).items()
+    }
     log = read(conn, "night_log", market=market).dropna(subset="target")
     targets = log["target"].nlargest(NIGHTS)
-    statements = {
-        "nights": _scores(market, "night", leg=leg, predictor=names),
-        "running": _scores(market, "running", leg=leg, predictor=names),
-        "legs": _scores(market, "night", predictor=[predictor]),
-        "stocks": selection(
-            "ranking_history",
-            columns="target, symbol, sector, score, place, realised_return, made_at",
-            market=market,
-            predictor=predictor,
-            target=where.since(date.min if targets.empty else targets.min().date()),
-            order="target, made_at, place",
-        ),
-    }
-    tables = {name: frame(conn, statement) for name, statement in statements.items()}
-    ranked = ranked_nights(tables["stocks"])
-    by_leg = tables["legs"]
-    spread_leg = TRADED_LEG if (by_leg["leg"] == TRADED_LEG).any() else leg
-    spreads = by_leg[by_leg["leg"] == spread_leg].set_index("target")["decile_spread"]
+    by_leg = scores(span="night", predictor=[predictor])
+    stocks = selection(
+        "ranking_history",
+        columns="target, symbol, sector, score, place, realised_return, made_at",
+        market=market,
+        predictor=predictor,
+        target=where.since(date.min if targets.empty else targets.min().date()),
+        order="target, made_at, place",
+    )
+    # Of a session that was ranked more than once, the newest ranking counts.
+    ranked = frame(conn, stocks).drop_duplicates(["target", "symbol"], keep="last")
+    grid = partial(ranked.pivot, index="target", columns="symbol")
+    ranks = grid(values="score").astype(float)
+    outcome = grid(values="realised_return").astype(float).to_numpy()
+    sectors = ranked.drop_duplicates("symbol", keep="last").set_index("symbol")["sector"]
+    sectors = sectors.reindex(ranks.columns).astype(object)
+    daily_of_legs = frame(conn, by_leg)
+    is_traded = daily_of_legs["leg"] == TRADED_LEG
+    spread_leg = TRADED_LEG if is_traded.any() else leg
+    of_spread = daily_of_legs[daily_of_legs["leg"] == spread_leg]
     predicted = log.dropna(subset="predictions")
     left_out = predicted["gaps"].map(lambda gaps: len(gaps or []))
-    counts = (predicted["predictions"].astype(int) + left_out).set_axis(predicted["target"])
+    constituents = (predicted["predictions"].astype(int) + left_out).set_axis(predicted["target"])
     sheet = TearSheet.of(
         predictor=predictor,
         leg=leg,
         spread_leg=spread_leg,
         overlap=overlap,
-        cumulative={name: _cumulative(tables, name) for name in names},
-        sessions=ranked.sessions,
-        scores=ranked.scores,
-        outcome=ranked.outcome,
-        gross=spreads.reindex(ranked.sessions).to_numpy(dtype=float),
-        constituents=counts.reindex(ranked.sessions).fillna(0).to_numpy(dtype=int),
+        cumulative=cumulative,
+        sessions=pd.DatetimeIndex(ranks.index),
+        scores=ranks.to_numpy(),
+        outcome=outcome,
+        gross=of_spread.set_index("target")["decile_spread"].reindex(ranks.index).to_numpy(float),
+        constituents=constituents.reindex(ranks.index).fillna(0).to_numpy(int),
         costs=costs,
         legs=pd.DataFrame(
-            [_of_leg(str(name), scores) for name, scores in by_leg.groupby("leg")],
+            [_of_leg(str(name), rows) for name, rows in daily_of_legs.groupby("leg")],
             columns=OF_LEGS,
         ),
-        sectors=by_sector(ranked.scores, ranked.outcome, ranked.sectors, overlap=overlap),
+        sectors=by_sector(
+            ranks.to_numpy(),
+            outcome,
+            sectors.where(sectors.notna(), None).tolist(),
+            overlap=overlap,
+        ),
     )
-    behind = {
-        "nights": ("cumulative", "months", "distribution"),
-        "legs": ("spread", "legs"),
-        "stocks": ("groups", "autocorrelation", "replaced", "sectors", "coverage"),
-    }
-    sql = {
-        chart: sql_text(conn, statements[name])
-        for name, charts in behind.items()
-        for chart in charts
-    }
+    of_nights = scores(span="night", leg=leg, predictor=names)
+    behind = (
+        (of_nights, ("cumulative", "months", "distribution")),
+        (by_leg, ("spread", "legs")),
+        (stocks, ("groups", "autocorrelation", "replaced", "sectors", "coverage")),
+    )
+    sql = {chart: sql_text(conn, statement) for statement, charts in behind for chart in charts}
     values = sheet_values(sheet, unit="nights", strongest=strongest, sql=sql)
     return {"market": market, "ranker": predictor, "nights": NIGHTS, **values}
-
-
-def _scores(market: str, span: str, **conditions: Any) -> Statement:
-    return selection(
-        "rank_score_log", market=market, span=span, order="predictor, leg, target", **conditions
-    )
-
-
-def _cumulative(tables: dict[str, pd.DataFrame], predictor: str) -> pd.DataFrame:
-    """Return the rank IC of a predictor, added up over its nights, with the running interval."""
-    scores, running = (
-        tables[name][tables[name]["predictor"] == predictor] for name in ("nights", "running")
-    )
-    rank_ic = scores["rank_ic"].to_numpy(dtype=float)
-    return cumulative_ic(pd.DatetimeIndex(scores["target"]), rank_ic, running)
 
 
 def _of_leg(leg: str, daily: pd.DataFrame) -> dict[str, Any]:
@@ -167,23 +156,3 @@ def _of_leg(leg: str, daily: pd.DataFrame) -> dict[str, Any]:
         **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
         "t": rank_ic_t(rank_ic, overlap=overlap),
     }
-
-
-def ranked_nights(rows: pd.DataFrame) -> RankedNights:
-    """Return the rankings of stocks, from rows of the view ranking_history, as grids.
-
-    Of a session that was ranked more than once, the newest ranking counts: its rows come last. The
-    columns of the grids are in the order of the symbols, which `sectors` follows too; it is None
-    for a stock without a sector.
-    """
-    newest = rows.drop_duplicates(["target", "symbol"], keep="last")
-    scores = newest.pivot(index="target", columns="symbol", values="score").astype(float)
-    outcome = newest.pivot(index="target", columns="symbol", values="realised_return")
-    sectors = newest.drop_duplicates("symbol", keep="last").set_index("symbol")["sector"]
-    named = sectors.reindex(scores.columns)
-    return RankedNights(
-        sessions=pd.DatetimeIndex(scores.index),
-        sectors=[None if pd.isna(sector) else str(sector) for sector in named],
-        scores=scores.to_numpy(),
-        outcome=outcome.to_numpy(dtype=float),
-    )

@@ -1,4 +1,7 @@
-"""What is running: nights, backtests, trainings of translators, and the queue of texts."""
+"""What is running, and how the last night of each market stands.
+
+Beside nights these are backtests, trainings of translators, and the queue of texts.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +15,18 @@ from sqlalchemy import Connection
 from db import where
 from db.connection.locks import is_held
 from db.read import query, read, read_row, read_value
-from db.rows import markets, translations
+from db.rows import markets, nights, translations
 from dtml.pages.figures import count, counted, day, records
+from flows.morning import Row, hindsight
+from flows.service.timeliness import Timeliness
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
 REFRESH_S = (15, 60)  # the choices on the page for reloading it
 LONGEST_REFRESH_S = 3600  # that an address may have
 SHOWN_FOR = timedelta(days=7)  # a backtest that began earlier and did not end is not shown
 SILENT_FOR = timedelta(minutes=20)  # without a logged step, a translator is not in training
+MOST_NAMED = 3  # markets that are not well, in the heading of the first page
+SHORTEST = timedelta(minutes=10)  # until a backtest of the shortest folds is silent
 SILENT_FOLDS = 5  # times the pace of its folds: a backtest that is silent longer was interrupted
 
 
@@ -40,26 +47,111 @@ class Work:
     market: str | None = None
 
 
-def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class State:
+    """Hold how a market's last night stands, for the macro `state`.
+
+    `night` is None before the first night, `running` is its `running_night` while it runs. `times`
+    are those of the market; on the page of an older night they tell nothing. `hindsight` says how
+    many of the market's nights were run after the session that they predict.
+    """
+
+    night: Row | None
+    running: Mapping[str, Any] | None
+    times: Timeliness
+    now: datetime
+    hindsight: str
+
+    @property
+    def kind(self) -> str:
+        """Return "none" (no night), "running", "interrupted", "refused", "late" or "complete"."""
+        if self.night is None:
+            return "none"
+        if self.running is not None:
+            return "running" if self.running["work"].is_alive else "interrupted"
+        if self.night["status"] not in nights.COMPLETE:
+            return str(self.night["status"])
+        return "late" if self.times.is_late else "complete"
+
+    @property
+    def is_hindsight(self) -> bool:
+        """Return whether the night was run after the session that it predicts."""
+        if self.night is None or self.night["status"] not in nights.COMPLETE:
+            return False
+        target = self.night["target"]
+        return target is not None and self.night["finished_at"].date() > target
+
+    @property
+    def has_opened(self) -> bool:
+        """Return whether the session predicted is known to have opened."""
+        return self.times.opens_at is not None and self.times.opens_at <= self.now
+
+    @property
+    def is_too_late(self) -> bool:
+        """Return whether the night is known to have ended late, and after the open."""
+        return self.times.is_late_end and self.times.is_in_time is False
+
+
+def state_of_night(
+    conn: Connection, market: str, night: Row | None, now: datetime, times: Timeliness | None
+) -> State:
+    """Return the state of a market's night; `times` are known for its last one."""
+    is_running = night is not None and night["status"] == "running"
+    return State(
+        night=night,
+        running=running_night(conn, night, now) if night and is_running else None,
+        times=times or Timeliness(market=market),
+        now=now,
+        hindsight=hindsight(conn, market),
+    )
+
+
+def summary_of_states(states: Mapping[str, State]) -> str:
+    """Say in a few words whether the last nights of several markets are well.
+
+    A night that ended after the open is named as late, and one that runs as running; one that was
+    late but in time is well. Empty without two markets with a night: the page of a single one says
+    it beside its name.
+    """
+    words = {market: state.kind for market, state in states.items() if state.night}
+    if len(words) < 2:
+        return ""
+    not_well = [
+        f"{market} {'late' if word == 'complete' else word}"
+        for market, word in words.items()
+        if word != "complete" or states[market].is_too_late
+    ]
+    if not not_well:
+        return "all well"
+    if len(not_well) > MOST_NAMED:
+        return f"{count(len(not_well))} of {count(len(words))} not well"
+    others = ", the others well" if len(not_well) < len(words) else ""
+    return f"{', '.join(not_well)}{others}"
+
+
+def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) -> dict[str, Any]:
+    """Return the state of every market's last night, and what is running beside nights."""
+    states = {}
+    for market in markets.all_markets(conn):
+        night = read_row(conn, "night_log", market=market, order="-as_of")
+        states[market] = state_of_night(conn, market, night, now, times.get(market))
+    return {"states": states, "works": other_work(conn, now)}
+
+
+def running_page(
+    conn: Connection, every: int, now: datetime, times: Mapping[str, Timeliness]
+) -> dict[str, Any]:
     """Return the page of the nights that are running, each with its stages, and of queued texts.
 
     `queue` has the number of texts to translate by model and status. `every` is the number of
     seconds after which the page is loaded again; 0 for never.
     """
-    newest = (
-        read_row(conn, "night_log", market=name, order="-as_of")
-        for name in markets.all_markets(conn)
-    )
     counts = translations.queue_counts(conn).pivot(index="model", columns="status", values="n")
     return {
+        **live_page(conn, now, times),
         "now": now,
         "every": every,
         "choices": REFRESH_S,
-        "running": [
-            running_night(conn, night, now)
-            for night in newest
-            if night is not None and night["status"] == "running"
-        ],
         "queue": records(counts.reindex(columns=STATUSES).fillna(0).reset_index()),
         "statuses": STATUSES,
     }
@@ -70,13 +162,12 @@ def other_work(conn: Connection, now: datetime) -> list[Work]:
     return [*_backtests(conn, now), *_translators(conn, now), *_translation_queues(conn, now)]
 
 
-def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def running_night(conn: Connection, night: Row, now: datetime) -> dict[str, Any]:
     """Return a night that is running or was interrupted, with its stages.
 
     Each stage has its `seconds` so far, and those that it took in the night `before`, whose stages
     that this night has not begun yet come last, without a status. `stage` is the stage that is
-    running, None between two. `is_alive` tells whether a process still works on the night, and
-    `work` is the night as a piece of work.
+    running, None between two. `work` is the night as a piece of work.
     """
     market, as_of = night["market"], night["as_of"]
     stages = partial(read, conn, "stage_log", market=market, order="started_at, stage")
@@ -87,23 +178,18 @@ def running_night(conn: Connection, night: Mapping[str, Any], now: datetime) -> 
     own = stages(as_of=as_of).set_index("stage")
     rows = own.reindex([*own.index, *earlier.index.difference(own.index, sort=False)])
     so_far = (pd.Timestamp(now) - rows["started_at"]).dt.total_seconds().clip(lower=0)
-    rows = rows.assign(seconds=rows["seconds"].fillna(so_far), before=earlier)
-    running = records(rows[rows["status"] == "running"].reset_index())
+    rows = rows.assign(seconds=rows["seconds"].fillna(so_far), before=earlier).reset_index()
+    running = records(rows[rows["status"] == "running"])
     stage = running[-1] if running else None
-    is_alive = is_held(conn, market)
     return {
-        "market": market,
-        "as_of": as_of,
-        "started_at": night["started_at"],
-        "is_alive": is_alive,
         "stage": stage,
-        "stages": records(rows.reset_index()),
+        "stages": records(rows),
         "before": before,
         "work": Work(
             kind="night",
             name=day(as_of),
             stage=stage["stage"] if stage else "between two stages",
-            is_alive=is_alive,
+            is_alive=is_held(conn, market),
             market=market,
         ),
     }
@@ -116,28 +202,29 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
     for no longer than `SILENT_FOLDS` times the median time from one fold's model to the next.
     """
     works = []
-    for row in records(
-        read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
-    ):
+    begun = read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
+    for row in records(begun):
         folds = query(conn, "fold_moments", backtest=row["id"])
         done = 0.0
-        last_sign = row["created_at"]
-        silent_s = SHOWN_FOR.total_seconds()  # before its first fold, it counts as alive
+        up_to = "-"
+        is_alive = True  # before its first fold
         if len(folds):
-            days = (row["last"] - row["first"]).days + 1
-            done = min(1.0, ((folds["last"].max() - row["first"]).days + 1) / days)
-            moments = folds["created_at"]
-            steps = moments.sort_values().diff().dropna().dt.total_seconds()
-            pace_s = float(steps.median() if len(steps) else folds["seconds"].median())
-            last_sign = moments.max()
-            silent_s = max(SILENT_FOLDS * pace_s, 600)  # ten minutes for the shortest folds
-        up_to = day(folds["last"].max()) if len(folds) else "-"
+            last = folds["last"].max()
+            up_to = day(last)
+            done = min(
+                1.0, ((last - row["first"]).days + 1) / ((row["last"] - row["first"]).days + 1)
+            )
+            moments = folds["created_at"].sort_values()
+            pace = moments.diff().median()
+            if pd.isna(pace):  # of a single fold
+                pace = timedelta(seconds=float(folds["seconds"].iloc[0]))
+            is_alive = now - moments.iloc[-1] < max(SILENT_FOLDS * pace, SHORTEST)
         works.append(
             Work(
                 kind="backtest",
                 name=row["id"],
                 stage=f"{counted(len(folds), 'fold')} done, up to {up_to}",
-                is_alive=(now - last_sign).total_seconds() < silent_s,
+                is_alive=is_alive,
                 done=done,
                 market=row["market"],
             )

@@ -1,6 +1,7 @@
 """The page of one stock: its predictions over a span of sessions, and their outcomes."""
 
 from datetime import date
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from db.read import read, selection
 from db.rows import attention, markets
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
-from dtml.evaluation.metrics import accuracy, mcc
+from dtml.evaluation.metrics import accuracy, confusion, mcc
 from dtml.pages.charts import Chart, Panel, over_sessions
-from dtml.pages.figures import percent, records
-from flows.dashboard.briefing import caveats, contradicts
+from dtml.pages.figures import records
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
+from flows.morning import caveats, contradicts, orders_of_night
+from flows.night_facts import night_facts
 
 SHOWN = 250  # rows of a stock's table, and sessions of its charts without a span, at most
 LONGEST = 3000  # sessions of the charts of a span, at most
@@ -70,9 +72,7 @@ def stock_page(
     # Several models may have predicted a session: the newest prediction comes first, and is kept.
     newest_of_target = predictions.drop_duplicates("target")
     # Without a `first`, the chart begins where the predictions do.
-    begins = first
-    if first is None and len(predictions):
-        begins = predictions["as_of"].min().date()
+    begins = predictions["as_of"].min().date() if first is None and len(predictions) else first
     bars = read(
         conn,
         "price_latest",
@@ -81,77 +81,51 @@ def stock_page(
         limit=most,
         **of_stock,
     )
-    ways = _ways(newest_of_target)
     targets = read(
         conn, "prediction_history", columns="target", order="-target", limit=SHOWN, **of_kind
-    )["target"]
+    )
     newest = read(conn, "latest_prediction", market=market, order="symbol", limit=STOCKS)
     stock = next(iter(records(newest[newest["symbol"] == symbol])), None)
     ranked = int(newest["place"].notna().sum())
-    sessions = [*predictions["target"], *bars["session"]]
+    sessions = pd.concat([predictions["target"], bars["session"]])
+    ways = _ways(newest_of_target)
     nights = attention.attended(conn, market, ATTENDED)
+    weights = partial(attention.mean_weights, conn, market, symbol, nights, row_limit=SOURCES)
+    directions_sql = selection(
+        "prediction_history", columns=COLUMNS, order="-target", target=in_span, **of_kind
+    )
     return {
         **of_kind,
         "stock": stock,
         "ranked": ranked,
-        "before": None if stock is None or last else _place_before(predictions, stock),
-        "disagrees": stock is not None and contradicts(stock["place"], ranked, stock["direction"]),
+        "before": stock and not last and _place_before(predictions, stock),
+        "disagrees": stock and contradicts(stock["place"], ranked, stock["direction"]),
         "stocks": newest["symbol"].tolist(),
         "caveats": caveats(conn, market),
-        "account": "" if stock is None else _in_account(conn, stock),
+        "orders": stock and _orders(conn, stock),
         "kinds": KINDS,
         "first": first,
         "last": last,
-        "shown": (min(sessions), max(sessions)) if sessions else None,
+        "shown": (sessions.min(), sessions.max()),
         "directions": records(predictions.head(SHOWN)),
         "held": len(predictions),
-        "directions_sql": sql_text(
-            conn,
-            selection(
-                "prediction_history", columns=COLUMNS, order="-target", target=in_span, **of_kind
-            ),
-        ),
+        "directions_sql": sql_text(conn, directions_sql),
         "spans": span_scores(newest_of_target),
         "whole": records(read(conn, "symbol_score", order="kind", **of_stock)),
         "chart": stock_chart(symbol, newest_of_target, bars),
-        "months": [
-            {
-                "name": str(month),
-                "first": month.start_time.date(),
-                "last": month.end_time.date(),
-            }
-            for month in pd.DatetimeIndex(targets).to_period("M").unique()
-        ],
+        "months": list(targets["target"].dt.to_period("M").unique()),
         "marks": {way: int((ways == way).sum()) for way in WAYS},
-        "decided": len(ways),
-        "correct": int(ways.str.endswith(", correct").sum()),
-        "attention": {
-            name: records(
-                attention.mean_weights(
-                    conn,
-                    market,
-                    symbol,
-                    nights,
-                    looks_at_others=name == "looks",
-                    row_limit=SOURCES,
-                )
-            )
-            for name in ("looks", "looked")
-        },
+        "looks": records(weights(looks_at_others=True)),
+        "looked": records(weights(looks_at_others=False)),
         "nights": len(nights),
     }
 
 
-def _in_account(conn: Connection, stock: dict[str, Any]) -> str:
-    """Say how much of a stock the paper account is to hold; empty where nothing was decided."""
-    market = stock["market"]
-    orders = read(conn, "paper_order", market=market, target=stock["target"].date())
-    if orders.empty:
-        return ""
-    weight = float(orders.loc[orders["symbol"] == stock["symbol"], "weight"].sum())
-    if weight > 0:
-        return f"The paper account will hold {percent(weight)} of its equity in it."
-    return "The paper account will not hold it."
+def _orders(conn: Connection, stock: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the orders of the night that predicted a stock last, by symbol."""
+    night = night_facts(conn, stock["market"], target=stock["target"].date())
+    orders = orders_of_night(night, night.ranking) if night else pd.DataFrame()
+    return {order["symbol"]: order for order in records(orders)}
 
 
 def _place_before(predictions: pd.DataFrame, stock: dict[str, Any]) -> float | None:
@@ -186,22 +160,26 @@ def span_scores(predictions: pd.DataFrame) -> list[dict[str, Any]]:
     model alone is scored, on all sessions with an outcome. MCC is 0 when one class is never
     predicted.
     """
-    scored = settled = predictions.dropna(subset=["realised_return"])
+    scored = predictions.dropna(subset=["realised_return"])
     columns = {MODEL: "direction"}
-    with_rules = settled.dropna(subset=list(NAIVE_RULES))
+    with_rules = scored.dropna(subset=list(NAIVE_RULES))
     if len(with_rules):
         scored = with_rules
         columns |= {rule: rule for rule in NAIVE_RULES}
-    if scored.empty:
-        return []
-    rose = scored["realised_return"] > 0
+    rose = (scored["realised_return"] > 0).to_numpy()
     rows = []
-    for predictor, column in columns.items():
-        up = scored[column] == "rise"
-        cells = [up & rose, up & ~rose, ~up & rose, ~up & ~rose]
-        counts = np.array([cell.sum() for cell in cells])
-        figures = {"acc": float(accuracy(counts)), "mcc": float(mcc(counts))}
-        rows.append({"predictor": predictor, "n": len(scored), "rises": int(rose.sum()), **figures})
+    for predictor, column in columns.items() if len(scored) else ():
+        said = (scored[column] == "rise").to_numpy()
+        counts = confusion(said, rose, np.ones_like(rose)).sum(axis=0)
+        rows.append(
+            {
+                "predictor": predictor,
+                "n": len(rose),
+                "rises": int(rose.sum()),
+                "acc": float(accuracy(counts)),
+                "mcc": float(mcc(counts)),
+            }
+        )
     return rows
 
 
@@ -213,33 +191,29 @@ def stock_chart(symbol: str, predictions: pd.DataFrame, bars: pd.DataFrame) -> C
     The band around the probability of a rise is one standard deviation over the seeds on each side.
     None where fewer than two days have a value.
     """
-    by_session = bars.set_index("session").sort_index()
-    by_target = predictions.set_index("target").sort_index()
+    by_session = bars.set_index("session")
+    by_target = predictions.set_index("target")
     closes = {"close": by_session["close"]}
     if (by_session["adj_close"] - by_session["close"]).abs().max() > 0:
         closes["adjusted close"] = by_session["adj_close"]
     ways = _ways(by_target)
     # Heights and labels are counted from the bottom, so the first of WAYS gets the last place.
     marks = {
-        way: pd.Series(height, ways.index[ways == way], dtype=float)
-        for height, way in zip((4, 3, 2, 1), WAYS, strict=True)
+        way: pd.Series(float(len(WAYS) - number), ways.index[ways == way])
+        for number, way in enumerate(WAYS)
     }
-    probability = by_target["probability"].astype(float)
+    lines = by_target[["probability", "calibrated"]].astype(float)
     std = by_target["probability_std"].astype(float)
-    bands: dict[str, pd.DataFrame] = {}
-    if std.notna().any():
-        ends = {"low": probability - std, "high": probability + std}
-        bands["probability"] = pd.DataFrame(ends).clip(0, 1)
-    lines = {"probability": probability, "calibrated": by_target["calibrated"].astype(float)}
+    ends = {"low": lines["probability"] - std, "high": lines["probability"] + std}
     panels = [
         Panel(title="close, as traded", lines=closes, form="price"),
         Panel(title="", lines=marks, labels=WAYS[::-1], height=84),
         Panel(
             title="probability of a rise",
-            lines=lines,
+            lines={str(name): line for name, line in lines.items()},
             form="percent",
             base=0.5,
-            bands=bands,
+            bands={"probability": pd.DataFrame(ends).clip(0, 1)} if std.notna().any() else {},
         ),
     ]
     title = f"{symbol}: close, directions, probability of a rise"

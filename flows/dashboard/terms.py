@@ -4,8 +4,7 @@ The texts are HTML without values from a store.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import MINIMUM_DAYS
@@ -19,7 +18,7 @@ class Term(NamedTuple):
 
 
 _RULES = "; ".join(f"{name}: {words}" for name, words in NAIVE_RULES.items())
-_TERMS = {
+TERMS: Mapping[str, Term] = {
     "night": Term(
         word="night, target session",
         meaning="A night runs after a session has closed. It uses data up to that session and "
@@ -148,9 +147,3 @@ _TERMS = {
         "two are equal.",
     ),
 }
-TERMS: Final[Mapping[str, Term]] = MappingProxyType(_TERMS)
-
-
-def terms_page() -> dict[str, Any]:
-    """Return the page of all terms."""
-    return {"terms": TERMS}

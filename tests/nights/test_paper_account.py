@@ -27,7 +27,7 @@ from dtml.experiments import vary
 from dtml.features import FEATURES
 from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.dashboard.briefing import after_costs
+from flows.morning import after_costs
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
@@ -482,9 +482,9 @@ def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) 
     with transaction(traded.engine) as conn:
         save(conn, "rank_score", rows, market=traded.name, scored_at=datetime.now(UTC))
         asked = (conn, traded.name, "next_close", "ridge")
-        assert rankings.lasting_skill(*asked, NIGHTS[5].date()) == (NIGHTS[3].date(), 3)
-        assert rankings.lasting_skill(*asked, NIGHTS[2].date()) == (None, 0)
-        assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == (NIGHTS[1].date(), 1)
+        assert rankings.lasting_skill(*asked, NIGHTS[5].date()) == NIGHTS[3].date()
+        assert rankings.lasting_skill(*asked, NIGHTS[2].date()) is None
+        assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == NIGHTS[1].date()
 
 
 def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: MarketContext) -> None:

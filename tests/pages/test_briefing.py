@@ -19,18 +19,13 @@ from db.engine import open_engine, reading, transaction, upgrade
 from db.read import query
 from db.rows import nights
 from db.save import save
-from dtml.pages.charts import Sparkline
+from dtml.pages.charts import sparkline
 from dtml.prices.sessions import next_session
-from flows.dashboard import briefing
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.briefing import (
-    END_STOCKS,
-    State,
-    orders_of_night,
-    state_of_night,
-)
-from flows.dashboard.market import Asked, market_page, night_of
+from flows.dashboard.market import market_page, night_of
+from flows.dashboard.running import State, state_of_night, summary_of_states
 from flows.dashboard.terms import TERMS
+from flows.morning import END_STOCKS, hindsight, orders_of_night
 from flows.nightly.context import MarketContext
 from flows.service.timeliness import Timeliness
 from tests.support.browser import Page, Site, served
@@ -116,13 +111,32 @@ def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> Non
     by_target = places.pivot(index="symbol", columns="target", values="place")
     last, before = (str(DAYS[number].date()) for number in (NIGHTS, NIGHTS - 1))
     gained = (by_target[before] - by_target[last]).to_dict()
-    rows = table_rows(site.get(PAGES["market"]).body, "The ranking of the")
+    body = site.get(PAGES["market"]).body
+    rows = table_rows(body, "The ranking of the")
     assert [row[1] for row in rows] == by_target[last].sort_values().index.tolist()
     for place, (number, symbol, moved, *_) in enumerate(rows, start=1):
         assert number == str(place)
         change = gained[symbol]
         arrow = "=" if change == 0 else f"{'▲' if change > 0 else '▼'} {abs(change)}"
         assert moved == arrow
+
+
+def test_the_directions_of_a_market_are_those_that_count(site: Site) -> None:
+    last = DAYS[NIGHTS].date()
+    stored = asked(
+        site.engine,
+        "select symbol, target, decision from prediction_history "
+        f"where market = '{MARKET}' and kind = 'nightly'",
+    )
+    counted = stored[stored["target"].astype(str) == str(last)].set_index("symbol")["decision"]
+    words = {"rise": "▲ rise", "fall": "▼ fall", "none": "no direction"}
+    body = site.get(PAGES["market"]).body
+    rows = table_rows(body, "The ranking of the")
+    assert len(counted) == len(rows)
+    assert all(words[counted[row[1]]] in row for row in rows)
+    numbers = counted.value_counts().reindex(["rise", "fall", "none"]).fillna(0).astype(int)
+    risen = f"▲ {numbers['rise']} ▼ {numbers['fall']}"
+    assert risen in Page(body.split('id="directions"')[1]).seen
 
 
 def test_a_night_without_a_ranking_shows_that_of_the_last_complete_one(site: Site) -> None:
@@ -192,18 +206,20 @@ def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(sit
     assert len({row[0] for row in rows}) == len(rows)
 
 
-def test_a_stock_s_page_says_whether_the_paper_account_is_to_hold_it(site: Site) -> None:
+def test_a_stock_s_page_says_whether_the_paper_account_trades_it(site: Site) -> None:
     wanted = asked(
         site.engine,
         f"select symbol, weight from paper_order where market = '{MARKET}' and target = "
         f"(select max(target) from latest_prediction where market = '{MARKET}')",
     ).set_index("symbol")["weight"]
     assert 0 < wanted.gt(0).sum() < len(STOCKS)
+    actions = {STOCKS[0]: "sells", STOCKS[1]: "holds", STOCKS[2]: "buys"}
     for symbol in STOCKS:
         seen = Page(site.get(link(["market", MARKET, "stock", symbol])).body).seen
-        weight = wanted.get(symbol, 0.0)
-        held = f"will hold {100 * weight:.1f} % " if weight else "will not hold it."
-        assert f"The paper account {held}" in seen
+        said = "does not hold it." if symbol not in actions else f"{actions[symbol]} it"
+        assert f"The paper account {said}" in seen
+        if wanted.get(symbol):
+            assert f" it, for {100 * wanted[symbol]:.1f} % of" in seen
 
 
 def test_a_stock_s_chart_begins_where_its_predictions_do(site: Site) -> None:
@@ -281,41 +297,34 @@ def test_an_older_night_is_not_told_of_the_alerts_of_a_later_one(
             market_page(
                 conn,
                 context.name,
-                Asked(as_of=as_of),
+                as_of,
+                0,
                 datetime.now(UTC),
                 {},
             )
             for as_of in (None, AS_OF)
         )
-    assert "below rule: a rule" in newest["changes"]
-    assert "below rule: a rule" not in older["changes"]
+    assert "below rule: a rule" in newest["morning"].changes
+    assert "below rule: a rule" not in older["morning"].changes
 
 
 def test_a_small_line_is_broken_where_a_value_is_missing() -> None:
-    line = Sparkline(
-        words='rank IC of "A" & B',
-        lines={"blend": np.array([0.0, 1.0, np.nan, 1.0, 2.0]), "none": np.full(5, np.nan)},
-        base=0.0,
-    )
-    (path,) = re.findall(r' d="([^"]*)"', line.svg)
-    assert path.count("M") == 2
-    assert path.count("L") == 2
-    assert "&#34;A&#34; &amp; B" in line.svg
-    heights = [float(y) for y in re.findall(r",([\d.]+)", path)]
-    assert heights[0] == max(heights)
-    assert heights[-1] == min(heights)
+    values = {"blend": [0.0, 1.0, np.nan, 1.0, 2.0], "none": np.full(5, np.nan)}
+    chart = sparkline("rank IC", pd.DataFrame(values), base=0.0)
+    (path,) = re.findall(r' d="(M[^"]*M[^"]*)"', chart.svg)
+    assert path.count("M") == path.count("L") == 2
 
 
 def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> None:
     with reading(site.engine) as conn:
         complete, late = query(conn, "hindsight", market=MARKET, last=date.max).iloc[0]
+        words = hindsight(conn, MARKET)
         stored = frame(conn, select(tables.night).where(tables.night.c.market == MARKET))
     done = stored[stored["status"].isin(nights.COMPLETE)]
     ended = pd.to_datetime(done["finished_at"], utc=True).dt.strftime("%Y-%m-%d")
     assert complete == len(done) > 0
     assert late == (ended > done["target"].astype(str).str[:10]).sum()
-    assert briefing.hindsight_words(60, 0) == ""
-    assert briefing.hindsight_words(1260, 1259).startswith("1,259 of 1,260 nights")
+    assert words.startswith(f"{late} of {complete} nights" if late else "")
 
 
 def ended(status: str, after: timedelta) -> State:
@@ -331,7 +340,7 @@ def test_the_first_heading_says_which_markets_are_not_well() -> None:
     late = ended("complete", timedelta(hours=16))
     refused = ended("refused", timedelta(minutes=9))
     none = replace(well, night=None)
-    say = briefing.summary_of_states
+    say = summary_of_states
     assert say({}) == say({"a": none}) == ""
     assert say({"a": well, "b": in_time, "c": none}) == "all well"
     assert say({"a": late}) == ""

@@ -25,7 +25,7 @@ def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: sign
         assert ask(port, "/alive") == (200, "ok")
         for address in (
             "/",
-            f"/market/{MARKET}?level=0.8",
+            f"/market/{MARKET}?every=60",
             f"/market/{MARKET}/stock/S01",
             "/table/run_log?run_id=toy-first",
         ):

@@ -1,7 +1,6 @@
 """The figures on the dashboard's pages are those of the rows that they are made of."""
 
 import io
-from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlsplit
 
 import pandas as pd
@@ -13,16 +12,13 @@ from db.engine import reading
 from db.read import read
 from db.rows import attention
 from dtml.baselines.naive_rules import NAIVE_RULES
-from flows.dashboard.app import dashboard, link
-from flows.dashboard.market import SORTS, Asked, market_page, night_directions, night_of
+from flows.dashboard.app import dashboard
 from flows.dashboard.stock import span_scores, stock_chart, stock_page
 from flows.nightly.context import MarketContext
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     DAYS,
-    FIRST_RUN,
-    LEVEL,
     MARKET,
     NIGHTS,
     served_site,  # noqa: F401 - the fixture `site`
@@ -30,8 +26,6 @@ from tests.support.dashboard_store import (
 from tests.support.nights import AS_OF, after_nights
 
 pytestmark = pytest.mark.slow
-
-NIGHT = DAYS[15].date()  # of the first run
 
 
 def asked(site: Site, sql: str) -> pd.DataFrame:
@@ -52,80 +46,10 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
         )
 
 
-@pytest.mark.soak
-def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:
-    with reading(site.engine) as conn:
-        night = night_of(conn, MARKET, NIGHT)
-        assert night
-        directions, plain = (night_directions(night, level) for level in (LEVEL, None))
-        without = night_directions(night, 0.95)
-    band = asked(
-        site, f"select * from band_direction where run_id = '{FIRST_RUN}' and level = {LEVEL}"
-    )
-    band = band[band["target"].astype(str) == str(night.target)].set_index("symbol")
-    assert set(directions["direction"]) == {"rise", "fall", "none"}
-    for row in directions.to_dict("records"):
-        mine = band.loc[row["symbol"]]
-        assert (row["direction"], row["low"], row["high"]) == (
-            mine["direction"],
-            mine["low"],
-            mine["high"],
-        )
-        assert (
-            pd.isna(row["correct"])
-            if row["direction"] == "none"
-            else row["correct"] == mine["covered"]
-        )
-    assert plain["direction"].tolist() == [
-        "rise" if each > 0.5 else "fall" for each in plain["probability"]
-    ]
-    assert without["direction"].isna().all(), "no band of that level is stored"
-    assert without["correct"].isna().all()
-
-
-def test_a_refused_night_has_no_prediction(site: Site) -> None:
-    with reading(site.engine) as conn:
-        night = night_of(conn, MARKET, None)
-        assert night
-        assert (night.row["status"], len(night_directions(night, LEVEL))) == ("refused", 0)
+def test_a_refused_night_has_no_prediction_of_its_own(site: Site) -> None:
     seen = Page(site.get(f"/market/{MARKET}").body).seen
     assert "too many bars refused" in seen
-    assert "made no prediction" in seen
-
-
-@pytest.mark.parametrize("column", SORTS)
-def test_the_directions_are_sorted_by_every_column_both_ways(site: Site, column: str) -> None:
-    with reading(site.engine) as conn:
-        night = night_of(conn, MARKET, NIGHT)
-        assert night
-        directions = night_directions(night, LEVEL)
-        up, down = (
-            pd.DataFrame(
-                market_page(
-                    conn, MARKET, Asked(as_of=NIGHT, level=LEVEL, sort=sort), datetime.now(UTC), {}
-                )["directions"]
-            )[column]
-            for sort in (column, f"-{column}")
-        )
-    assert up.dropna().tolist() == sorted(directions[column].dropna())
-    assert down.dropna().tolist() == sorted(directions[column].dropna(), reverse=True)
-    assert not up.isna().to_numpy()[: up.notna().sum()].any()
-    page = Page(site.get(f"/market/{MARKET}?as_of={NIGHT}&level={LEVEL}&sort=-{column}").body)
-    heads = [
-        attrs.get("aria-sort") for tag, attrs in page.tags if tag == "th" and "aria-sort" in attrs
-    ]
-    assert heads == ["descending"]
-
-
-def test_a_head_sorts_the_other_way_round_when_it_is_asked_again(site: Site) -> None:
-    address = f"/market/{MARKET}?as_of={NIGHT}&level={LEVEL}&sort="
-    heads = {
-        sort: {link.rpartition("sort=")[2] for link in Page(site.get(address + sort).body).links}
-        for sort in ("-probability_std", "probability_std")
-    }
-    assert {"symbol", "-calibrated", "probability_std"} <= heads["-probability_std"]
-    assert {"symbol", "-calibrated", "-probability_std"} <= heads["probability_std"]
-    assert site.get(f"{address}nothing").status == 400
+    assert "the last complete one" in seen
 
 
 def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> None:
@@ -232,12 +156,11 @@ def test_a_market_s_first_night_has_directions_and_no_scores(
 ) -> None:
     after_nights(context, AS_OF)
     with served(dashboard(reader), reader) as site:
-        page = Page(site.get(f"/market/{context.name}?level=0.8").body)
+        page = Page(site.get(f"/market/{context.name}").body)
         assert site.get("/").status == site.get(f"/market/{context.name}/stock/L01").status == 200
-    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {
-        link(["market", context.name, "stock", symbol]) for symbol in context.market.symbols
-    }
-    assert "outcome by then" in page.seen
+    options = {attrs["value"] for tag, attrs in page.tags if tag == "option"}
+    assert options == set(context.market.symbols)
+    assert "There is no ranking yet" in page.seen
 
 
 def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:

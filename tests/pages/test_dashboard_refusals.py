@@ -32,10 +32,9 @@ UNKNOWN = {
 }
 MISTAKES = {
     f"/market/{MARKET}?as_of=yesterday": "as_of=yesterday: ",
-    f"/market/{MARKET}?sort=size": "sort=size: ",
-    f"/market/{MARKET}?level=0.81": "level=0.81: it is",
-    f"/market/{MARKET}?level=high": "level=high: ",
-    f"/market/{MARKET}?level=nan": "level=nan: it is",
+    f"/market/{MARKET}/night/{DAYS[0].date()}?level=0.81": "level=0.81: it is",
+    f"/market/{MARKET}/night/{DAYS[0].date()}?level=high": "level=high: ",
+    f"/market/{MARKET}/night/{DAYS[0].date()}?level=nan": "level=nan: it is",
     "/table/run_log?size=1": "has no column 'size'",
     "/sql/rows.xml?q=select+1": "rows.xml: choose",
     "/sql/rows.csv?q=delete+from+run": "select",
@@ -95,7 +94,7 @@ def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(
         "/metrics",
         "/nowhere",
         "/sql/rows.csv?q=select+1",
-        f"/market/{MARKET}?sort=x",
+        f"/market/{MARKET}?every=x",
     ],
 )
 def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: str) -> None:

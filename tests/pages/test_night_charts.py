@@ -113,7 +113,7 @@ def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
     weights[1, 3], weights[2, 0] = 0.9, 0.7  # B looks at D, C at A, and neither back
     weights[3, 1], weights[0, 2] = 0.01, 0.02
     frame = looks(names).assign(weight=weights.ravel()).sample(frac=1, random_state=7)
-    drawn = heat_map(Attention.of(frame), {})
+    drawn = heat_map(Attention.of(frame), pd.Series(dtype=object))
     assert drawn
     cells = drawn.data["rows"].pivot(index="y", columns="x", values="value")
     np.testing.assert_array_equal(cells.to_numpy(), weights)
@@ -126,7 +126,8 @@ def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_no
     frame = looks(names := [f"S{i:03d}" for i in range(30)])
     sectors = {name: ("Tin", None, "Oil")[i % 3] for i, name in enumerate(names)}
     mean = frame[frame["symbol"] != frame["source"]].groupby("source")["weight"].mean()
-    drawn = heat_map(Attention.of(frame), sectors, most=10)
+    of_stocks = pd.Series(sectors)
+    drawn = heat_map(Attention.of(frame), of_stocks, most=10)
     assert drawn
     shown = list(dict.fromkeys(drawn.data["rows"]["y"]))
     assert set(shown) == set(drawn.data["rows"]["x"]) == set(mean.nlargest(10).index)
@@ -134,23 +135,23 @@ def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_no
     # those of no sector last
     assert placed == sorted(placed, key=lambda sector: (not sector, sector))
     few = frame.sort_values("weight").groupby("symbol").tail(3)
-    partial = heat_map(Attention.of(few), sectors)
+    partial = heat_map(Attention.of(few), of_stocks)
     assert partial
     assert len(partial.data["rows"]) == len(few)
     by_sector = sorted(names, key=lambda name: (sectors[name] is None, sectors[name] or "", name))
     assert partial.values["downwards"] == partial.values["across"] == by_sector
-    assert sector_map(Attention.of(few), sectors) is None
-    assert heat_map(Attention.of(frame.iloc[:0]), sectors) is None
+    assert sector_map(Attention.of(few), of_stocks) is None
+    assert heat_map(Attention.of(frame.iloc[:0]), of_stocks) is None
 
 
 def test_without_preference_no_sector_gets_more_than_its_stocks() -> None:
     frame = looks(names := [f"S{i:03d}" for i in range(17)])
-    sectors = {name: f"Sector {i % 3}" for i, name in enumerate(names)}
+    sectors = pd.Series({name: f"Sector {i % 3}" for i, name in enumerate(names)})
     found = sector_map(Attention.of(frame), sectors)
     assert found
     side = frame.assign(s=frame["symbol"].map(sectors), t=frame["source"].map(sectors))
     share = side.groupby(["s", "symbol", "t"])["weight"].sum().groupby(["s", "t"]).mean().unstack()
-    part = pd.Series(sectors).value_counts(normalize=True).sort_index().to_numpy()
+    part = sectors.value_counts(normalize=True).sort_index().to_numpy()
     times = found.data["rows"].pivot(index="y", columns="x", values="value")
     assert_arrays_close_in_float64(times, share.to_numpy() / part)
     even = sector_map(Attention.of(frame.assign(weight=1 / 17)), sectors)

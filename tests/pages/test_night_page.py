@@ -10,7 +10,7 @@ import pytest
 
 from dtml.attention import Attention
 from dtml.pages.figures import figure, named, percent, records
-from dtml.pages.night import direction_rows, ranking_part
+from dtml.pages.night import direction_rows, ends, ranking_words
 from tests.support.facts import in_order
 from tests.support.night_page import (
     EVIL,
@@ -154,7 +154,6 @@ def test_an_old_night_shows_what_it_has() -> None:
         "with an abstention band",
     ):
         assert said in seen
-    assert "seeds above" not in seen
     assert sum(map(len, direction(old()).values())) == 23
 
 
@@ -205,7 +204,8 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
         "nights": 41,
         "gain": 0.012,
     }
-    text = page(ranking=ranking_part(ranking, scored, champion | {"stake": 71.4, "needed": 60.0}))
+    champion |= {"stake": 71.4, "needed": 60.0}
+    text = page(ranking=ends(ranking), ranking_words=ranking_words(ranking, scored, champion))
     assert region(text, 'The ranking[^"]*')[1:] == [
         ["S002", "1", "60.0 %"],
         ["S001", "2", "40.0 %"],
@@ -226,5 +226,5 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     assert 'href="#ranking"' not in page()
     of_another_leg = scored.assign(leg="next_close")
     for none_of_its_own in (scored.iloc[:0], of_another_leg):
-        text = page(ranking=ranking_part(ranking, none_of_its_own))
+        text = page(ranking=ends(ranking), ranking_words=ranking_words(ranking, none_of_its_own))
         assert "No ranking has" in text

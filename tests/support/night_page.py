@@ -19,7 +19,8 @@ from dtml.evaluation.calibration import (
     coverage,
     decide,
 )
-from dtml.pages.night import night_report, ranking_part
+from dtml.pages.figures import records
+from dtml.pages.night import night_report
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""
@@ -36,6 +37,11 @@ NIGHT |= {
     "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}],
     "reason": None,
 }
+# Arguments of the page; all else is shown as it is.
+GIVEN = (
+    *("night", "level", "directions", "threshold", "scores", "rolling"),
+    *("bins", "coverage", "attention", "calibrations"),
+)
 LINE = Calibration(0.7, 0.01, {}, 0, 0)
 THRESHOLD = 0.55
 GENERATOR = np.random.default_rng(23)
@@ -150,7 +156,7 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
         "rejected": rejected,
         "rejected_sessions": 30,
     }
-    whole |= {"warnings": pd.DataFrame(), "ranking": ranking_part(pd.DataFrame(), pd.DataFrame())}
+    whole |= {"warnings": [], "ranking": [], "ranking_words": None}
     whole |= {"receipt": facts, "calibrations": {"first": LINE}, "drift": "", "second_source": ()}
     whole |= {"frozen": None, "survivorship": "", "morning": None, "hindsight": ""}
     return whole | known
@@ -158,14 +164,15 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
 
 def page(directions: pd.DataFrame | None = None, **known: Any) -> str:
     whole = given(directions, **known)
-    return night_report(**whole | {"attention": Attention.of(whole["attention"])})
+    whole["attention"] = Attention.of(whole["attention"])
+    whole["rejected"] = records(whole["rejected"])
+    given_whole = {name: whole.pop(name) for name in GIVEN}
+    return night_report(**given_whole, facts=whole)
 
 
 def old(**known: Any) -> str:
     """The page of a night that was neither calibrated nor scored, and whose model is gone."""
-    directions = stocks().drop(
-        columns=["calibrated", "lowest", "highest", "rising_share", "name", "sector"]
-    )
+    directions = stocks().assign(calibrated=NAN, name=None, sector=None)
     blank = {
         name: given()[name].iloc[:0]
         for name in ("scores", "rolling", "bins", "coverage", "attention", "rejected")

@@ -1,0 +1,370 @@
+"""What a market's morning begins with: its ranking, its orders, its skill, and what changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection
+
+from db import where
+from db.read import query, read, read_row, read_value
+from db.rows import paper_account, rankings
+from dtml.errors import UsageError
+from dtml.evaluation.drift import drift_words
+from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
+from dtml.evaluation.ranking import mean_of_days
+from dtml.markets.definition import YEAR
+from dtml.pages.charts import Chart, sparkline
+from dtml.pages.figures import (
+    count,
+    counted,
+    day,
+    figure,
+    interval,
+    of_source,
+    percent,
+    records,
+    signed_percent,
+)
+from dtml.pages.night import promotion_words
+from dtml.prices.sessions import sessions_a_year
+from flows.markets.files import read_market
+from flows.night_facts import NightFacts
+
+END_STOCKS = 5  # stocks at each end of a ranking
+NIGHTS = 125  # of a small chart, at most: half a year
+SPAN = timedelta(days=183)  # of as many nights
+SMALLEST_TRADE = 0.00005  # of the equity: the page shows hundredths of a percent
+# Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
+SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
+TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Skill:
+    """How good the rankings of the predictor that ranks the stocks have been.
+
+    `score` is the row of its running scores, None before its first ranking has an outcome; `rule`
+    is that of the rule with the best rank IC. `since` is the session from which on the interval of
+    the rank IC has been above 0.
+    """
+
+    ranker: str
+    score: Row | None
+    rule: Row | None
+    since: date | None
+
+    @property
+    def verdict(self) -> str | None:
+        """Return the words of `told_apart` about the rank IC and 0."""
+        if self.score is None:
+            return None
+        return told_apart(self.score["rank_ic_low"], self.score["rank_ic_high"])
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a strategy gained after costs beside a benchmark portfolio.
+
+    `verdict` has the words of `told_apart`, `figures` the gain with its interval; `source` names
+    where it comes from, and `link` its page, if there is one.
+    """
+
+    verdict: str | None
+    beside: str
+    figures: str
+    source: str
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Morning:
+    """Hold a night's ranking, its orders, how good rankings have been, and what changed.
+
+    `ranking` and `orders` are the rows of the functions of these names, `paper` those of
+    `paper_account.paper_returns`. Without a complete night there is neither ranking nor order.
+    """
+
+    ranking: list[dict[str, Any]]
+    orders: list[dict[str, Any]]
+    skill: Skill | None
+    skill_line: Chart | None
+    changes: list[str]
+    paper: pd.DataFrame
+    costs: Gain | None
+
+    @property
+    def best(self) -> list[dict[str, Any]]:
+        """Return the best END_STOCKS stocks, or the better half of fewer, the best first."""
+        return self.ranking[: min(END_STOCKS, len(self.ranking) // 2)]
+
+    @property
+    def worst(self) -> list[dict[str, Any]]:
+        """Return as many of the worst stocks, the worst first."""
+        return self.ranking[::-1][: len(self.best)]
+
+    @property
+    def order_words(self) -> dict[str, list[str]]:
+        """Return the stocks to buy, to sell and to keep, adjusted or not; no key without one."""
+        words: dict[str, list[str]] = {}
+        for order in self.orders:
+            words.setdefault(order["action"].replace("adjust", "keep"), []).append(order["symbol"])
+        return words
+
+    @property
+    def each_weight(self) -> float | None:
+        """Return the share of equity of every stock to hold; None where they differ."""
+        weights = [order["weight"] for order in self.orders if order["weight"]]
+        are_equal = weights and max(weights) - min(weights) < SMALLEST_TRADE
+        return float(np.mean(weights)) if are_equal else None
+
+    @property
+    def account_line(self) -> Chart | None:
+        """Return a drawing of the paper account beside equal parts of all stocks.
+
+        Both lines show the value of 1 that was invested NIGHTS sessions ago, or at the beginning.
+        None where the account has fewer than two sessions.
+        """
+        net = self.paper.pivot(index="session", columns="portfolio", values="net").astype(float)
+        net = net.tail(NIGHTS)
+        if "account" not in net or net["account"].count() < 2:
+            return None
+        growth = (1 + net.filter(["account", "equal parts"])).cumprod()
+        ends = [f"{name} {percent(line.dropna().iloc[-1] - 1)}" for name, line in growth.items()]
+        words = f"{day(net.index[0])} to {day(net.index[-1])}: {', '.join(ends)}"
+        return sparkline(words, growth, base=1.0)
+
+
+def morning(
+    conn: Connection, market: str, night: NightFacts | None, last_alerts: date | None = None
+) -> Morning:
+    """Return what a complete night says.
+
+    Alerts of later nights, which have no ranking yet, are among the changes up to `last_alerts`.
+    """
+    paper = paper_account.paper_returns(conn, market, night.as_of if night else None)
+    costs = after_costs(conn, market, paper)
+    if night is None:
+        return Morning([], [], None, None, [], paper, costs)
+    ranking = ranking_of_night(night)
+    skill = skill_of(night)
+    return Morning(
+        ranking=records(ranking),
+        orders=records(orders_of_night(night, ranking)),
+        skill=skill,
+        skill_line=skill_line(night, ranking["leg"].iloc[0], skill.ranker) if skill else None,
+        changes=changes(night, ranking, last_alerts),
+        paper=paper,
+        costs=costs,
+    )
+
+
+def ranking_of_night(night: NightFacts) -> pd.DataFrame:
+    """Return a night's ranking, the best first, with the change of places since the one before.
+
+    Three columns are added to `NightFacts.ranking`: `moved`, the places gained since the night
+    before, and `return_before`, the stock's return in the session ranked then, both NaN for a stock
+    that was not ranked then; and `bar`, the score on a scale from -1 to 1, on which 0 is the median
+    of the stocks, and the stock furthest from it has 1 or -1.
+    """
+    ranking = night.ranking
+    before = night.before.ranking if night.before else ranking.iloc[:0]
+    before = before.set_index("symbol")[["place", "realised_return"]].astype(float)
+    distance = ranking["score"].astype(float) - ranking["score"].median()
+    furthest = distance.abs().max()  # 0 where all scores are equal
+    return ranking.assign(
+        moved=(ranking["symbol"].map(before["place"]) - ranking["place"]).astype(float),
+        bar=distance / furthest if furthest else 0.0,
+        return_before=ranking["symbol"].map(before["realised_return"]).astype(float),
+    )
+
+
+def contradicts(place: float, stocks: int, direction: str) -> bool:
+    """Return whether a stock of the better half is to fall, or one of the worse half to rise.
+
+    The middle one of an odd number of stocks is of the better half.
+    """
+    if pd.isna(place):
+        return False
+    return direction == ("fall" if place <= (stocks + 1) / 2 else "rise")
+
+
+def orders_of_night(night: NightFacts, ranking: pd.DataFrame) -> pd.DataFrame:
+    """Return what the paper account holds from the next open on, and what it trades for that.
+
+    Columns: symbol, weight (the share of equity to hold, 0 for a sale), held (the share held after
+    the last open, NaN without), and action: "sell" for a stock to hold no longer, "buy" for one
+    that is not held, "keep" for one that the account keeps as it is or whose weight changes by less
+    than `SMALLEST_TRADE`, and else "adjust". The orders of each action are in the order of the
+    ranking.
+    """
+    decided = read(night.conn, "paper_order", market=night.market, target=night.target)
+    before = decided.iloc[:0]
+    if night.before is not None and len(decided):
+        before = read(night.conn, "paper_order", market=night.market, target=night.before.target)
+    held = before.set_index("symbol")["held"].dropna()
+    orders = decided.set_index("symbol")[["weight", "kept"]].join(held, how="outer").astype(float)
+    orders = orders.fillna({"weight": 0.0, "kept": 0.0})
+    is_unchanged = (orders["weight"] - orders["held"]).abs() < SMALLEST_TRADE
+    in_order = ["buy", "sell", "adjust", "keep"]
+    actions = np.select(
+        [orders["weight"] == 0, orders["held"].isna(), (orders["kept"] == 1) | is_unchanged],
+        ["sell", "buy", "keep"],
+        default="adjust",
+    )
+    return (
+        orders.assign(
+            action=pd.Categorical(actions, in_order),
+            place=ranking.set_index("symbol")["place"].astype(float),
+        )
+        .rename_axis("symbol")
+        .reset_index()
+        .sort_values(["action", "place", "weight", "symbol"], ascending=[True, True, False, True])
+        .astype({"action": str})
+    )
+
+
+def changes(night: NightFacts, ranking: pd.DataFrame, last: date | None = None) -> list[str]:
+    """Return in sentences what changed in a night since the one before.
+
+    These are a promotion, new drift, alerts, a new model, and stocks that are new at the top. For a
+    first night all drift is new, and only drift and alerts are told.
+    """
+    before, champion = night.before, night.champion
+    sentences = []
+    if before and champion and champion["replaced"] and champion["since"] > before.target:
+        sentences.append(f"{promotion_words(champion)}.")
+    if night.new_drift:
+        sentences.append(drift_words(night.new_drift))
+    as_of = where.between(night.as_of, last)
+    alerts = read(night.conn, "alert_log", market=night.market, as_of=as_of, order="as_of, kind")
+    sentences += [
+        f"{alert['kind'].replace('_', ' ')}: {alert['message']}"
+        for alert in records(alerts)
+        if alert["kind"] not in SHOWN_ELSEWHERE
+    ]
+    run_id = night.row["run_id"]
+    if run_id and before and before.row["run_id"] not in (None, run_id):
+        sentences.append(f"New model: {run_id}.")
+    top = ranking.head(END_STOCKS)
+    place_before = top["place"] + top["moved"]  # NaN if it was not ranked the night before
+    new_at_top: list[str] = top.loc[place_before > END_STOCKS, "symbol"].tolist()
+    if len(new_at_top) == END_STOCKS:
+        sentences.append(
+            f"The best {END_STOCKS} were all outside the best {END_STOCKS} the night before."
+        )
+    elif new_at_top:
+        sentences.append(f"New among the best {END_STOCKS}: {', '.join(new_at_top)}.")
+    return sentences
+
+
+def skill_of(night: NightFacts) -> Skill | None:
+    """Return the skill of the predictor that ranks the stocks; None without a ranking."""
+    if night.ranking.empty:
+        return None
+    ranker = str(night.ranking["predictor"].iloc[0])
+    scores = night.rank_scores.sort_values("rank_ic")
+    rules = records(scores[scores["is_rule"] == 1].dropna(subset="rank_ic"))
+    score = since = None
+    for score in records(scores[scores["predictor"] == ranker]):
+        since = rankings.lasting_skill(night.conn, night.market, score["leg"], ranker, night.target)
+    return Skill(ranker, score, rules[-1] if rules else None, since)
+
+
+def after_costs(conn: Connection, market: str, paper: pd.DataFrame) -> Gain | None:
+    """Return what a strategy gained after costs; None where nothing was tried yet.
+
+    The strategy is the last year of the paper account, if it has MINIMUM_DAYS sessions; else the
+    newest walk of rankings; else the newest backtest's portfolio with the best Sharpe ratio among
+    those that trade at the next open.
+    """
+    net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
+    if len(net) >= MINIMUM_DAYS:
+        try:
+            year = sessions_a_year(read_market(market).calendar)
+        except UsageError:  # no file defines the market any more
+            year = YEAR
+        net = net.tail(year)
+        gain = mean_of_days((net["account"] - net["equal parts"]).to_numpy())
+        low, high = year * gain.low, year * gain.high
+        return Gain(
+            verdict=told_apart(low, high),
+            beside="equal parts",
+            figures=f"{signed_percent(year * gain.value)} a year [{percent(low)}, {percent(high)}]",
+            source=f"paper account, {counted(len(net), 'session')}",
+        )
+    stored = where.stored
+    walk = read_row(conn, "ranking_summary", market=market, index_gain=stored, order="-read_at")
+    if walk is not None:  # in spite of its name, the gain of a walk is over equal parts
+        link = f"/ranking/{walk['ranking_id']}"
+        return _gain_of_study(walk, "equal parts", f"walk to {walk['last']}", link)
+    finished = read_value(
+        conn, "backtest", "id", market=market, finished_at=stored, order="-finished_at"
+    )
+    portfolios = read(
+        conn, "backtest_summary", backtest_id=finished, sharpe=stored, order="-sharpe, -portfolio"
+    )
+    for best in records(portfolios[portfolios["portfolio"].str.endswith(TRADABLE)].head(1)):
+        source = f"backtest to {day(best['last'])}, its best portfolio in hindsight"
+        return _gain_of_study(best, "the index", source, f"/backtest/{best['backtest_id']}")
+    return None
+
+
+def _gain_of_study(row: Row, beside: str, source: str, link: str) -> Gain:
+    """Return the gain in Sharpe ratio of a stored study, its column `index_gain`."""
+    verdict = told_apart(row["index_gain_low"], row["index_gain_high"])
+    ends = interval(row, "index_gain")
+    return Gain(verdict, beside, f"Sharpe ratio {row['index_gain']:+.2f} {ends}", source, link)
+
+
+def skill_line(night: NightFacts, leg: str, predictor: str) -> Chart | None:
+    """Return a drawing of the rank IC of a predictor, added up over the nights up to one.
+
+    They are the last NIGHTS nights, of a time of SPAN, at most. Beside the predictor is the rule
+    with the best sum. None where the predictor has a rank IC on fewer than two of these nights.
+    """
+    rank_ics = query(
+        night.conn,
+        "night_rank_ics",
+        market=night.market,
+        leg=leg,
+        predictor=predictor,
+        first=night.target - SPAN,
+        last=night.target,
+    )
+    daily = rank_ics.pivot(index="target", columns="predictor", values="rank_ic").tail(NIGHTS)
+    if predictor not in daily or daily[predictor].count() < 2:
+        return None
+    best_rule = daily.drop(columns=predictor).sum().nlargest(1).index
+    sums = daily.cumsum()[[predictor, *best_rule]]
+    ends = [f"{name} {figure(line.dropna().iloc[-1], 2)}" for name, line in sums.items()]
+    words = f"rank IC added up over {counted(len(daily), 'night')}: {', '.join(ends)}"
+    return sparkline(words, sums, base=0.0)
+
+
+def caveats(conn: Connection, market: str) -> str:
+    """Say what a reader must know before any figure of a market's nights; empty where nothing.
+
+    It is that nights were run too late to trade, and that the prices are simulated.
+    """
+    source = read_value(conn, "night_log", "source", market=market, order="-as_of")
+    return f"{hindsight(conn, market)} {of_source(source)}".strip()
+
+
+def hindsight(conn: Connection, market: str, last: date = date.max) -> str:
+    """Say how many nights up to `last` were run too late to trade; empty where none was.
+
+    A figure of such a night is no live record.
+    """
+    complete, late = query(conn, "hindsight", market=market, last=last).iloc[0]
+    if not late:
+        return ""
+    return (
+        f"{count(late)} of {count(complete)} nights were run after the session that they predict: "
+        "no figure of them is a live record."
+    )
