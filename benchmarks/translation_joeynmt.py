@@ -31,8 +31,8 @@ from benchmarks.translation_training_speed import RATE, SIZE, SMOOTHING, example
 from translation.data.batches import Batch, Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.data.tokenizer import BEGIN, END, PAD, UNKNOWN
-from translation.training.arithmetic import use_fast_dropout, use_rounded_products
 from translation.training.distributed import SINGLE_PROCESS
+from translation.training.dropout import use_fast_dropout
 from translation.training.step import TrainingStep
 
 DROPOUT = 0.2
@@ -103,19 +103,15 @@ def _vocabulary(vocabulary_class: Any) -> Any:
     return vocabulary
 
 
-def of_ours(products: torch.dtype) -> Update:
-    """Return a function that updates our network, with matrix products in the type `products`."""
+def of_ours() -> Update:
+    """Return a function that updates our network."""
     network = SIZE.build().train()
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = DROPOUT
     use_fast_dropout(network)
-    if products == torch.bfloat16:
-        use_rounded_products(network)
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    step = TrainingStep(
-        network, [optimiser], SMOOTHING, 1.0, torch.device("cpu"), SINGLE_PROCESS, products
-    )
+    step = TrainingStep(network, [optimiser], SMOOTHING, 1.0, torch.device("cpu"), SINGLE_PROCESS)
 
     def update(batch: Batch) -> None:
         step([(0, batch)], RATE)
@@ -161,15 +157,12 @@ def main() -> None:
         "own": (batch_of(examples, rows) for rows in cycle(our_rows)),
     }
     joeynmt = of_joeynmt()
-    ours = of_ours(torch.float32)
-    rounded = of_ours(torch.bfloat16)
+    ours = of_ours()
     ways = [
         ("JoeyNMT", "its", joeynmt),
         ("JoeyNMT", "own", joeynmt),
         ("ours", "its", ours),
         ("ours", "own", ours),
-        ("ours, bfloat16", "its", rounded),
-        ("ours, bfloat16", "own", rounded),
     ]
     rates: dict[tuple[str, str], list[float]] = {}
     for _ in range(options.rounds + 1):

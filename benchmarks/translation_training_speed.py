@@ -34,8 +34,8 @@ from benchmarks.shared_data import SHARED
 from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.tokenizer import PAD, Tokenizer
-from translation.training.arithmetic import use_fast_dropout
 from translation.training.distributed import SINGLE_PROCESS
+from translation.training.dropout import use_fast_dropout
 from translation.training.loop import TrainingConfig
 from translation.training.step import TrainingStep, batch_loss, smoothed_loss
 from translation.transformer import (
@@ -272,7 +272,7 @@ def examples_to_learn(tokenizer: Path | None) -> Examples:
         size = MADE_VOCABULARY
         origin = "made, as the shared data is not there"
     if tokenizer:
-        pieces = Tokenizer.load(tokenizer)
+        pieces = Tokenizer(tokenizer.read_bytes())
     else:
         pieces = Tokenizer.train(chain.from_iterable(pairs), size)
     print(f"{len(pairs):,} pairs {origin}")

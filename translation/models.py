@@ -3,7 +3,6 @@
 Loading them runs no code from the folder.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,10 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from translation.artifacts import not_finite, sha256
 from translation.atomic_files import write_folder_whole
-from translation.cards import CONFIG, Card, read_card, read_json, unicode_form
-from translation.data.language_id import LanguageIdentifier
-from translation.data.languages import UNICODE_FORM
+from translation.cards import CONFIG, RESTORE, Card, read_card
 from translation.data.tokenizer import Tokenizer
 from translation.decoding.incremental import (
     Ensemble,
@@ -29,8 +27,7 @@ from translation.errors import TranslationError, UsageError, unreadable
 from translation.seq2seq import IncrementalRnn, RecurrentConfig, RecurrentTranslator
 from translation.training.checkpoints import (
     load_weights,
-    read_tensors,
-    require_finite,
+    read_weights,
     save_weights,
 )
 from translation.transformer import Transformer, TransformerConfig
@@ -43,7 +40,6 @@ KINDS: Mapping[str, type[NetworkConfig]] = {
 WEIGHTS = "weights.safetensors"
 SOURCE = "source.model"
 TARGET = "target.model"
-LANGUAGE_ID = "language_id.json"
 
 # tiny has the sizes of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -104,13 +100,12 @@ def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """A trained network, with its tokenizers and the classifier of source and target language."""
+    """A trained network with its tokenizers."""
 
     card: Card
     network: nn.Module
     source: Tokenizer
     target: Tokenizer
-    language_id: LanguageIdentifier
 
     @cached_property
     def decoder(self) -> IncrementalDecoder:
@@ -182,15 +177,20 @@ def save_model(folder: Path, model: Model) -> Card:
     Returns the model's card as it was written, with the hash of the weights. Raises
     TranslationError, which names the parameter, for a weight that is NaN or infinite.
     """
-    require_finite(model.network.state_dict(), f"{model.card.name} is not saved")
+    fault = not_finite(model.network.state_dict())
+    if fault is not None:
+        raise TranslationError(
+            f"{model.card.name} is not saved: {fault}; train the model again with a lower "
+            "training.peak (the highest learning rate), and delete the folder of the saved "
+            "training state if the next run names it"
+        )
 
     def fill(empty: Path) -> None:
         save_weights(empty / WEIGHTS, model.network.state_dict())
         model.source.save(empty / SOURCE)
         if model.target is not model.source:  # both languages may share one vocabulary
             model.target.save(empty / TARGET)
-        (empty / LANGUAGE_ID).write_text(json.dumps(model.language_id.to_json()))
-        card = replace(model.card, weights_hash=_digest(empty / WEIGHTS))
+        card = replace(model.card, weights_hash=sha256(empty / WEIGHTS))
         (empty / CONFIG).write_text(json.dumps(asdict(card), indent=2))
 
     write_folder_whole(folder, fill, replaces=True)
@@ -202,46 +202,28 @@ def load_model(folder: Path, device: torch.device) -> Model:
 
     Raises UsageError if the folder has no model, or if this version cannot build the network that
     the card describes. Raises TranslationError for a file that is missing, damaged or other than
-    the card describes, and for a model of text in another Unicode form.
+    the card describes.
     """
     card = read_card(folder)
-    if unicode_form(card) != UNICODE_FORM:
-        raise TranslationError(
-            f"{card.name} was trained with text in the Unicode form {unicode_form(card)}, but this "
-            f"version translates text in {UNICODE_FORM}: use the version of dtml that trained it, "
-            "or train the model again under another name, which no saved training state has"
-        )
-    if _digest(folder / WEIGHTS) != card.weights_hash:
-        raise TranslationError(
-            f"{folder / WEIGHTS} has been changed or damaged since the training run: restore it, "
-            "or train the model again"
-        )
-    source = Tokenizer.load(folder / SOURCE)
-    target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
-    if (source.digest, target.digest) != card.tokenizer_hashes:
-        is_source = card.tokenizer_hashes[:1] != (source.digest,)
-        file = folder / (SOURCE if is_source else TARGET)
-        fault = f"is not the vocabulary that {card.name} was trained with"
-        if not file.exists():  # the target's, in whose place the source's was compared
-            fault = "is missing"
-        raise TranslationError(
-            f"{file} {fault}: restore the whole folder from a backup, or train the model again"
-        )
-    seeds = card.made.get("seeds", 1)
+    source_hash, target_hash = card.tokenizer_hashes
+    _require(folder / WEIGHTS, card.weights_hash)
+    _require(folder / SOURCE, source_hash)
+    source = Tokenizer((folder / SOURCE).read_bytes())
+    target = source
+    if target_hash != source_hash:
+        _require(folder / TARGET, target_hash)
+        target = Tokenizer((folder / TARGET).read_bytes())
+    seeds = card.made["seeds"]
     try:
         networks = [build_network(card.kind, card.network) for _ in range(seeds)]
     except UsageError as error:
         raise UsageError(
-            f"{folder / CONFIG} is damaged or of another version ({error}): restore it, or train "
-            "the model again"
+            f"{folder / CONFIG} is damaged or of another version ({error}): {RESTORE}"
         ) from error
     network = networks[0] if len(networks) == 1 else Ensemble(networks)
-    weights, _ = read_tensors(folder / WEIGHTS)
-    require_finite(weights, f"{folder / WEIGHTS} cannot be used")
-    counts = read_json(folder / LANGUAGE_ID)
+    weights = read_weights(folder / WEIGHTS)
     try:
         load_weights(network, weights)
-        language_id = LanguageIdentifier.from_json(counts)
     except TranslationError as error:  # which says what is wrong, but not in which model
         raise TranslationError(f"{folder}: {error}") from error
     return Model(
@@ -249,12 +231,17 @@ def load_model(folder: Path, device: torch.device) -> Model:
         network=network.to(device).eval(),
         source=source,
         target=target,
-        language_id=language_id,
     )
 
 
-def _digest(file: Path) -> str:
+def _require(file: Path, digest: str) -> None:
+    """Raise TranslationError unless a file has the SHA-256 that the card of its model names."""
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        actual = sha256(file)
     except OSError as error:
-        raise unreadable(file, error, "restore it, or train the model again") from error
+        raise unreadable(file, error, RESTORE) from error
+    if actual != digest:
+        raise TranslationError(
+            f"{file} is not that of the training run, or was damaged since: restore the whole "
+            "folder from a backup, or train the model again"
+        )

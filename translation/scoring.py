@@ -66,8 +66,7 @@ def score(
 
     The BLEU is sacreBLEU's own, of the `tokenizer`, by default that of the language. Its 95 %
     interval is that of `resamples` corpora, each of as many sentences drawn with replacement.
-    Raises UsageError if the counts of translations and references differ or are 0, if `resamples`
-    is below 1, or if the tokenizer is not installed.
+    Raises UsageError if the tokenizer is not installed.
     """
     outputs = [composed(text) for text in hypotheses]
     expected = [composed(text) for text in references]
@@ -146,18 +145,8 @@ def bleu_metric(tokenizer: BleuTokenizer, *, of_sentences: bool = False) -> BLEU
 def _statistics(hypotheses: Texts, references: Texts, tokenizer: BleuTokenizer) -> Statistics:
     """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`.
 
-    The texts must be in the composed form already. Raises UsageError if the counts of translations
-    and references differ or are 0.
+    The texts must be in the composed form already.
     """
-    if len(hypotheses) != len(references):
-        raise UsageError(
-            f"{len(hypotheses)} translations but {len(references)} references: "
-            "give one reference for each translation, in the same order"
-        )
-    if not references:
-        raise UsageError(
-            "there are no sentences to score: give at least one translation and its reference"
-        )
     metric = bleu_metric(tokenizer, of_sentences=True)  # only its counts are used
     rows: list[list[int]] = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
@@ -170,12 +159,8 @@ def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
     """Return the statistics of corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
 
     Those of a corpus are the sums over its sentences. With the same seed, the same sentences are
-    drawn for every system. Raises UsageError for `resamples` below 1.
+    drawn for every system.
     """
-    if resamples < 1:
-        raise UsageError(
-            f"{resamples} resamples give no interval: ask for 1 or more, 1000 is usual"
-        )
     random = np.random.default_rng(seed)
     count = len(statistics)
     resampled: list[Statistics] = []

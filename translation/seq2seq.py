@@ -8,7 +8,7 @@ may be structured (Kim et al., ICLR 2017). They have the interface of
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,22 +39,8 @@ class RecurrentConfig:
     shared_embeddings: bool = True  # of source and target, which then have one vocabulary
 
     def __post_init__(self) -> None:
-        kinds = get_args(AttentionKind)
-        if self.attention not in kinds:
-            raise UsageError(f"attention must be one of {', '.join(kinds)}, not {self.attention!r}")
         if self.structured and self.attention == "none":
             raise UsageError('structured = true needs attention = "additive" or "dot", not "none"')
-        if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
-            raise UsageError(
-                "shared_embeddings needs vocabularies of one size, not of "
-                f"{self.source_vocabulary} and {self.target_vocabulary} tokens"
-            )
-        if self.d_model < 2 or self.d_model % 2:
-            raise UsageError(f"d_model must be even and 2 or more; got {self.d_model}")
-        if self.layers < 1:
-            raise UsageError(f"layers must be 1 or more; got {self.layers}")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout must be 0 or more and below 1; got {self.dropout}")
 
     def build(self) -> "RecurrentTranslator":
         """Build the network with new weights."""

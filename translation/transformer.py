@@ -69,9 +69,6 @@ class MultiHeadAttention(nn.Module):
     weights for queries, keys and values, in this order, are rows of one matrix.
     """
 
-    # Incremental decoding and the training on a CPU set faster functions on their networks.
-    linear = staticmethod(nn.functional.linear)
-
     def __init__(self, d_model: int, heads: int, *, output_projection: bool = True) -> None:
         super().__init__()
         if d_model % heads:
@@ -103,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         width = x.shape[-1]
         weight = self.project_qkv.weight[:width]
         bias = self.project_qkv.bias[:width]
-        (query,) = self._split_heads(self.linear(x, weight, bias), count=1)
+        (query,) = self._split_heads(nn.functional.linear(x, weight, bias), count=1)
         return query
 
     def keys_values(self, memory: Tensor) -> Iterator[Tensor]:
@@ -111,7 +108,7 @@ class MultiHeadAttention(nn.Module):
         width = memory.shape[-1]
         weight = self.project_qkv.weight[width:]
         bias = self.project_qkv.bias[width:]
-        return self._split_heads(self.linear(memory, weight, bias), count=2)
+        return self._split_heads(nn.functional.linear(memory, weight, bias), count=2)
 
     def mix(
         self,

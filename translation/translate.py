@@ -40,15 +40,13 @@ class Translation:
 
     A score is the log probability of the pieces divided by the length penalty, summed over the
     parts of a long text; that of an empty text is 0. `best` has pairs of text and score, the best
-    first. `attention` has that of each part of the text, and is empty unless requested. `warning`
-    says that the text, or a part of it, seems to be in the target language; else it is None.
+    first. `attention` has that of each part of the text, and is empty unless requested.
     """
 
     text: str
     score: float
     best: tuple[tuple[str, float], ...]
     attention: tuple[Attention, ...]
-    warning: str | None = None
 
 
 def translate(
@@ -146,19 +144,10 @@ def _joined(
                     heads=heads,
                 )
             )
-    warning = None
-    is_wrong = [model.language_id.reads_like_target(part) for part in parts]
-    if any(is_wrong):
-        subject = "the text" if all(is_wrong) else "a part of the text"
-        warning = (
-            f"{subject} seems to be in {card.target_language}, but the model translates "
-            f"{card.languages}: use a model for the other direction"
-        )
     text, score = best[0]  # each part has a hypothesis, and so has the text
     return Translation(
         text=text,
         score=score,
         best=tuple(best),
         attention=tuple(attention),
-        warning=warning,
     )

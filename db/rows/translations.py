@@ -247,16 +247,15 @@ def renew(
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
     """Store translations of texts that a worker has taken; return how many were written.
 
-    `rows` hold id, translation and score, and optionally attention and `reason`, a warning about
-    the text. A text that the worker no longer has, because its lease expired and the text was
-    queued again or failed, is left as it is.
+    `rows` hold id, translation, score and, optionally, attention. A text that the worker no longer
+    has, because its lease expired and the text was queued again or failed, is left as it is.
     """
     if not rows:
         return 0
     done = sa.update(tables.translation_text).where(
         *_is_taken_by(worker), text.id == sa.bindparam("of")
     )
-    names = ("translation", "score", "attention", "reason")
+    names = ("translation", "score", "attention")
     # With a prefix, because SQLAlchemy reserves the columns' own names for parameters of its own.
     values = {name: sa.bindparam(f"new_{name}", type_=text[name].type) for name in names}
     statement = done.values(

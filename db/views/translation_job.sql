@@ -12,7 +12,7 @@
 -- translation      text       The translation; missing until it is done.
 -- score            number     Log probability of the translation divided by the length penalty, at most 0; missing until it is done.
 -- attempts         integer    How often a worker has taken it.
--- reason           text       Why it failed, or a warning about the text; missing otherwise.
+-- reason           text       Why it failed; missing otherwise.
 select
     t.id, t.model, m.source_language, m.target_language, t.text, t.status, t.priority, t.queued_at, t.finished_at,
     t.translation, t.score, t.attempts, t.reason

@@ -1,6 +1,5 @@
 """The `dtml translate` commands: train a model, translate, score, translate the queued texts."""
 
-import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from flows.service.prefect_server import require_server
 from flows.settings import err, make_data_folder
 from flows.translating import folder
 from flows.translating.queue import in_words, nothing_to_do
-from translation.cards import Card, bleu_tokenizer, receipt, recipe_of
+from translation.cards import Card, receipt, recipe_of
 from translation.data.corpus import lines_in, lines_of
 from translation.data.languages import BleuTokenizer
 from translation.errors import UsageError
@@ -50,7 +49,7 @@ def model_row(card: Card, scores: Any) -> dict[str, Any]:
         "size": f"{card.size} {card.kind}",
         "pairs": card.made["pairs"],
         "validation BLEU": card.made["validation_bleu"],
-        "tokenizer": bleu_tokenizer(card),
+        "tokenizer": card.made["bleu_tokenizer"],
         "tests": ", ".join(figures),
         "recipe": recipe_of(card),
         "receipt": receipt(card),
@@ -81,8 +80,6 @@ PROCESSES = "Processes that share each update; at most one per GPU or core."
 PAGE = "Write a page that shows which source pieces each translated piece attended to."
 TOKENIZER = "sacreBLEU's tokenizer for the BLEU; by default the one that suits the language."
 COLUMNS = "Columns of the source and the target in a TSV file, counted from 0."
-
-log = logging.getLogger(__name__)
 
 
 @translations.command()
@@ -131,7 +128,7 @@ def _train(recipe: "Recipe", device: str, form: str = "") -> "Model | None":
 
     model, scores = train_translator(recipe, device, attended=True)
     card = model.card
-    bleu, tokenizer = card.made["validation_bleu"], bleu_tokenizer(card)
+    bleu, tokenizer = card.made["validation_bleu"], card.made["bleu_tokenizer"]
     document = {
         "model": card.name,
         "receipt": receipt(card),
@@ -213,7 +210,6 @@ def text(
             "translation": result.text,
             "score": result.score,
             "best": [{"text": translation, "score": score} for translation, score in result.best],
-            "warning": result.warning,
         }
         for source, result in zip(sources, results, strict=True)
     ]
@@ -222,10 +218,6 @@ def text(
 
 def _translated(documents: Iterable[dict[str, Any]], *, with_scores: bool) -> Iterator[str]:
     for document in documents:
-        if document["warning"] is not None:
-            source = document["text"]
-            beginning = source if len(source) < 60 else f"{source[:57]}..."
-            log.warning("%s: %s", beginning, document["warning"])
         for found in document["best"]:
             line = " ".join(found["text"].splitlines())
             yield f"{found['score']:8.3f}  {line}" if with_scores else line

@@ -25,8 +25,6 @@ from translation.translate import translate
 log = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 1000
-# If more than this share of the first lines reads like the target language, the file is in it.
-WRONG_SHARE = 0.5
 
 
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
@@ -34,9 +32,9 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
 
     The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
     text, model (by its `receipt`) and search continues after them. Raises UsageError for a file
-    that is missing, empty, not UTF-8, or in the target language, and for a place that cannot be
-    written to; TranslationError for a file that is damaged or cannot be read, while another process
-    writes `to`, where writing fails, as on a full disk, and as `translate` does.
+    that is missing, empty or not UTF-8, and for a place that cannot be written to; TranslationError
+    for a file that is damaged or cannot be read, while another process writes `to`, where writing
+    fails, as on a full disk, and as `translate` does.
     """
     total, text_hash = _line_count_and_hash(source)
     if to.parent.is_file():
@@ -76,22 +74,12 @@ def _translate_in_parts(
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
 
     `key` identifies the work and is stored in the file `notes`: the lines of a run with another key
-    are discarded. Raises UsageError for a text in the target language, and OSError where writing
-    fails.
+    are discarded. Raises OSError where writing fails.
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")
     count = _keep_finished_lines(partial, notes, key)
     if not count:
-        first_lines = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
-        encoded_lines = model.source.encode_all(first_lines)
-        wrong = sum(model.language_id.reads_like_target(line) for line in encoded_lines)
-        if first_lines and wrong > WRONG_SHARE * len(first_lines):
-            card = model.card
-            raise UsageError(
-                f"{source} seems to be in {card.target_language}, but {card.name} translates "
-                f"{card.languages}: use a model for the other direction"
-            )
         # Old lines are removed first: beside the new key, they would count as lines of this work.
         partial.write_bytes(b"")
         write_whole(notes, lambda file: file.write_text(json.dumps(key)))

@@ -15,7 +15,7 @@ from db.engine import transaction
 from db.rows import translations
 from db.save import save
 from flows.translating.folder import chosen, models_folder, work_folder
-from translation.cards import Card, bleu_tokenizer, receipt, unicode_form
+from translation.cards import Card, receipt
 from translation.data.corpus import Corpus, check_languages
 from translation.data.corpus_cache import hash_of
 from translation.data.languages import BleuTokenizer
@@ -31,7 +31,16 @@ from translation.training.loop import Check
 from translation.translate import translate
 
 DEMO = Path(__file__).with_name("demo") / "demo.toml"  # a recipe, with its corpus beside it
-TRAINED_BY = ("training", "rules", "decide_by", "processes", "seeds")  # settings in a model's card
+# Settings in a model's card.
+TRAINED_BY = (
+    "training",
+    "rules",
+    "decide_by",
+    "processes",
+    "seeds",
+    "unicode_form",
+    "bleu_tokenizer",
+)
 
 
 def open_model(name: str | None, device: torch.device) -> Model:
@@ -96,8 +105,6 @@ def train_and_store(
         training_facts = card.made
         progress = training_facts["progress"]
         settings = {name: training_facts[name] for name in TRAINED_BY}
-        settings["unicode_form"] = unicode_form(card)
-        settings["bleu_tokenizer"] = bleu_tokenizer(card)
         translations.save_model(
             conn,
             {

@@ -154,7 +154,6 @@ def _translate_and_store(
                         "translation": result.text.replace("\0", ""),
                         "score": result.score,
                         "attention": [_attention(part) for part in result.attention] or None,
-                        "reason": result.warning,
                     }
                 )
             else:

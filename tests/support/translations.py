@@ -12,8 +12,8 @@ from torch import nn
 from benchmarks.made_language import LANGUAGES, made_pairs
 from translation.cards import Card
 from translation.data.corpus import Corpus, Examples, Rules, clean
-from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.tokenizer import Tokenizer
+from translation.decoding.incremental import Ensemble
 from translation.models import Model, build_network
 from translation.recipes import Recipe
 from translation.training.checkpoints import Progress
@@ -39,8 +39,6 @@ CONFIG = TrainingConfig(
     check_every=3,
     average=3,
     seed=1,
-    precision="float32",
-    muon_precision="bfloat16",
 )
 # The first process has the mean of the kept weights, the others the last ones: of one check, these
 # are the same.
@@ -109,7 +107,7 @@ def model_of(
 ) -> Model:
     """A model whose network has this configuration."""
     source, other = tokenizer(), tokenizer() if target is None else target
-    found = clean(made_pairs(PAIRS, 1), source, other, Rules())
+    seeds = len(network.networks) if isinstance(network, Ensemble) else 1
     card = Card(
         "made",
         kind,
@@ -118,11 +116,9 @@ def model_of(
         values,
         (source.digest, other.digest),
         "",
-        {"pairs": PAIRS},
+        {"pairs": PAIRS, "seeds": seeds},
     )
-    return Model(
-        card, network.eval(), source, other, LanguageIdentifier(*piece_counts(found, source, other))
-    )
+    return Model(card, network.eval(), source, other)
 
 
 def written(file: Path, count: int, seed: int) -> Corpus:

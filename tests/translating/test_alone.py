@@ -88,12 +88,9 @@ def test_mistakes_are_one_line_and_2(
 
 @pytest.mark.by_quarters
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "work", ["accumulate = 2", "accumulate = 1\nseeds = 2"], ids=["batches", "seeds"]
-)
-def test_two_processes_train_the_same_model_to_the_last_bit(tmp_path: Path, work: str) -> None:
+def test_two_processes_train_the_same_model_to_the_last_bit(tmp_path: Path) -> None:
     file = write_recipe(tmp_path, "shared", updates=40, check_every=20, dropout=0.1)
-    file.write_text(file.read_text().replace("accumulate = 1", work))
+    file.write_text(file.read_text().replace("accumulate = 1", "accumulate = 2"))
     hashes = []
     for processes in ("1", "2"):
         said = subprocess.run(

@@ -10,7 +10,6 @@ from tests.support.places import SHARED
 from translation.data.batches import batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, Sentences, clean
 from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
-from translation.errors import UsageError
 
 TRAIN = SHARED / "translation" / "multi30k"
 VOCABULARY, COUNT, TOKENS = 40, 203, 120
@@ -65,11 +64,6 @@ def test_rows_hold_the_sentences_with_begin_and_end(examples: Examples) -> None:
         for rows in zip(*(part.tolist() for part in parts), strict=True):
             found[tuple(tuple(token for token in row if token != PAD) for row in rows)] += 1
     assert found == expected
-
-
-def test_a_batch_of_nothing_is_refused(examples: Examples) -> None:
-    with pytest.raises(UsageError, match=r"batch .* 1 token"):
-        batch_indices(examples, 0, None)
 
 
 @pytest.mark.soak

@@ -328,8 +328,6 @@ def test_the_best_tokens_are_those_of_a_sort_of_all(vocabulary: int, beams: int)
         {"best": 6},
         {"alpha": -0.1},
         {"alpha": math.nan},
-        {"extra": -1},
-        {"batch_tokens": 0},
     ],
 )
 def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from tests.support.translations import drawn, same, trained
+from translation import artifacts
 from translation.errors import TranslationError
 from translation.training.checkpoints import (
     STATE,
@@ -17,7 +17,7 @@ from translation.training.checkpoints import (
     drop_older_weights,
     keep_weights,
     load_weights,
-    read_tensors,
+    read_weights,
     restore_state,
     save_state,
     save_weights,
@@ -89,11 +89,11 @@ def test_a_damaged_file_is_told_in_a_line_and_never_run(folder: Path, how: str) 
 
 
 def test_a_file_without_a_network_or_progress_is_damaged(folder: Path) -> None:
-    save_file({"weight.none": torch.zeros(1)}, folder / STATE, {"key": KEY, "progress": "{}"})
+    tensors, _ = artifacts.read(folder / STATE)
+    artifacts.write(folder / STATE, {"weight.none": torch.zeros(1)}, {"key": KEY, "progress": {}})
     with pytest.raises(TranslationError, match="damaged"):
         restore_state(folder, *stepped(1), KEY)
-    tensors, _ = read_tensors(folder / STATE)
-    save_file(tensors, folder / STATE, {"key": KEY})
+    artifacts.write(folder / STATE, tensors, {"key": KEY})
     with pytest.raises(TranslationError, match="damaged"):
         restore_state(folder, *stepped(1), KEY)
 
@@ -121,7 +121,7 @@ def test_tied_weights_are_written_once_and_come_back_tied(tmp_path: Path) -> Non
         names = list(opened.keys())
     assert len(names) == len({each.data_ptr() for each in network.state_dict().values()})
     assert len(names) < len(network.state_dict())
-    load_weights(other, read_tensors(tmp_path / "w.safetensors")[0])
+    load_weights(other, read_weights(tmp_path / "w.safetensors"))
     assert same(network, other)
 
 

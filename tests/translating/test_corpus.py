@@ -5,21 +5,19 @@ what is dropped is counted.
 import gzip
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from translation.data.corpus import (
-    CHUNK,
     Corpus,
     Pair,
     Rules,
     check_languages,
     clean,
     lines_in,
-    shards,
 )
 from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError, UsageError
@@ -231,30 +229,10 @@ def test_rules_that_keep_nothing_are_refused(rules: dict[str, float]) -> None:
         Rules(**rules)  # type: ignore[arg-type]
 
 
-@pytest.mark.soak
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, 30, 31, CHUNK, 10_000])
-def test_shards_are_the_whole_in_parts(tokenizer: Tokenizer, size: int) -> None:
-    def stream() -> Iterator[Pair]:
-        for number in range(5000):
-            yield PAIRS[number % 30] if number % 3 else (f"dog {number}", f"Hund {number}")
-        yield "", ""
-
-    whole = clean(stream(), tokenizer, tokenizer, Rules())
-    parts = list(shards(stream(), tokenizer, tokenizer, Rules(), size))
-    assert all(len(part) == size for part in parts[:-1])
-    assert 0 < len(parts[-1]) <= size
-    for side in ("source", "target"):
-        tokens = np.concatenate([getattr(part, side).tokens for part in parts])
-        np.testing.assert_array_equal(tokens, getattr(whole, side).tokens)
-    for reason, count in whole.dropped.items():
-        assert sum(part.dropped.get(reason, 0) for part in parts) == count
-
-
 @pytest.mark.parametrize("pairs", [[], [("", "")]])
 def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> None:
     with pytest.raises(UsageError, match=r"no pair .*\[validation\] .*both sides"):
-        next(shards(pairs, tokenizer, tokenizer, Rules(), 1, "[validation]"))
+        clean(pairs, tokenizer, tokenizer, Rules(), "[validation]")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ whatever the files look like.
 """
 
 import gzip
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from benchmarks.made_language import made_pairs
 from tests.support.translations import PAIRS, recipe_of
 from translation.data.corpus import Corpus, Examples, clean
-from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
+from translation.data.corpus_cache import FILE, CachedCorpus, cache_corpus
 from translation.data.tokenizer import Tokenizer
 from translation.errors import UsageError
 from translation.recipes import Recipe
@@ -72,17 +71,6 @@ def test_the_examples_are_those_of_a_corpus_in_memory(recipe: Recipe, tmp_path: 
         found.training, clean(recipe.train.pairs(), found.source, found.target, recipe.rules)
     )
     assert found.target is found.source
-    assert isinstance(found.training.source.tokens, np.memmap)
-
-
-def test_shards_smaller_than_the_corpus_give_the_same(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = cache_corpus(recipe, tmp_path / "whole")
-    monkeypatch.setattr("translation.data.corpus_cache.SHARD", 7)
-    parts = cache_corpus(recipe, tmp_path / "parts")
-    assert equal(parts.training, whole.training)
-    assert equal(parts.validation, whole.validation)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -128,12 +116,11 @@ def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(
     assert len(found.validation) == 24 + 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("notes", ["", "{", "{}", "[]"])
-def test_notes_that_were_cut_short_are_written_anew(
-    recipe: Recipe, tmp_path: Path, notes: str
+@pytest.mark.parametrize("data", [b"", b"{", b"\x02" + bytes(7) + b"{}"])
+def test_a_damaged_file_is_written_anew(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     first = cache_corpus(recipe, tmp_path)
-    (tmp_path / NOTES).write_text(notes)
+    (tmp_path / FILE).write_bytes(data)
     assert equal(cache_corpus(recipe, tmp_path).training, first.training)
-    assert json.loads((tmp_path / NOTES).read_text())["size"] == "tiny"
+    again(recipe, tmp_path, monkeypatch)

@@ -17,7 +17,7 @@ from tests.support.bounds import float64_by_default, in_float32  # noqa: F401 - 
 from tests.support.places import ROOT
 from tests.support.translations import LAST_WEIGHTS, trained
 from translation.errors import UsageError
-from translation.training.checkpoints import read_tensors
+from translation.training.checkpoints import read_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group
 from translation.training.loop import Check, share
 
@@ -87,7 +87,7 @@ def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> 
         assert process.returncode == 0, complaint
     for dropout, accumulate, tokens in RECIPES:
         made, alone = tmp_path / f"{accumulate}-{tokens}", list[Check]()
-        one, other = (read_tensors(made / f"rank{rank}.safetensors")[0] for rank in (0, 1))
+        one, other = (read_weights(made / f"rank{rank}.safetensors") for rank in (0, 1))
         # What was kept, and comes back to the first process, is float32.
         assert all(torch.equal(one[name].float(), other[name].float()) for name in one)
         config = replace(LAST_WEIGHTS, accumulate=accumulate, batch_tokens=tokens)

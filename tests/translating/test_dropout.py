@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.support.bounds import assert_close_in_float32
 from tests.support.translations import drawn
-from translation.training.arithmetic import FastDropout, use_fast_dropout
+from translation.training.dropout import FastDropout, use_fast_dropout
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])

@@ -1,17 +1,14 @@
 """Laws of translating texts: each is translated alone, whatever its length or script."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from benchmarks.made_language import made_pairs
 from tests.support.bounds import assert_close_in_float32
 from tests.support.translations import NETWORK, drawn, model_of, tokenizer
-from translation.data.language_id import LanguageIdentifier
 from translation.decoding.beam_search import GREEDY, Search
 from translation.errors import TranslationError
 from translation.models import Model
@@ -44,7 +41,7 @@ def test_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:
             == [each.text for each in alone]
             == [each.text for each in backwards]
         )
-        assert (together[6].text, together[6].score, together[6].warning) == ("", 0.0, None)
+        assert (together[6].text, together[6].score) == ("", 0.0)
 
 
 @pytest.mark.slow
@@ -108,18 +105,6 @@ def test_any_text_has_a_translation(model: Model, text: str) -> None:
     (found,) = translate(model, [text], GREEDY)
     assert isinstance(found.text, str)
     assert len(found.best) == 1
-
-
-def test_a_text_in_the_target_language_is_warned_of(model: Model) -> None:
-    korean = "안녕하세요 세계"  # which is all bytes to this vocabulary
-    counts = [
-        np.bincount(tokenizer().encode(text), minlength=tokenizer().size)
-        for text in (" ".join(TEXTS), korean)
-    ]
-    told = replace(model, language_id=LanguageIdentifier(*counts))
-    right, wrong = translate(told, TEXTS, GREEDY), translate(told, [korean], GREEDY)
-    assert all(each.warning is None for each in right)
-    assert re.search("in xb,.*xa-xb:.*other direction$", str(wrong[0].warning))
 
 
 def test_the_best_come_in_order_and_the_first_is_the_translation(model: Model) -> None:

@@ -26,21 +26,18 @@ from flows.cli import app
 from flows.failures import run_command
 from tests.support.commands import Command
 from tests.support.places import ROOT
-from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, started, write_recipe
+from tests.support.recipe import SOURCES, TEST, ended, is_one_line, started, write_recipe
 from translation.recipes import read_recipe
-from translation.training.arithmetic import bfloat16_gain, faster_format
 from translation.training.checkpoints import STATE
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
 
 pytestmark = pytest.mark.slow
 
-# a name or two in the target language prove nothing
-LONG = " ".join(target for _, target in PAIRS[440:444])
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (
     r"160 updates .*1 x 256 positions, muon, linear .*20% .*0\.01, dropout 0, 400 "
-    f"subwords .*NFC.*, {faster_format(bfloat16_gain())}, seed 0;.*bleu: "
+    "subwords .*NFC.*, seed 0;.*bleu: "
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
@@ -94,12 +91,10 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
 def write_recipe_to_interrupt(folder: Path) -> Path:
     """A training with dropout and three checks, which one process or two repeat to the last bit.
 
-    Each of its updates is of two batches, one for each of two processes; its number format is not
-    the one that a busy machine happens to measure as the faster one.
+    Each of its updates is of two batches, one for each of two processes.
     """
     recipe = write_recipe(folder, updates=30, check_every=10, dropout=0.1)
-    text = recipe.read_text().replace("accumulate = 1", "accumulate = 2")
-    recipe.write_text(f'{text}precision = "float32"\nmuon_precision = "float32"\n')
+    recipe.write_text(recipe.read_text().replace("accumulate = 1", "accumulate = 2"))
     return recipe
 
 
@@ -224,21 +219,7 @@ def test_the_best_come_with_their_scores_and_json_says_the_same(
     (document,) = json.loads(translate("text", SOURCES[0], "--best", "3", "--json")[1])
     assert [each["text"] for each in document["best"]] == [text for _, text in rows]
     assert [f"{each['score']:.3f}" for each in document["best"]] == [score for score, _ in rows]
-    assert (document["text"], document["translation"], document["warning"]) == (
-        SOURCES[0],
-        rows[0][1],
-        None,
-    )
-
-
-def test_a_text_in_the_target_language_is_translated_with_a_warning(
-    home: Path, translate: Command
-) -> None:
-    code, said, complaint = translate("text", LONG, SOURCES[0])
-    assert (code, said.count("\n")) == (0, 2)
-    assert re.search("in xb,.*xa-xb", " ".join(complaint.split()))
-    documents = json.loads(translate("text", LONG, SOURCES[0], "--json")[1])
-    assert [each["warning"] is None for each in documents] == [False, True]
+    assert (document["text"], document["translation"]) == (SOURCES[0], rows[0][1])
 
 
 def test_without_a_model_that_is_meant_it_is_one_line(home: Path, translate: Command) -> None:
@@ -261,7 +242,7 @@ def test_a_damaged_model_is_one_line(home: Path, translate: Command) -> None:
     weights = home / "data" / "translation" / "tiny" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
     code, _, complaint = translate("text", "a")
-    assert (code, is_one_line(complaint), "changed or damaged" in complaint) == (
+    assert (code, is_one_line(complaint), "damaged since" in complaint) == (
         1,
         True,
         True,

@@ -18,12 +18,11 @@ from filelock import FileLock
 
 from flows.translating import files as translate_files
 from tests.support.commands import Command
-from tests.support.recipe import PAIRS, SOURCES, ended, is_one_line, started
+from tests.support.recipe import SOURCES, ended, is_one_line, started
 from translation.errors import TranslationError
 
 pytestmark = pytest.mark.slow
 
-TARGETS = [target for _, target in PAIRS[440:]]
 translated = translate_files.translate
 
 
@@ -148,11 +147,6 @@ def test_an_error_names_the_line_of_the_file(
 MISTAKES = {
     "not UTF-8": (b"one\ntwo\n\xff\n", "out", "at line 3"),
     "empty": (b"", "out", "is empty"),
-    "the other language": (
-        "\n".join(" ".join(TARGETS[n : n + 4]) for n in range(9)).encode(),
-        "out",
-        "be in xb",
-    ),
     "no folder": (b"one\n", "none/out", "no folder none"),
     "a folder": (b"one\n", "data", "data is a folder"),
     "itself": (b"one\n", "text", "is the file to"),

@@ -3,7 +3,6 @@ wrong with it is one line.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import torch
 
 from benchmarks.made_language import made_pairs
 from tests.support.translations import CPU, NETWORK, PAIRS, drawn, model_of, same, tokenizer
-from translation import models
 from translation.cards import CONFIG
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
-from translation.models import LANGUAGE_ID, SOURCE, TARGET, WEIGHTS, Model, load_model, save_model
-from translation.training.checkpoints import read_tensors
+from translation.models import SOURCE, TARGET, WEIGHTS, Model, load_model, save_model
+from translation.training.checkpoints import read_weights
 from translation.translate import translate
 
 SIZE = tokenizer().size
@@ -57,25 +55,19 @@ def test_a_model_read_again_translates_the_same(tmp_path: Path, name: str) -> No
     assert again.card == card
     assert same(again.network, model.network)
     assert translate(again, TEXTS, GREEDY) == translate(model, TEXTS, GREEDY)
-    written = read_tensors(tmp_path / WEIGHTS)[0]
+    written = read_weights(tmp_path / WEIGHTS)
     assert len(written) == len({each.data_ptr() for each in model.network.state_dict().values()})
 
 
-def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_no_numbers_are_named_before_saving(folder: Path) -> None:
     before, model = load_model(folder, CPU), made()
     name, parameter = list(model.network.named_parameters())[-1]
     with torch.no_grad():
         parameter.view(-1)[0] = float("nan")
-    said = f"1 of {parameter.numel()} weights .*{name} .*NaN .*; train "
-    with pytest.raises(TranslationError, match=f"not saved: {said}"):
+    said = rf"not saved: 1 of {parameter.numel()} weights .*{name} .*NaN .*; train "
+    with pytest.raises(TranslationError, match=said):
         save_model(folder, model)
     assert same(load_model(folder, CPU).network, before.network)
-    with monkeypatch.context() as patched:
-        patched.setattr(models, "require_finite", lambda *_: None)  # as versions before did
-        save_model(folder, model)
-    assert re.search(f"{folder / WEIGHTS} cannot .*: {said}", refused(folder))
 
 
 def test_a_joint_model_takes_the_place_of_one_with_two_vocabularies(tmp_path: Path) -> None:
@@ -96,18 +88,17 @@ def test_a_changed_byte_of_the_weights_is_noticed(folder: Path) -> None:
     data = bytearray((folder / WEIGHTS).read_bytes())
     data[-3] ^= 1
     (folder / WEIGHTS).write_bytes(data)
-    assert "changed or damaged" in refused(folder)
+    assert "damaged since" in refused(folder)
 
 
-def test_another_tokenizer_is_noticed(folder: Path) -> None:
-    OTHER.save(folder / SOURCE)
-    assert "is not the vocabulary" in refused(folder)
-    tokenizer().save(folder / SOURCE)
-    OTHER.save(folder / TARGET)
-    assert "is not the vocabulary" in refused(folder)
+@pytest.mark.parametrize("name", [SOURCE, TARGET])
+def test_another_tokenizer_is_noticed(tmp_path: Path, name: str) -> None:
+    save_model(tmp_path, made("two vocabularies"))
+    tokenizer(340).save(tmp_path / name)
+    assert f"{name} is not that of the training run" in refused(tmp_path)
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, SOURCE, LANGUAGE_ID])
+@pytest.mark.parametrize("name", [WEIGHTS, SOURCE])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert name in refused(folder)
@@ -121,9 +112,8 @@ def test_a_folder_without_a_card_is_no_model(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "x"}', "\udcff"])
-@pytest.mark.parametrize("name", [CONFIG, LANGUAGE_ID])
-def test_a_damaged_card_is_told_in_a_line(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_bytes(text.encode(errors="surrogateescape"))
+def test_a_damaged_card_is_told_in_a_line(folder: Path, text: str) -> None:
+    (folder / CONFIG).write_bytes(text.encode(errors="surrogateescape"))
     assert "damaged" in refused(folder)
 
 
@@ -149,7 +139,7 @@ def test_a_card_of_another_width_is_told_in_a_line(folder: Path) -> None:
     assert "not fit the network" in refused(folder)
 
 
-@pytest.mark.parametrize("step", ["save_weights", "_digest"])
+@pytest.mark.parametrize("step", ["save_weights", "sha256"])
 def test_an_end_while_saving_leaves_the_model_that_was_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -160,7 +150,7 @@ def test_an_end_while_saving_leaves_the_model_that_was_there(
         broken.setattr(f"translation.models.{step}", ended)
         with pytest.raises(KeyboardInterrupt):
             save_model(folder, made())
-    assert load_model(folder, CPU).card.made == {"pairs": PAIRS}
+    assert load_model(folder, CPU).card.made == {"pairs": PAIRS, "seeds": 1}
     card = save_model(folder, made())
     assert load_model(folder, CPU).card == card
     assert [each.name for each in folder.parent.iterdir()] == [folder.name]

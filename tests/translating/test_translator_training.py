@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.support.bounds import (
-    as_drawn,
     assert_close_in_float32,
     assert_close_in_float64,
     assert_gradients_close_in_float32,
@@ -38,8 +36,7 @@ from tests.support.translations import (
 from translation.data.batches import batch_indices, batch_of
 from translation.errors import TranslationError, UsageError
 from translation.training import checkpoints, loop
-from translation.training.arithmetic import use_rounded_products
-from translation.training.checkpoints import Progress, read_tensors
+from translation.training.checkpoints import Progress, read_weights
 from translation.training.loop import (
     Check,
     TrainingConfig,
@@ -48,13 +45,7 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
-from translation.training.step import (
-    POSITIONS_AT_ONCE,
-    Muon,
-    batch_loss,
-    optimisers_of,
-    smoothed_loss,
-)
+from translation.training.step import POSITIONS_AT_ONCE, Muon, optimisers_of, smoothed_loss
 
 
 @pytest.mark.parametrize(
@@ -78,21 +69,6 @@ def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing
     assert_close_in_float64(loss, wanted)
     for mine, other in zip(ours, theirs, strict=True):
         assert_close_in_float64(mine.grad, other.grad)
-
-
-def test_products_of_bfloat16_change_the_loss_and_its_gradients_by_their_rounding() -> None:
-    torch.manual_seed(0)
-    expected = torch.randint(0, 101, (700,))
-    given = [torch.randn(rows, 16) for rows in (700, 101)]
-    found = []
-    for products in (torch.float32, torch.bfloat16):
-        ours = [each.clone().requires_grad_() for each in given]
-        (loss := smoothed_loss(*ours, expected, 0.1, products)).backward()  # type: ignore[no-untyped-call]
-        found.append((loss.detach(), *(each.grad for each in ours)))
-    for exact, rounded in zip(*found, strict=True):
-        assert exact.dtype == rounded.dtype == torch.float32
-        assert not torch.equal(exact, rounded)
-        assert (rounded - exact).norm() < 0.01 * exact.norm()
 
 
 def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,25 +298,12 @@ def test_of_the_last_their_means_and_the_best_check_the_best_is_saved(
     monkeypatch.setattr(loop, "SHORT_AVERAGE", 2)
     network, progress = trained(tmp_path, replace(CONFIG, warmup=5, average=4))
     assert (progress.kept, progress.saved) == ([3, 6, 9, 12], saved)
-    kept = [read_tensors(tmp_path / f"step-{step:07}.safetensors")[0] for step in saved]
+    kept = [read_weights(tmp_path / f"step-{step:07}.safetensors") for step in saved]
     for name, value in kept[0].items():
         mean = torch.stack([each[name].double() for each in kept]).mean(0).float()
         assert_close_in_float32(network.state_dict()[name], mean)
         assert len(kept) == 1 or not torch.equal(value, kept[-1][name])
     assert not network.training
-
-
-@pytest.mark.slow
-def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> None:
-    told: dict[str, list[Check]] = {"float32": [], "bfloat16": []}
-    for precision, checks in told.items():
-        trained(tmp_path / precision, replace(CONFIG, precision=precision), on_check=checks.append)
-    first, second = ([each.validation_loss for each in checks] for checks in told.values())
-    assert first != second
-    # apart by at most .0002 of it, over eight seeds; it falls by .19
-    assert second == as_drawn(first, share=0.01)
-    with pytest.raises(UsageError, match=r"precision .*auto, float32, bfloat16,.*float16"):
-        replace(CONFIG, precision="float16")
 
 
 @pytest.mark.slow
@@ -418,6 +381,14 @@ def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
         )
 
 
+def test_a_batch_without_memory_for_it_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "batch_of", lambda *_: torch.empty(2**55))
+    with pytest.raises(TranslationError, match=r"^out of memory .*batch_tokens .*\[network\]"):
+        trained(tmp_path)
+
+
 @pytest.mark.parametrize(
     "name", ["updates", "batch_tokens", "warmup", "check_every", "minutes", "peak"]
 )
@@ -454,29 +425,7 @@ def test_muon_updates_as_torch_does() -> None:
             optimiser.param_groups[0]["lr"] = rate
             optimiser.step()
     for one, other in zip(ours, theirs, strict=True):
-        assert (
-            one - other
-        ).abs().max() < 0.002  # .0001 over forty seeds: torch multiplies bfloat16
-
-
-def test_rounded_products_differ_by_their_rounding_and_only_where_gradients_are_wanted() -> None:
-    exact, rounded = (drawn(dropout=0.0) for _ in range(2))
-    use_rounded_products(rounded)
-    batch = batch_of(examples(), np.arange(7))
-    given = batch.source, batch.target_input
-    with torch.no_grad():
-        assert torch.equal(exact(*given)[0], rounded(*given)[0])
-    one, other = exact(*given)[0], rounded(*given)[0]
-    assert not torch.equal(one, other)
-    assert (one - other).norm() < 0.02 * one.norm()
-    for network in (exact, rounded):
-        batch_loss(network, batch, 0.1, CPU).backward()
-    for (name, mine), theirs in zip(exact.named_parameters(), rounded.parameters(), strict=True):
-        assert mine.grad is not None, name
-        assert theirs.grad is not None, name
-        # Over eight seeds no parameter came to more than 1.02 times (.05 norm + .001); a wrong sign
-        # comes to 2 norms.
-        assert (mine.grad - theirs.grad).norm() < 0.2 * mine.grad.norm() + 4e-3, name
+        assert (one - other).abs().max() < 0.002  # torch multiplies in bfloat16
 
 
 def test_muon_moves_matrices_along_all_their_directions_and_leaves_the_rest_to_adam() -> None:

@@ -2,10 +2,8 @@
 scored as the same text.
 """
 
-import json
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -19,13 +17,11 @@ from db.rows import translations
 from db.views import view
 from flows.translating.worker import work_off
 from tests.support.translations import CPU, NETWORK, drawn, model_of, recipe_of, tokenizer
-from translation.cards import CONFIG, bleu_tokenizer
 from translation.cards import recipe_of as recipe_line
 from translation.data.corpus import Corpus, Rules, clean
 from translation.data.corpus_cache import cache_corpus
 from translation.decoding.beam_search import GREEDY, Search
-from translation.errors import TranslationError
-from translation.models import Model, load_model, save_model
+from translation.models import Model
 from translation.recipes import Recipe
 from translation.scoring import compare, score
 from translation.training.distributed import SINGLE_PROCESS
@@ -179,38 +175,6 @@ def test_what_a_network_spells_in_parts_is_composed() -> None:
     letter = tokenizer().encode("e")
     *_, first_byte, second_byte = tokenizer().encode("\u0301")
     assert tokenizer().decode([*letter, first_byte, second_byte]) == "\u00e9"
-
-
-@pytest.mark.slow
-def test_a_model_whose_card_says_nothing_of_forms_translates_as_before(
-    tmp_path: Path, model: Model
-) -> None:
-    said = replace(model, card=replace(model.card, made={"unicode_form": "NFC"}))
-    silent = replace(model, card=replace(model.card, made={}))
-    texts = [text for pair in TEXTS.values() for text in pair]
-    save_model(tmp_path / "said", said)
-    save_model(tmp_path / "silent", silent)
-    first, second = (load_model(tmp_path / name, CPU) for name in ("said", "silent"))
-    assert translate(first, texts, GREEDY) == translate(second, texts, GREEDY)
-
-
-def test_a_model_of_another_form_is_refused(tmp_path: Path, model: Model) -> None:
-    save_model(tmp_path, model)
-    card = json.loads((tmp_path / CONFIG).read_text())
-    card["made"]["unicode_form"] = "NFKC"
-    (tmp_path / CONFIG).write_text(json.dumps(card))
-    with pytest.raises(TranslationError, match=r"Unicode form NFKC,.* train"):
-        load_model(tmp_path, CPU)
-
-
-@pytest.mark.parametrize(
-    ("language", "tokenizer"), [("ja", "char"), ("zh_TW", "char"), ("tha", "13a"), ("jpn", "13a")]
-)
-def test_an_older_card_names_the_tokenizer_that_its_figure_had(
-    model: Model, language: str, tokenizer: str
-) -> None:
-    card = replace(model.card, target_language=language)
-    assert bleu_tokenizer(card) == tokenizer
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from translation.data.corpus import Examples, Sentences
 from translation.data.tokenizer import BEGIN, END, PAD
-from translation.errors import UsageError
 
 Indices = Int[ndarray, " sentences"]
 
@@ -44,10 +43,7 @@ def batch_indices(
     target, then of the source, before they are divided. With a generator, examples of equal lengths
     are shuffled, and so are the batches; without one, batches come from short to long. The same
     state of the generator gives the same order, so a training can resume in the middle of an epoch.
-    Raises UsageError for `tokens` below 1.
     """
-    if tokens < 1:
-        raise UsageError(f"a batch must have 1 token or more, not {tokens}")
     count = len(examples)
     if generator is None:
         order_of_ties = np.arange(count)

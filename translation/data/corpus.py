@@ -2,11 +2,10 @@
 
 import gzip
 import hashlib
-import sys
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -255,63 +254,59 @@ class Examples:
         return f"{line}; dropped: {reasons}"
 
 
-Encoded = tuple["array[int]", "array[int]"]  # the source's token numbers and the target's
-
-
-def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules) -> Examples:
-    """Encode the pairs that the rules keep, in memory, with about 4 bytes for each piece.
-
-    Raises UsageError if none is kept.
-    """
-    one_shard = shards(pairs, source, target, rules, size=sys.maxsize)
-    return next(one_shard)
-
-
-def shards(
+def clean(
     pairs: Iterable[Pair],
     source: Tokenizer,
     target: Tokenizer,
     rules: Rules,
-    size: int,
     corpus: str = "the corpus",
-) -> Iterator[Examples]:
-    """Yield the result of `clean` in shards of at most `size` pairs, for large corpora.
+) -> Examples:
+    """Encode the pairs that the rules keep, with 4 bytes for each piece.
 
-    Repeated pairs are found over the whole stream by 64-bit hashes, which take about 80 bytes a
-    pair; without `drop_repeated` the memory does not grow with the corpus. `dropped` of a shard
-    counts the pairs dropped since the shard before. No shard is empty. Raises UsageError for a
-    `size` below 1, and if no pair is kept; its message calls the pairs `corpus`.
+    Repeated pairs are found by 64-bit hashes, which take about 80 bytes a pair. Raises UsageError
+    if no pair is kept; its message calls the pairs `corpus`.
     """
-    if size < 1:
-        raise UsageError(f"a shard must have 1 pair or more, not {size}")
     stream = iter(pairs)
     hashes: set[bytes] = set()  # of the pairs kept so far
     dropped: Counter[str] = Counter()
-    waiting: list[Encoded] = []
-    has_pairs = False
+    sources = _Encoded()
+    targets = _Encoded()
     while chunk := list(islice(stream, CHUNK)):
-        sources = source.encode_all([first for first, _ in chunk])
-        targets = target.encode_all([second for _, second in chunk])
-        for pair, source_tokens, target_tokens in zip(chunk, sources, targets, strict=True):
-            reason = _reason_to_drop(pair, len(source_tokens), len(target_tokens), rules, hashes)
+        source_tokens = source.encode_all([first for first, _ in chunk])
+        target_tokens = target.encode_all([second for _, second in chunk])
+        for pair, first, second in zip(chunk, source_tokens, target_tokens, strict=True):
+            reason = _reason_to_drop(pair, len(first), len(second), rules, hashes)
             if reason is None:
-                waiting.append((array("i", source_tokens), array("i", target_tokens)))
+                sources.append(first)
+                targets.append(second)
             else:
                 dropped[reason] += 1
-        has_pairs = has_pairs or bool(waiting)
-        # Not >=: a pair must be left for the last shard, which counts the pairs dropped at the end.
-        while len(waiting) > size:
-            yield _examples(waiting[:size], dropped)
-            waiting = waiting[size:]
-            dropped.clear()
-    if not has_pairs:
-        reasons = _examples([], dropped).summary()
+    examples = Examples(sources.sentences(), targets.sentences(), dict(dropped))
+    if not len(examples):
         ways = [way.format(rules=rules) for reason, way in TO_KEEP.items() if reason in dropped]
         way_out = "name files that have text on both sides"
         if ways:
             way_out = f"{' or '.join(ways)} under [rules], or correct the files"
-        raise UsageError(f"no pair of {corpus} is left ({reasons}): {way_out}")
-    yield _examples(waiting, dropped)
+        raise UsageError(f"no pair of {corpus} is left ({examples.summary()}): {way_out}")
+    return examples
+
+
+class _Encoded:
+    def __init__(self) -> None:
+        self.tokens = array("i")
+        self.starts = array("q", [0])
+
+    def append(self, tokens: list[int]) -> None:
+        """Add a sentence."""
+        self.tokens.extend(tokens)
+        self.starts.append(len(self.tokens))
+
+    def sentences(self) -> Sentences:
+        """Return all sentences."""
+        return Sentences(
+            tokens=np.frombuffer(self.tokens, dtype=np.int32),
+            starts=np.frombuffer(self.starts, dtype=np.int64),
+        )
 
 
 def _reason_to_drop(
@@ -339,19 +334,3 @@ def _reason_to_drop(
             return "repeated"
         hashes.add(key)
     return None
-
-
-def _examples(pairs: Sequence[Encoded], dropped: Counter[str]) -> Examples:
-    return Examples(
-        source=_sentences([source for source, _ in pairs]),
-        target=_sentences([target for _, target in pairs]),
-        dropped=dict(dropped),
-    )
-
-
-def _sentences(encoded: "Sequence[array[int]]") -> Sentences:
-    lengths = [len(tokens) for tokens in encoded]
-    starts = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    tokens_of_all = np.frombuffer(b"".join(encoded), dtype=np.int32)
-    return Sentences(tokens=tokens_of_all, starts=starts)

@@ -1,28 +1,23 @@
-"""Encode a recipe's corpus once, into files that are memory-mapped.
-
-The corpus may be larger than memory.
-"""
+"""Encode a recipe's corpus once, into a file that is memory-mapped."""
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
+import torch
 
-from translation.atomic_files import sync, write_whole
-from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_languages, shards
+from translation import artifacts
+from translation.artifacts import ArtifactError, Tensors, prefixed, under
+from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_languages, clean
 from translation.data.tokenizer import Tokenizer
-from translation.models import SOURCE, TARGET, size_for
+from translation.models import size_for
 from translation.recipes import Recipe
 
-NOTES = "corpus.json"
-SHARD = 500_000  # pairs in memory at once
+FILE = "corpus.safetensors"
 # No pair of the validation set is dropped but those with an empty side.
 KEEP_ALL = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)
 READ_AT_ONCE = 2**20  # bytes
@@ -46,7 +41,7 @@ class CachedCorpus:
 def cache_corpus(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
 ) -> CachedCorpus:
-    """Return the tokenizers and the encoded pairs of a recipe from the files in `folder`.
+    """Return the tokenizers and the encoded pairs of a recipe from the file in `folder`.
 
     Unless the folder has those of this recipe, they are first made and written there. If the recipe
     names no size of network, `choose` returns one. Without `choose`, the size depends on the number
@@ -65,40 +60,43 @@ def cache_corpus(
     size_or_minutes = recipe.size or recipe.training.get("minutes")
     settings = [size_or_minutes, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
     key = json.dumps([corpus_hash, *settings])
-    # The notes have the `key`, and what `_write_cache` returned. Without them, none of the other
-    # files is reliable.
-    notes: dict[str, Any] = {}
-    with suppress(ValueError):  # damaged
-        if (folder / NOTES).exists():
-            notes = dict(json.loads((folder / NOTES).read_text()))
-    if notes.get("key") != key:
-        notes = {**_write_cache(recipe, folder, choose), "key": key}
-        text = json.dumps(notes)
-        sync(folder)  # the notes say that the other files are complete, so these come first
-        write_whole(folder / NOTES, lambda partial: partial.write_text(text))
-    source = Tokenizer.load(folder / SOURCE)
-    target = source if recipe.joint else Tokenizer.load(folder / TARGET)
-    return CachedCorpus(
-        size=notes["size"],
-        source=source,
-        target=target,
-        training=_examples(folder, "train", notes["train"]),
-        validation=_examples(folder, "validation", notes["validation"]),
-        corpus_hash=corpus_hash,
+    with suppress(ArtifactError, KeyError, RuntimeError):  # the file is missing or damaged
+        tensors, card = artifacts.read(folder / FILE)
+        if card["key"] == key:
+            source = Tokenizer(tensors["source.model"].numpy().tobytes())
+            target = source
+            if not recipe.joint:
+                target = Tokenizer(tensors["target.model"].numpy().tobytes())
+            return CachedCorpus(
+                size=card["size"],
+                source=source,
+                target=target,
+                training=_examples(under("train.", tensors), card["train"]),
+                validation=_examples(under("validation.", tensors), card["validation"]),
+                corpus_hash=corpus_hash,
+            )
+    cached = _encoded(recipe, corpus_hash, choose)
+    artifacts.write(
+        folder / FILE,
+        {
+            "source.model": _tensor_of(cached.source),
+            "target.model": _tensor_of(cached.target),
+            **prefixed("train.", _tensors(cached.training)),
+            **prefixed("validation.", _tensors(cached.validation)),
+        },
+        {
+            "key": key,
+            "size": cached.size,
+            "train": cached.training.dropped,
+            "validation": cached.validation.dropped,
+        },
     )
+    return cached
 
 
-def _write_cache(
-    recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None
-) -> dict[str, Any]:
-    """Write the tokenizers and the encoded pairs.
-
-    Returns the notes without their key: `size`, the name of the network's size, and with the keys
-    `train` and `validation` the number of pairs dropped from that corpus, by reason.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    # The notes of an earlier recipe would be wrong once the first file is overwritten.
-    (folder / NOTES).unlink(missing_ok=True)
+def _encoded(
+    recipe: Recipe, corpus_hash: str, choose: Callable[[Recipe], str] | None
+) -> CachedCorpus:
     size = recipe.size
     if not size:
         size = choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs()))
@@ -112,69 +110,34 @@ def _write_cache(
         target_texts = (text for _, text in recipe.train.pairs())
         source = Tokenizer.train(source_texts, vocabulary, "the source side of [train]")
         target = Tokenizer.train(target_texts, vocabulary, "the target side of [train]")
-        target.save(folder / TARGET)
-    source.save(folder / SOURCE)
-    training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD, "[train]")
-    validation = shards(recipe.validation.pairs(), source, target, KEEP_ALL, SHARD, "[validation]")
+    return CachedCorpus(
+        size=size,
+        source=source,
+        target=target,
+        training=clean(recipe.train.pairs(), source, target, recipe.rules, "[train]"),
+        validation=clean(recipe.validation.pairs(), source, target, KEEP_ALL, "[validation]"),
+        corpus_hash=corpus_hash,
+    )
+
+
+def _tensor_of(tokenizer: Tokenizer) -> torch.Tensor:
+    return torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8)
+
+
+def _tensors(examples: Examples) -> Tensors:
     return {
-        "size": size,
-        "train": _write_pairs(folder, "train", training),
-        "validation": _write_pairs(folder, "validation", validation),
+        "source.tokens": torch.from_numpy(examples.source.tokens),
+        "source.starts": torch.from_numpy(examples.source.starts),
+        "target.tokens": torch.from_numpy(examples.target.tokens),
+        "target.starts": torch.from_numpy(examples.target.starts),
     }
 
 
-class _Files(NamedTuple):
-    tokens: Path
-    starts: Path
-
-
-def _files(folder: Path, name: str, side: str) -> _Files:
-    return _Files(
-        tokens=folder / f"{name}.{side}.tokens",
-        starts=folder / f"{name}.{side}.starts",
-    )
-
-
-def _write_pairs(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
-    source = _SideWriter(_files(folder, name, "source"))
-    target = _SideWriter(_files(folder, name, "target"))
-    dropped: Counter[str] = Counter()
-    for part in parts:
-        dropped.update(part.dropped)
-        source.append(part.source)
-        target.append(part.target)
-    return dict(dropped)
-
-
-class _SideWriter:
-    def __init__(self, files: _Files) -> None:
-        self.files = files
-        self.end = 0  # tokens written
-        files.tokens.write_bytes(b"")
-        files.starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
-
-    def append(self, sentences: Sentences) -> None:
-        """Add the sentences of a shard."""
-        starts = sentences.starts[1:] + self.end
-        with self.files.tokens.open("ab") as stream:
-            stream.write(sentences.tokens.tobytes())
-        with self.files.starts.open("ab") as stream:
-            stream.write(starts.tobytes())
-        self.end += len(sentences.tokens)
-
-
-def _examples(folder: Path, name: str, dropped: dict[str, int]) -> Examples:
+def _examples(tensors: Tensors, dropped: dict[str, int]) -> Examples:
     return Examples(
-        source=_mapped(_files(folder, name, "source")),
-        target=_mapped(_files(folder, name, "target")),
+        source=Sentences(tensors["source.tokens"].numpy(), tensors["source.starts"].numpy()),
+        target=Sentences(tensors["target.tokens"].numpy(), tensors["target.starts"].numpy()),
         dropped=dropped,
-    )
-
-
-def _mapped(files: _Files) -> Sentences:
-    return Sentences(
-        tokens=np.memmap(files.tokens, np.int32, "r"),
-        starts=np.memmap(files.starts, np.int64, "r"),
     )
 
 

@@ -17,7 +17,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from translation.atomic_files import write_whole
 from translation.data.languages import composed
-from translation.errors import TranslationError, UsageError, unreadable
+from translation.errors import UsageError
 
 PAD = 0
 UNKNOWN = 1
@@ -30,11 +30,10 @@ MAX_LINES = 1_000_000  # from which pieces are learned: more lines give no bette
 LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
 # SentencePiece reads these characters as spaces or as no text.
 UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")
-RESTORE = "restore its folder from a backup, or delete the folder and train again"
 
 
 class Tokenizer:
-    """A vocabulary, which maps text to token numbers and back.
+    """A vocabulary, as SentencePiece writes it, which maps text to token numbers and back.
 
     `decode(encode(text))` is `text` if it is composed (NFC), has single spaces between words and
     none around them, and no U+2581, which SentencePiece writes for a space. A lone surrogate, which
@@ -42,7 +41,7 @@ class Tokenizer:
     """
 
     def __init__(self, model: bytes) -> None:
-        self._model = model
+        self.model = model  # as SentencePiece writes it
         self._processor = SentencePieceProcessor(model_proto=model)
         self.size: int = self._processor.get_piece_size()
         self.digest: str = hashlib.sha256(model).hexdigest()
@@ -94,38 +93,9 @@ class Tokenizer:
         )
         return cls(model.getvalue())
 
-    @classmethod
-    def load(cls, file: Path) -> "Tokenizer":
-        """Read a file that `save` has written.
-
-        Raises TranslationError if the file is missing, damaged or of another kind, or if its
-        special tokens have other numbers than this module's.
-        """
-        try:
-            model = file.read_bytes()
-        except OSError as error:
-            raise unreadable(file, error, RESTORE) from error
-        try:
-            if not model:  # SentencePiece would take it for no file, and raise nothing
-                raise RuntimeError("it is empty")
-            tokenizer = cls(model)
-            tokenizer.pieces(range(tokenizer.size))  # some damage is noticed only here
-        except (RuntimeError, UnicodeDecodeError) as error:
-            raise TranslationError(
-                f"{file} is empty, damaged or not a SentencePiece vocabulary: {RESTORE}"
-            ) from error
-        processor = tokenizer._processor
-        special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-        expected = (PAD, UNKNOWN, BEGIN, END)
-        if special != expected:
-            raise TranslationError(
-                f"{file} numbers its special tokens {special}, not {expected}: {RESTORE}"
-            )
-        return tokenizer
-
     def save(self, file: Path) -> None:
         """Write the vocabulary atomically; SentencePiece's own tools read it too."""
-        write_whole(file, lambda partial: partial.write_bytes(self._model))
+        write_whole(file, lambda partial: partial.write_bytes(self.model))
 
     def encode(self, text: str) -> list[int]:
         """Return the token numbers of a text, without BEGIN and END."""

@@ -56,10 +56,6 @@ class Search:
             )
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise UsageError(f"alpha must be a finite number of 0 or more, got {self.alpha}")
-        if self.extra < 0:
-            raise UsageError(f"extra must be 0 or more, got {self.extra}")
-        if self.batch_tokens < 1:
-            raise UsageError(f"batch_tokens must be 1 or more, got {self.batch_tokens}")
 
     def penalty(self, length: int) -> float:
         """Return ((5 + length) / 6)^alpha (eq. 14 of Wu et al., 2016); `length` counts END."""

@@ -4,35 +4,19 @@ A step computes only the newest position of each beam: keys and values are compu
 Those of the source are kept once for each sentence, for all its beams.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from translation.transformer import (
-    DecoderLayer,
-    FeedForward,
-    MultiHeadAttention,
-    Transformer,
-    Weights,
-)
+from translation.transformer import DecoderLayer, Transformer, Weights
 
-# Whether torch has the operators of oneDNN that `fast_linear` needs.
-ONEDNN = (
-    torch.backends.mkldnn.is_available()
-    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-)
 # Positions for which the cache has room at first. The room is doubled when full, as allocating
 # memory for all positions at once is slow. Attention also has at least so many keys, some of them
 # masked: torch's softmax is five times as slow if the keys do not fill a vector of 16.
 FIRST_CAPACITY = 16
-# With fewer rows, torch's own product was faster than oneDNN's, which has to convert the layout of
-# the weight.
-FEW_ROWS = 200
 
 
 class IncrementalDecoder(Protocol):
@@ -114,25 +98,12 @@ class IncrementalTransformer:
     """Decode with the Transformer position by position.
 
     Each step returns the scores that a full pass over the target would compute for the newest
-    position. The weight of the output layer may be a copy: make a new `IncrementalTransformer`
-    after an update of the weights.
+    position.
     """
 
     def __init__(self, network: Transformer) -> None:
-        # Shares the parameters: deepcopy takes the objects in `shared` for already copied.
-        shared = {id(parameter): parameter for parameter in network.parameters()}
-        self.network = copy.deepcopy(network, shared)
-        for module in self.network.modules():
-            if isinstance(module, MultiHeadAttention):
-                module.linear = fast_linear
-            if isinstance(module, FeedForward):
-                module.__class__ = _FastFeedForward
-            if isinstance(module, nn.Linear):
-                module.__class__ = _FastLinear
-        self.layers = cast(Sequence[DecoderLayer], self.network.decoder)
-        self.output_weight = self.network.output_weight.detach()
-        if _is_for_onednn(self.output_weight):  # oneDNN's own layout is faster for few rows
-            self.output_weight = torch.ops.mkldnn._reorder_linear_weight(self.output_weight)
+        self.network = network
+        self.layers = cast(Sequence[DecoderLayer], network.decoder)
 
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
@@ -183,7 +154,7 @@ class IncrementalTransformer:
                 state.memory_mask,
                 need_weights=True,
             )
-        scores = fast_linear(self.network.decoder_norm(x), self.output_weight)
+        scores = self.network.logits(self.network.decoder_norm(x))
         if not need_weights or weights is None:
             return scores, None
         # The mean over the heads, without the keys that `start` added.
@@ -212,42 +183,6 @@ def _attend_past(
     # With weights only for the plain products, as in `step`.
     attended, _ = layer.attention.mix(query, key, value, past, need_weights=True)
     return attended
-
-
-def fast_linear(
-    input: Tensor,  # noqa: A002 - as torch calls it
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    then: Literal["none", "relu"] = "none",
-) -> Tensor:
-    """Compute `torch.nn.functional.linear`, with oneDNN where that is faster, and `then` a ReLU.
-
-    oneDNN is faster for many rows, and for weights in its layout. The operators are those that
-    torch's own compiler uses for linear maps with batches of varying size; they have no gradients.
-    """
-    has_few_rows = input.numel() < FEW_ROWS * input.shape[-1]
-    is_faster_by_torch = has_few_rows and not weight.is_mkldnn
-    if is_faster_by_torch or not _is_for_onednn(input):
-        mapped = nn.functional.linear(input, weight, bias)
-        return mapped.relu() if then == "relu" else mapped
-    # [] and "": no scalars and no algorithm, which some other functions take but ReLU does not.
-    return cast(Tensor, torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], ""))
-
-
-def _is_for_onednn(x: Tensor) -> bool:
-    return ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32
-
-
-class _FastFeedForward(FeedForward):
-    def forward(self, x: Tensor) -> Tensor:  # without dropout, as in evaluation mode
-        expanded = fast_linear(x, self.expand.weight, self.expand.bias, then="relu")
-        return fast_linear(expanded, self.contract.weight, self.contract.bias)
-
-
-class _FastLinear(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return fast_linear(x, self.weight, self.bias)
 
 
 class Ensemble(nn.Module):

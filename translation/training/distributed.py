@@ -14,6 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from translation.environment import exit_with_parent
 from translation.errors import TranslationError, UsageError
@@ -58,15 +59,11 @@ class ProcessGroup:
             gradients.append(parameter.grad)
         own_figures = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
         # Figures and gradients in one tensor: one exchange is faster than many.
-        flat = torch.cat([own_figures, *[gradient.flatten() for gradient in gradients]])
+        flat = torch.cat([own_figures, parameters_to_vector(gradients)])
         with _lost_process_reported():
             dist.all_reduce(flat)
         loss, tokens, requests = flat[: len(figures)].tolist()
-        start = len(figures)
-        for gradient in gradients:
-            end = start + gradient.numel()
-            gradient.copy_(flat[start:end].view_as(gradient))
-            start = end
+        vector_to_parameters(flat[len(figures) :], gradients)
         return loss, int(tokens), requests > 0
 
     def all_reduce(self, figures: Tensor) -> Tensor:

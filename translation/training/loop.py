@@ -12,23 +12,13 @@ from torch import nn
 
 from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
-from translation.errors import UsageError
+from translation.errors import TranslationError, UsageError
+from translation.out_of_memory import is_out_of_memory
 from translation.training import checkpoints
-from translation.training.arithmetic import (
-    Precision,
-    format_of,
-    use_fast_dropout,
-    use_rounded_products,
-)
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import (
-    SeededBatch,
-    StepResult,
-    TrainingStep,
-    batch_loss,
-    optimisers_of,
-)
+from translation.training.dropout import use_fast_dropout
+from translation.training.step import SeededBatch, TrainingStep, batch_loss, optimisers_of
 
 SEEDS = 2**63  # torch takes seeds below this number
 SHORT_AVERAGE = 3  # the checks of the shorter of the two means that may be saved
@@ -63,27 +53,24 @@ class TrainingConfig:
     check_every: int | None = None  # updates; None for a share of the budget
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
-    # Of a CPU's matrix products in layers, and in Muon's updates; "auto" is the faster one. CUDA
-    # always mixes bfloat16 and float32.
-    precision: Precision = "auto"
-    muon_precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "check_every", "average"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be 1 or more, not {value}")
-        for name, literal in (
-            ("schedule", Schedule),
-            ("optimiser", Optimiser),
-            ("precision", Precision),
-            ("muon_precision", Precision),
-        ):
+        for name, literal in (("schedule", Schedule), ("optimiser", Optimiser)):
             value = getattr(self, name)
             choices = get_args(literal)
             if value not in choices:
                 raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value}")
-        self._require_warmup()
+        is_linear = self.schedule == "linear"
+        is_possible = 0 < self.warmup < 1 if is_linear else self.warmup >= 1
+        if not is_possible:
+            units = "a share of the budget above 0 and below 1" if is_linear else "1 update or more"
+            raise UsageError(
+                f"with the schedule {self.schedule}, warmup must be {units}, not {self.warmup:g}"
+            )
         for name in ("minutes", "peak"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -94,18 +81,6 @@ class TrainingConfig:
             )
         if not self.clip >= 0:  # also true of NaN
             raise UsageError(f"clip must be 0 (for none) or more, not {self.clip}")
-
-    def _require_warmup(self) -> None:
-        if self.schedule == "linear":
-            is_possible = 0 < self.warmup < 1
-            units = "a share of the budget above 0 and below 1"
-        else:
-            is_possible = self.warmup >= 1
-            units = "1 update or more"
-        if not is_possible:
-            raise UsageError(
-                f"with the schedule {self.schedule}, warmup must be {units}, not {self.warmup:g}"
-            )
 
 
 @dataclass(frozen=True)
@@ -175,54 +150,23 @@ def train_network(
     with the same losses if its budget is in updates. `width` is d_model. Raises TranslationError
     if memory runs out, the loss is not finite, a process is lost, or the saved state is unusable.
     """
-    process_group = context.process_group
-    training_step = training_step_of(network, config, context.device, process_group)
-    optimisers = training_step.optimisers
-    progress = checkpoints.restore_state(context.folder, network, optimisers, context.key)
-    since_check = _SinceCheck()
-    updates = _updates(training, config, progress, process_group)
-    # `progress.seconds` grows at checks alone, and a check is made as soon as time is over.
-    while progress.step < config.updates and not _is_over_time(progress.seconds, config):
-        progress.step += 1
-        share_done = since_check.share_done(progress, config, process_group)
-        rate = learning_rate(progress.step, share_done, width, config)
-        batches = next(updates)
-        asks_for_check = since_check.asks_for_check(progress, config)
-        result = training_step(batches, rate, request_check=asks_for_check)
-        if result is None:
-            raise training_step.out_of_memory(training, config.batch_tokens)
-        since_check.add(result)
-        progress.tokens += result.tokens
-        is_last = progress.step == config.updates
-        if result.is_check_requested or is_last or _is_due(progress.step, config):
-            seconds = process_group.broadcast(time.monotonic() - since_check.begun)
-            check_start = time.monotonic()  # the check itself counts to the next interval
-            progress.seconds += seconds
-            _check(
-                network,
-                optimisers,
-                validation,
-                progress,
-                config,
-                context,
-                since_check,
-                seconds,
-                rate,
-            )
-            since_check = _SinceCheck(begun=check_start)
-        else:
-            since_check.report(progress, config, context)
-    if process_group.rank == 0:
+    step = training_step_of(network, config, context.device, context.process_group)
+    progress = checkpoints.restore_state(context.folder, network, step.optimisers, context.key)
+    run = _Run(network, step, training, validation, config, context, progress)
+    try:
+        run.train(width)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TranslationError(
+            f"out of memory with batch_tokens = {config.batch_tokens}: set a smaller batch_tokens "
+            "under [training], a smaller size under [network] or a smaller longest under [rules], "
+            "and delete the folder of the saved training state if the next run names it"
+        ) from error
+    if context.process_group.rank == 0:
         network = network.eval()
-
-        def load_and_validate(steps: list[int]) -> float:
-            load_weights(network, average_weights(context.folder, steps))
-            if context.bleu is not None:
-                return context.bleu(network, SINGLE_PROCESS)  # only rank 0 is here
-            return -validation_loss(network, validation, config.batch_tokens, context.device)
-
-        progress.saved = max(_candidates(progress, config), key=load_and_validate)
-        # Once more, because `load_and_validate` may have loaded other candidates since.
+        # The best is loaded once more, because other candidates may have been loaded since.
+        progress.saved = max(_candidates(progress, config), key=run.load_and_validate)
         load_weights(network, average_weights(context.folder, progress.saved))
     return progress
 
@@ -231,96 +175,194 @@ def training_step_of(
     network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
 ) -> TrainingStep:
     """Move a network to a device, replace its slow layers, and return its training step."""
-    dtype = next(network.parameters()).dtype
-    layer_format = format_of(config.precision, dtype)  # "float32" or "bfloat16", never "auto"
-    muon_format = format_of(config.muon_precision, dtype)
-    # On CUDA the replaced layers, and the loss with its `product_dtype`, compute as torch's own do.
     use_fast_dropout(network)
-    if layer_format == "bfloat16":
-        use_rounded_products(network)
     network.to(device).train()
-    # Muon does not look at the device: on CUDA it always multiplies in bfloat16.
-    muon_dtype = torch.bfloat16 if device.type == "cuda" else getattr(torch, muon_format)
     return TrainingStep(
         network=network,
-        optimisers=optimisers_of(network, config.optimiser, muon_dtype),
+        optimisers=optimisers_of(network, config.optimiser),
         label_smoothing=config.label_smoothing,
         clip=config.clip,
         device=device,
         process_group=process_group,
-        product_dtype=getattr(torch, layer_format),
     )
 
 
 @dataclass
-class _SinceCheck:
-    """Sums of the updates since the last check, or since the start if there was none.
+class _Run:
+    """A training under way, and the sums of its updates since the last check.
 
     Times are seconds of the monotonic clock.
     """
 
+    network: nn.Module
+    step: TrainingStep
+    training: Examples
+    validation: Examples
+    config: TrainingConfig
+    context: TrainingContext
+    progress: Progress
     begun: float = field(default_factory=time.monotonic)  # when the last check began
     trained_from: float = field(default_factory=time.monotonic)  # when the last check ended
     reported: float = field(default_factory=time.monotonic)  # of the last message or check
     loss: float = 0.0
     tokens: int = 0
 
-    def add(self, result: StepResult) -> None:
-        """Add the totals of an update."""
-        self.loss += result.loss
-        self.tokens += result.tokens
+    def train(self, width: int) -> None:
+        """Make updates and checks until the budget is used up."""
+        config = self.config
+        progress = self.progress
+        updates = self._updates()
+        # `progress.seconds` grows at checks alone, and a check is made as soon as time is over.
+        while progress.step < config.updates and not self._is_over_time(progress.seconds):
+            progress.step += 1
+            rate = learning_rate(progress.step, self._share_done(), width, config)
+            batches = next(updates)
+            result = self.step(batches, rate, request_check=self._asks_for_check())
+            self.loss += result.loss
+            self.tokens += result.tokens
+            progress.tokens += result.tokens
+            is_last = progress.step == config.updates
+            if result.is_check_requested or is_last or self._is_due():
+                self._check(rate)
+            elif time.monotonic() - self.reported >= MESSAGE_INTERVAL_S:
+                self.reported = time.monotonic()
+                pace = f"{self.tokens / (self.reported - self.trained_from):.0f} tokens a second"
+                self.context.on_message(
+                    f"step {progress.step:,} of at most {config.updates:,}: loss "
+                    f"{self.loss / self.tokens:.3f}, {pace}"
+                )
 
-    def share_done(
-        self, progress: Progress, config: TrainingConfig, process_group: ProcessGroup
-    ) -> float:
+    def load_and_validate(self, steps: list[int]) -> float:
+        """Load the mean of the weights of some checks, and return their figure on validation."""
+        load_weights(self.network, average_weights(self.context.folder, steps))
+        if self.context.bleu is not None:
+            return self.context.bleu(self.network, SINGLE_PROCESS)  # only rank 0 is here
+        return -validation_loss(
+            self.network, self.validation, self.config.batch_tokens, self.context.device
+        )
+
+    def _share_done(self) -> float:
         """Return the share of the budget that is used up, 1 at most, the same for all processes."""
-        share_of_updates = progress.step / (config.updates + 1)  # below 1, so no rate is 0
+        config = self.config
+        share_of_updates = self.progress.step / (config.updates + 1)  # below 1, so no rate is 0
         if config.minutes is None or config.schedule != "linear":  # inverse_sqrt needs no share
             return share_of_updates
-        seconds = process_group.broadcast(progress.seconds + time.monotonic() - self.begun)
-        share_of_minutes = seconds / (60 * config.minutes)
+        seconds = self.progress.seconds + time.monotonic() - self.begun
+        share_of_minutes = self.context.process_group.broadcast(seconds) / (60 * config.minutes)
         return min(1.0, max(share_of_updates, share_of_minutes))
 
-    def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
+    def _asks_for_check(self) -> bool:
         """Return whether a check is due by the clock of this process.
 
         In a training of minutes, that is so when time is over and, unless `check_every` is set, at
         regular intervals.
         """
-        now = time.monotonic()
-        if config.minutes is None:
+        minutes = self.config.minutes
+        if minutes is None:
             return False
-        is_over = _is_over_time(progress.seconds + now - self.begun, config)
-        if config.check_every is not None:
+        now = time.monotonic()
+        is_over = self._is_over_time(self.progress.seconds + now - self.begun)
+        if self.config.check_every is not None:
             return is_over
         validation_seconds = self.trained_from - self.begun
-        seconds_between = max(
-            60 * config.minutes / CHECKS,
-            TRAINING_TO_VALIDATION * validation_seconds,
-        )
+        seconds_between = max(60 * minutes / CHECKS, TRAINING_TO_VALIDATION * validation_seconds)
         return now - self.trained_from > seconds_between or is_over
 
-    def report(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
-        """Send a message if the last one, or the last check, was `MESSAGE_INTERVAL_S` ago."""
-        now = time.monotonic()
-        if now - self.reported < MESSAGE_INTERVAL_S:
-            return
-        self.reported = now
-        pace = f"{self.tokens / (now - self.trained_from):.0f} tokens a second"
-        loss = f"loss {self.loss / self.tokens:.3f}"
-        context.on_message(f"step {progress.step:,} of at most {config.updates:,}: {loss}, {pace}")
+    def _is_due(self) -> bool:
+        config = self.config
+        if config.check_every is not None:
+            return self.progress.step % config.check_every == 0
+        if config.minutes is not None:
+            return False
+        return self.progress.step % max(1, config.updates // CHECKS) == 0
 
+    def _is_over_time(self, seconds: float) -> bool:
+        return self.config.minutes is not None and seconds > 60 * self.config.minutes
 
-def _is_due(step: int, config: TrainingConfig) -> bool:
-    if config.check_every is not None:
-        return step % config.check_every == 0
-    if config.minutes is not None:
-        return False
-    return step % max(1, config.updates // CHECKS) == 0
+    def _updates(self) -> Iterator[list[SeededBatch]]:
+        """Yield this process's share of each update, epoch after epoch without end.
 
+        The caller counts `progress.step` up before each update; epoch, place and batches are set
+        here. The processes together compute the pairs of `accumulate` batches, or of all if an
+        epoch has fewer; the last batches of an epoch that do not fill an update are left out. Each
+        part has its own seed: its dropout is the same in a resumed training, and whichever process
+        computes it.
+        """
+        config = self.config
+        progress = self.progress
+        while True:
+            order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS
+            generator = torch.Generator().manual_seed(order_seed)
+            batches = batch_indices(self.training, config.batch_tokens, generator)
+            progress.batches = len(batches)
+            # The first update of an epoch may have fewer batches than `accumulate`: a small corpus
+            # has no more.
+            while 0 == progress.place < progress.batches or (
+                progress.place + config.accumulate <= progress.batches
+            ):
+                update = batches[progress.place : progress.place + config.accumulate]
+                progress.place += config.accumulate
+                # All seeds differ for up to 1,000,003 steps, each of up to 1,009 parts.
+                first_seed = (config.seed * 1_000_003 + progress.step) * 1_009
+                seeded_batches: list[SeededBatch] = []
+                for number, part in share(update, self.context.process_group):
+                    seed = (first_seed + number) % SEEDS
+                    seeded_batches.append((seed, batch_of(self.training, part)))
+                yield seeded_batches
+            progress.epoch += 1
+            progress.place = 0
 
-def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
-    return config.minutes is not None and seconds > 60 * config.minutes
+    def _check(self, rate: float) -> None:
+        """Validate in all processes, note whether the figure improved; in rank 0, report and save.
+
+        The report comes before the weights and the state are saved: a training that is killed in
+        between resumes from the check before, and reports this one again. So no report is lost.
+        """
+        config = self.config
+        context = self.context
+        progress = self.progress
+        process_group = context.process_group
+        seconds = process_group.broadcast(time.monotonic() - self.begun)
+        self.begun = time.monotonic()  # the check itself counts to the next interval
+        progress.seconds += seconds
+        loss = validation_loss(
+            self.network, self.validation, config.batch_tokens, context.device, process_group
+        )
+        bleu = None if context.bleu is None else context.bleu(self.network, process_group)
+        # The figure of rank 0, so that all processes have the same progress.
+        figure = process_group.broadcast(-loss if bleu is None else bleu)
+        if progress.best is None or figure > progress.best:
+            progress.best = figure
+            progress.best_step = progress.step
+            progress.checks_since = 0
+        else:
+            progress.checks_since += 1
+        if process_group.rank == 0:
+            seconds_left = (config.updates - progress.step) * progress.seconds / progress.step
+            if config.minutes is not None:
+                seconds_left = min(seconds_left, 60 * config.minutes - progress.seconds)
+            check = Check(
+                step=progress.step,
+                epoch=progress.epoch + progress.place / progress.batches,
+                tokens=progress.tokens,
+                train_loss=self.loss / self.tokens,
+                validation_loss=loss,
+                validation_bleu=bleu,
+                learning_rate=rate,
+                tokens_per_second=self.tokens / seconds,
+                seconds_left=max(0.0, seconds_left),
+            )
+            context.on_check(check)
+            # As far back as the best check, whose weights may be saved at the end.
+            count = config.average + progress.checks_since
+            optimisers = self.step.optimisers
+            checkpoints.keep_weights(context.folder, self.network, progress, count)
+            checkpoints.save_state(context.folder, self.network, optimisers, progress, context.key)
+            checkpoints.drop_older_weights(context.folder, progress.kept)
+        self.loss = 0.0
+        self.tokens = 0
+        self.trained_from = time.monotonic()
+        self.reported = self.trained_from
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
@@ -344,39 +386,6 @@ def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
         if steps and steps not in distinct:
             distinct.append(steps)
     return distinct
-
-
-def _updates(
-    examples: Examples, config: TrainingConfig, progress: Progress, process_group: ProcessGroup
-) -> Iterator[list[SeededBatch]]:
-    """Yield this process's share of each update after `progress`, epoch after epoch without end.
-
-    The caller counts `progress.step` up before each update; epoch, place and batches are set here.
-    The processes together compute the pairs of `accumulate` batches, or of all if an epoch has
-    fewer; the last batches of an epoch that do not fill an update are left out. Each part has its
-    own seed: its dropout is the same in a resumed training, and whichever process computes it.
-    """
-    while True:
-        order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS
-        generator = torch.Generator().manual_seed(order_seed)
-        batches = batch_indices(examples, config.batch_tokens, generator)
-        progress.batches = len(batches)
-        # The first update of an epoch may have fewer batches than `accumulate`: a small corpus has
-        # no more.
-        while 0 == progress.place < progress.batches or (
-            progress.place + config.accumulate <= progress.batches
-        ):
-            update = batches[progress.place : progress.place + config.accumulate]
-            progress.place += config.accumulate
-            # All seeds differ for up to 1,000,003 steps, each of up to 1,009 parts.
-            first_seed = (config.seed * 1_000_003 + progress.step) * 1_009
-            seeded_batches: list[SeededBatch] = []
-            for number, part in share(update, process_group):
-                seed = (first_seed + number) % SEEDS
-                seeded_batches.append((seed, batch_of(examples, part)))
-            yield seeded_batches
-        progress.epoch += 1
-        progress.place = 0
 
 
 def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
@@ -417,56 +426,3 @@ def validation_loss(
     network.train(was_training)
     total_loss, total_count = group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
     return float(total_loss / total_count)
-
-
-def _check(
-    network: nn.Module,
-    optimisers: Sequence[torch.optim.Optimizer],
-    validation: Examples,
-    progress: Progress,
-    config: TrainingConfig,
-    context: TrainingContext,
-    trained: _SinceCheck,
-    seconds: float,
-    rate: float,
-) -> None:
-    """Validate in all processes, and note whether the figure improved; in rank 0, report and save.
-
-    The report comes before the weights and the state are saved: a training that is killed in
-    between resumes from the check before, and reports this one again. So no report is lost.
-    """
-    process_group = context.process_group
-    loss = validation_loss(network, validation, config.batch_tokens, context.device, process_group)
-    bleu = None if context.bleu is None else context.bleu(network, process_group)
-    figure = -loss if bleu is None else bleu
-    # The figure of rank 0, so that all processes have the same progress. Rank 0 alone saves it.
-    figure = process_group.broadcast(figure)
-    if progress.best is None or figure > progress.best:
-        progress.best = figure
-        progress.best_step = progress.step
-        progress.checks_since = 0
-    else:
-        progress.checks_since += 1
-    if process_group.rank > 0:
-        return
-    seconds_per_step = progress.seconds / progress.step
-    seconds_left = (config.updates - progress.step) * seconds_per_step
-    if config.minutes is not None:
-        seconds_left = min(seconds_left, 60 * config.minutes - progress.seconds)
-    check = Check(
-        step=progress.step,
-        epoch=progress.epoch + progress.place / progress.batches,
-        tokens=progress.tokens,
-        train_loss=trained.loss / trained.tokens,
-        validation_loss=loss,
-        validation_bleu=bleu,
-        learning_rate=rate,
-        tokens_per_second=trained.tokens / seconds,
-        seconds_left=max(0.0, seconds_left),
-    )
-    context.on_check(check)
-    # As far back as the best check, whose weights may be saved at the end.
-    count = config.average + progress.checks_since
-    checkpoints.keep_weights(context.folder, network, progress, count)
-    checkpoints.save_state(context.folder, network, optimisers, progress, context.key)
-    checkpoints.drop_older_weights(context.folder, progress.kept)

@@ -1,7 +1,6 @@
 """Choose the size of a network by how much text this machine can train on in its minutes."""
 
 import time
-from math import ceil
 
 import torch
 
@@ -9,6 +8,7 @@ from translation.data.batches import Batch
 from translation.data.tokenizer import BEGIN, END, SMALLEST
 from translation.errors import UsageError
 from translation.models import build_network, size_for
+from translation.out_of_memory import is_out_of_memory
 from translation.recipes import Recipe
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import training_step_of
@@ -31,14 +31,8 @@ def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
     lengths = [len(target) for _, target in recipe.train.pairs()]
     if "minutes" not in recipe.training:
         return size_for(len(lengths))
-    # The process time that each seed gets, in multiples of the minutes. With fewer seeds than
-    # processes, all processes train the seeds one after the other; otherwise each process trains
-    # its own seeds, which share its minutes.
-    if recipe.seeds < processes:
-        share = processes / recipe.seeds
-    else:
-        share = 1 / ceil(recipe.seeds / processes)
-    seconds: float = 60 * recipe.training["minutes"] * share
+    # The process time of each seed: all processes train the seeds one after the other.
+    seconds: float = 60 * recipe.training["minutes"] * processes / recipe.seeds
     pieces = sum(lengths) / CHARACTERS + len(lengths)  # with the end of each sentence
 
     def epochs(size: str) -> float:
@@ -81,13 +75,15 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
     target_input = target.roll(1, dims=1)
     target_input[:, 0] = BEGIN
     batch = Batch(source=source, target_input=target_input, target_output=target)
-    for _ in range(WARM_UP):  # if memory runs out here, it does so in the loop below too
-        step([(0, batch)], 0.0)
     tokens = 0
-    start = time.monotonic()
-    while tokens == 0 or time.monotonic() - start < MEASURED_S:
-        result = step([(0, batch)], 0.0)
-        if result is None:  # out of memory
-            return 0.0
-        tokens += result.tokens
+    try:
+        for _ in range(WARM_UP):
+            step([(0, batch)], 0.0)
+        start = time.monotonic()
+        while tokens == 0 or time.monotonic() - start < MEASURED_S:
+            tokens += step([(0, batch)], 0.0).tokens
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return 0.0
     return tokens / (time.monotonic() - start)

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from translation.data.batches import Batch, Indices, batch_indices, batch_of
-from translation.data.corpus import Examples
+from translation.data.batches import Batch
 from translation.errors import TranslationError
-from translation.out_of_memory import is_out_of_memory, out_of_memory
 from translation.training.distributed import ProcessGroup
 from translation.transformer import PADDING
 
@@ -41,19 +39,8 @@ class Muon(Optimizer):
     which takes a little more than half of the time for the forty small ones of a Transformer.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float = 0.001,
-        *,
-        product_dtype: torch.dtype = torch.bfloat16,
-    ) -> None:
-        """Multiply matrices in the type `product_dtype`, on any device.
-
-        bfloat16 is precise enough.
-        """
+    def __init__(self, parameters: Iterable[Tensor], lr: float = 0.001) -> None:
         super().__init__(parameters, {"lr": lr})
-        self.product_dtype = product_dtype
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - as torch asks
@@ -64,38 +51,33 @@ class Muon(Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, matrices in by_shape.items():
-                buffers: list[Tensor] = []
-                gradients: list[Tensor] = []
-                for matrix in matrices:
-                    state = self.state[matrix]
-                    if "momentum_buffer" not in state:
-                        state["momentum_buffer"] = torch.zeros_like(matrix)
-                    buffers.append(state["momentum_buffer"])
-                    if matrix.grad is not None:  # always so; a type checker cannot know it
-                        gradients.append(matrix.grad)
-                # The momenta move towards the gradients, in place. Nesterov's momenta are new
-                # tensors: the gradients, moved towards the momenta.
-                torch._foreach_lerp_(buffers, gradients, 1 - MOMENTUM)
-                directions = orthogonal(
-                    torch.stack(torch._foreach_lerp(gradients, buffers, MOMENTUM)),
-                    self.product_dtype,
-                )
-                directions = directions.to(matrices[0].dtype)
+                directions = orthogonal(torch.stack([self._momentum(each) for each in matrices]))
                 # An orthogonal matrix has the root mean square 1 / sqrt(max(shape)).
                 rate = group["lr"] * RMS * math.sqrt(max(shape))
-                torch._foreach_add_(matrices, list(directions), alpha=-rate)
+                for matrix, direction in zip(matrices, directions, strict=True):
+                    matrix.add_(direction.to(matrix.dtype), alpha=-rate)
+
+    def _momentum(self, matrix: Tensor) -> Tensor:
+        """Move the momentum of a matrix towards its gradient, and return Nesterov's."""
+        assert matrix.grad is not None
+        state = self.state[matrix]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(matrix)
+        momentum: Tensor = state["momentum_buffer"]
+        momentum.lerp_(matrix.grad, 1 - MOMENTUM)
+        return matrix.grad.lerp(momentum, MOMENTUM)
 
 
-def orthogonal(matrices: Tensor, product_dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def orthogonal(matrices: Tensor) -> Tensor:
     """Return matrices with the same singular vectors, and with singular values near 1.
 
-    Both are `[matrices, rows, columns]`. The result has the type `product_dtype`, in which matrices
-    are multiplied.
+    Both are `[matrices, rows, columns]`. On CUDA they are multiplied in bfloat16, which is precise
+    enough.
     """
     rows, columns = matrices.shape[-2:]
     if rows > columns:  # the smaller of the two possible Gram matrices is cheaper
-        return orthogonal(matrices.mT, product_dtype).mT
-    x = matrices.to(product_dtype)
+        return orthogonal(matrices.mT).mT
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
     # The iteration needs singular values of at most 1, and the norm is at least the largest one.
     # The least norm keeps a matrix of zeros at zero, which would become NaN.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -120,7 +102,6 @@ class _OutputLayerLoss(torch.autograd.Function):
         weight: Tensor,
         expected: Tensor,
         smoothing: float,
-        product_dtype: torch.dtype,
     ) -> Tensor:
         """Return the loss summed over positions, and keep its gradients for `backward`.
 
@@ -129,18 +110,11 @@ class _OutputLayerLoss(torch.autograd.Function):
         total = decoded.new_zeros(())
         decoded_gradient = torch.empty_like(decoded)
         weight_gradient = torch.zeros_like(weight)
-        rounded_decoded = decoded.to(product_dtype)
-        rounded_weight = weight.to(product_dtype)
         # All blocks use the same memory: allocating some for each would take as long as filling it.
-        # Of equal types, products and scores share it, and a copy between them changes nothing.
         vocabulary = len(weight)
-        block_of_products = rounded_decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
-        if product_dtype == decoded.dtype:
-            block_of_scores = block_of_products
-        else:
-            block_of_scores = decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
+        block_of_scores = decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
         blocks = zip(
-            rounded_decoded.split(POSITIONS_AT_ONCE),
+            decoded.split(POSITIONS_AT_ONCE),
             expected.unsqueeze(-1).split(POSITIONS_AT_ONCE),
             decoded_gradient.split(POSITIONS_AT_ONCE),
             strict=True,
@@ -148,9 +122,7 @@ class _OutputLayerLoss(torch.autograd.Function):
         # Of one block: `part` and `gradient` (a view into `decoded_gradient`) are [positions,
         # d_model], `tokens` is [positions, 1], and scores are [positions, vocabulary].
         for part, tokens, gradient in blocks:
-            part_products = block_of_products[: len(part)]
-            scores = block_of_scores[: len(part)]
-            scores.copy_(torch.matmul(part, rounded_weight.T, out=part_products))
+            scores = torch.matmul(part, weight.T, out=block_of_scores[: len(part)])
             score_of_expected = scores.gather(-1, tokens)
             mean = scores.mean(dim=-1, keepdim=True)
             highest = scores.amax(dim=-1, keepdim=True)
@@ -166,42 +138,28 @@ class _OutputLayerLoss(torch.autograd.Function):
             score_gradient = exponentials.div_(normaliser).sub_(smoothing / vocabulary)
             minus_share_of_expected = torch.full_like(score_of_expected, smoothing - 1)
             score_gradient.scatter_add_(-1, tokens, minus_share_of_expected)
-            rounded_gradient = part_products.copy_(score_gradient)  # in the type of the products
-            gradient.copy_(rounded_gradient @ rounded_weight)
-            weight_gradient.add_(rounded_gradient.T @ part)
+            gradient.copy_(score_gradient @ weight)
+            weight_gradient.add_(score_gradient.T @ part)
         ctx.save_for_backward(decoded_gradient, weight_gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *loss_gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *loss_gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """Return the gradients of `decoded` and `weight`, which `forward` has already computed."""
         (loss_gradient,) = loss_gradients  # of the one output
         decoded_gradient, weight_gradient = ctx.saved_tensors
-        return decoded_gradient * loss_gradient, weight_gradient * loss_gradient, None, None, None
+        return decoded_gradient * loss_gradient, weight_gradient * loss_gradient, None, None
 
 
-def smoothed_loss(
-    decoded: Tensor,
-    weight: Tensor,
-    expected: Tensor,
-    smoothing: float,
-    product_dtype: torch.dtype | None = None,
-) -> Tensor:
+def smoothed_loss(decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float) -> Tensor:
     """Return the summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
 
     `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`
     without padding. A share `smoothing` of the target is distributed evenly over the vocabulary
-    (section 5.4 of Vaswani et al.). With gradients on a CPU, matrices are multiplied in the type
-    `product_dtype`, if given; all else has the type of `decoded`.
+    (section 5.4 of Vaswani et al.).
     """
     if torch.is_grad_enabled() and not decoded.is_cuda:
-        loss: Tensor = _OutputLayerLoss.apply(  # type: ignore[no-untyped-call]
-            decoded,
-            weight,
-            expected,
-            smoothing,
-            product_dtype or decoded.dtype,
-        )
+        loss: Tensor = _OutputLayerLoss.apply(decoded, weight, expected, smoothing)  # type: ignore[no-untyped-call]
         return loss
     # A GPU takes all positions at once: its memory is fast, and its kernels fuse the operations.
     at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE
@@ -229,16 +187,14 @@ class Translator(Protocol):
         """Decode to `[sentences, target positions, d_model]`; the second result is not used."""
 
 
-def optimisers_of(
-    network: nn.Module, kind: str, muon_dtype: torch.dtype = torch.bfloat16
-) -> list[torch.optim.Optimizer]:
+def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
     """Return the optimisers of a network, Adam alone or Adam and Muon.
 
     Adam has the settings of section 5.3 of Vaswani et al. With the kind "adam" it updates all
     weights, with "muon" the embeddings and vectors alone. The other matrices are then updated by
-    Muon (Jordan et al., 2024), which multiplies in the type `muon_dtype`. It moves a matrix by its
-    momentum, whose singular values are all brought near 1, and as far as Adam would (Liu et al.,
-    2025), so both optimisers have the same learning rate.
+    Muon (Jordan et al., 2024), which moves a matrix by its momentum, whose singular values are all
+    brought near 1, and as far as Adam would (Liu et al., 2025), so both optimisers have the same
+    learning rate.
     """
     embeddings = {
         id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)
@@ -254,7 +210,7 @@ def optimisers_of(
     adam = torch.optim.Adam(for_adam, betas=(0.9, 0.98), eps=1e-9, fused=True)
     if not for_muon:
         return [adam]
-    return [adam, Muon(for_muon, product_dtype=muon_dtype)]
+    return [adam, Muon(for_muon)]
 
 
 class StepResult(NamedTuple):
@@ -275,32 +231,22 @@ class TrainingStep:
     clip: float  # largest norm of the gradient; 0 for no limit
     device: torch.device
     process_group: ProcessGroup
-    # Of the output layer's matrix products on a CPU; None for the type of the network.
-    product_dtype: torch.dtype | None = None
 
     def __call__(
         self, batches: Sequence[SeededBatch], rate: float, *, request_check: bool = False
-    ) -> StepResult | None:
-        """Make a step of learning rate `rate`; return None if memory runs out.
+    ) -> StepResult:
+        """Make a step of learning rate `rate`.
 
         `request_check` asks all processes for a check after the step. A process may have no batch
         in an update of few pairs, and then adds nothing. Raises TranslationError if the loss is not
         finite, and if another process has ended.
         """
-        try:
-            return self._step(batches, rate, request_check)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        return None  # outside of the handler, where the error no longer holds the step's tensors
-
-    def _step(self, batches: Sequence[SeededBatch], rate: float, request_check: bool) -> StepResult:
         self.network.zero_grad()
         loss = 0.0
         tokens = 0
         for seed, batch in batches:
             torch.manual_seed(seed)  # of the dropout
-            loss_of_batch = self._loss(batch)
+            loss_of_batch = batch_loss(self.network, batch, self.label_smoothing, self.device)
             loss_of_batch.backward()
             loss += loss_of_batch.item()
             tokens += batch.tokens
@@ -324,54 +270,11 @@ class TrainingStep:
             optimiser.step()
         return result
 
-    def _loss(self, batch: Batch) -> Tensor:
-        return batch_loss(
-            network=self.network,
-            batch=batch,
-            smoothing=self.label_smoothing,
-            device=self.device,
-            product_dtype=self.product_dtype,
-        )
 
-    def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
-        """Return the error for a step that ran out of memory.
+def batch_loss(network: nn.Module, batch: Batch, smoothing: float, device: torch.device) -> Tensor:
+    """Return the loss of a batch in nats, summed over real target tokens (`smoothed_loss`).
 
-        It names a `batch_tokens` that fits, or says that even one sentence alone does not fit.
-        Smaller numbers are tried, each with forward and backward passes over the largest batch and
-        that of the longest targets, while as much memory is in use as in a later step.
-        """
-
-        def attempt(tokens: int) -> None:
-            self.network.zero_grad()
-            # Adam allocates its moments at the first step. Before that, tensors of the same size,
-            # whose values nobody reads, take up that memory.
-            parameters = [] if self.optimisers[0].state else list(self.network.parameters())
-            moments = [torch.empty_like(parameter) for parameter in parameters * 2]
-            # With some more tokens than the error names, as memory becomes fragmented.
-            batches = batch_indices(examples, tokens + tokens // 8, None)
-            largest = max(batches, key=lambda indices: _positions(examples, indices))
-            longest_targets = batches[-1]  # without a generator, these come last
-            self._loss(batch_of(examples, largest)).backward()
-            self._loss(batch_of(examples, longest_targets)).backward()
-            moments.clear()  # only now: their memory had to stay in use until here
-
-        self.network.zero_grad()
-        longest = max(examples.source.lengths.max(), examples.target.lengths.max())
-        longest_with_end = int(longest) + 1
-        return out_of_memory(batch_tokens, longest_with_end, attempt)
-
-
-def batch_loss(
-    network: nn.Module,
-    batch: Batch,
-    smoothing: float,
-    device: torch.device,
-    product_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Return the loss of a batch in nats, summed over real target tokens.
-
-    Padding never reaches the output layer. `smoothing` and `product_dtype`, the type of the output
-    layer's matrix products, are those of `smoothed_loss`. On CUDA, autocast chooses the types.
+    Padding never reaches the output layer. On CUDA, autocast multiplies in bfloat16.
     """
     source = batch.source.to(device)
     target = batch.target_input.to(device)
@@ -385,11 +288,4 @@ def batch_loss(
             weight=translator.output_weight,
             expected=expected[is_real],
             smoothing=smoothing,
-            product_dtype=product_dtype,
         )
-
-
-def _positions(examples: Examples, indices: Indices) -> int:
-    source_width = examples.source.lengths[indices].max() + 1
-    target_width = examples.target.lengths[indices].max() + 1
-    return int(len(indices) * (source_width + target_width))
